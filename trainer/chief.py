@@ -1,0 +1,98 @@
+"""What the chief alone does in a session: give the variables their values, save checkpoints, write curves."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+from trainer.progress import Progress
+from trainer.replica import Replica
+from trainer.summaries import SummaryWriter
+from trainer.tensorflow import tf, tf1
+from trainer.training_directory import TrainingDirectory
+
+
+class Chief:
+    """The chief's part in one session; a context manager that closes the curves' file."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: TrainingDirectory,
+        replica: Replica,
+        session: Any,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
+        self._say = say
+        self._saved_step = -1
+        self._saved_time = time.monotonic()
+        self._summaries = SummaryWriter(directory.train_summaries)
+
+    def __enter__(self) -> "Chief":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._summaries.close()
+
+    def prepare(self) -> None:
+        """See to it that every variable has a value, and let the others begin.
+
+        Parameter servers that hold all values are taken as they are: then it was only the chief that was away.
+
+        Raises:
+            ConfigurationError: there are checkpoints, but none can be read.
+        """
+        if self._session.run(self._replica.is_initialized):
+            self._say("the parameter servers hold the run already; going on with it")
+        else:
+            self._restore_or_initialize()
+        self._session.run(self._replica.replication.lead)
+        self._session.run(self._replica.announce)
+
+    def _restore_or_initialize(self) -> None:
+        state = tf1.train.get_checkpoint_state(str(self._directory.path))
+        checkpoints = list(state.all_model_checkpoint_paths) if state else []
+        for checkpoint in reversed(checkpoints):
+            try:
+                self._replica.saver.restore(self._session, checkpoint)
+            except (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                self._say(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the one before")
+                continue
+            self._replica.saver.recover_last_checkpoints(checkpoints)
+            self._saved_step = int(self._session.run(self._replica.global_step))
+            self._say(f"restored {checkpoint}")
+            return
+        if checkpoints:
+            raise ConfigurationError(
+                f"train_dir: none of the checkpoints in {self._directory.path} can be read: choose another train_dir, "
+                "or delete the file named checkpoint there to train from the start."
+            )
+        self._session.run(self._replica.initialize)
+
+    def report(self, progress: Progress) -> None:
+        """Add a point to each curve."""
+        self._summaries.write(
+            progress.step,
+            loss=progress.loss,
+            accuracy=progress.accuracy,
+            steps_per_second=progress.steps_per_second,
+        )
+
+    def save(self) -> None:
+        """Save a checkpoint of the global step now, unless there is one."""
+        step = int(self._session.run(self._replica.global_step))
+        if step != self._saved_step:
+            self._replica.saver.save(
+                self._session, str(self._directory.checkpoint_prefix), global_step=step, write_meta_graph=False
+            )
+        self._saved_step, self._saved_time = step, time.monotonic()
+
+    def save_if_due(self, step: int) -> None:
+        """Save by step and by time, as the settings say."""
+        every = self._settings.save_steps
+        due_by_step = every is not None and step // every > max(self._saved_step, 0) // every
+        if due_by_step or time.monotonic() - self._saved_time >= self._settings.save_seconds:
+            self.save()

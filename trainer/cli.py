@@ -1,0 +1,110 @@
+"""The `trainer` command: arguments in, exit code out; every error of the user's becomes one sentence here."""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+import trainer
+from trainer import cluster, config
+from trainer.errors import EXIT_CONFIGURATION, EXIT_LOST_PEERS, ConfigurationError, LostPeersError
+from trainer.guard import Guard
+
+USAGE = """usage: trainer COMMAND [OPTION …]
+
+Between-graph distributed TensorFlow training.
+
+commands:
+  launch   a whole cluster of real processes on this machine
+  train    one task: of the cluster in TF_CONFIG (or the classic flags), or a single process
+
+trainer COMMAND --help says more; trainer --version says which trainer this is.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command of these arguments (the process's own by default) and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[Sequence[str]], int]] = {"launch": _launch, "train": _train}
+    try:
+        if words and words[0] in commands:
+            return commands[words[0]](words[1:])
+        if words == ["--version"]:
+            print(trainer.__version__)
+            return 0
+        if words and words[0] not in ("--help", "-h", "help"):
+            raise ConfigurationError(f"there is no command {words[0]!r}; the commands are {', '.join(commands)}.")
+        print(USAGE, end="")
+        return 0
+    except ConfigurationError as error:
+        return _fail(error, EXIT_CONFIGURATION)
+    except LostPeersError as error:
+        return _fail(error, EXIT_LOST_PEERS)
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"trainer: {error}", file=sys.stderr, flush=True)
+    return code
+
+
+def _train(words: Sequence[str]) -> int:
+    parser = config.Parser(
+        prog="trainer train",
+        description="Train as one task of a cluster, or in a single process where no cluster is named.\n"
+        "The cluster is in the environment variable TF_CONFIG, or in the classic flags, which win over it.",
+    )
+    config.add_settings(parser)
+    arguments = parser.parse_args(words)
+    settings = config.load(arguments, os.environ)
+    flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
+    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags)
+    if arguments.print_config:
+        print(config.to_yaml(settings), end="")
+        return 0
+    guard = Guard(settings.stall_seconds)
+    guard.start()
+    name = str(found.task) if found else "trainer"
+
+    def say(line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {name}: {line}", flush=True)
+
+    for conflict in conflicts:
+        say(conflict)
+    code = _live(settings, found, guard, say)
+    guard.finished()
+    # TensorFlow's own clean-up may hang for minutes when other tasks are gone, and there is nothing left to clean.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _live(settings: config.Settings, found: cluster.Cluster | None, guard: Guard, say: Callable[[str], None]) -> int:
+    """Live the task's life; its exit code."""
+    try:
+        if found and found.task.role == "ps":
+            from trainer import server
+
+            server.serve(found, say, lambda: guard.stopping)
+        elif found and found.task.role == "evaluator":
+            from trainer.evaluator import evaluate
+
+            evaluate(settings, guard, say)
+        else:
+            from trainer.train import train
+
+            train(settings, found, guard, say)
+    except ConfigurationError as error:
+        return _fail(error, EXIT_CONFIGURATION)
+    except LostPeersError as error:
+        return _fail(error, EXIT_LOST_PEERS)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return guard.exit_code
+
+
+def _launch(words: Sequence[str]) -> int:
+    from trainer import launch
+
+    return launch.main(words)

@@ -1,0 +1,268 @@
+"""Who is in the cluster, and which task am I: TF_CONFIG or the classic flags, to one typed value.
+
+Pure: it reads the two strings that it is given and touches nothing else. `trainer.cli` calls it once, at the edge.
+
+The meaning of TF_CONFIG is that of `tf.distribute.cluster_resolver.TFConfigClusterResolver`
+(https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable), with what
+Kubeflow's TFJob adds: "master" is another name of the chief, and the evaluator may be listed although it is no part of
+the training cluster.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from trainer.errors import ConfigurationError
+
+Role = Literal["chief", "worker", "ps", "evaluator"]
+ROLES: tuple[Role, ...] = get_args(Role)
+ALIASES: Mapping[str, Role] = {"master": "chief"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of the cluster, such as worker 0."""
+
+    role: Role
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.index}"
+
+    @property
+    def slug(self) -> str:
+        """The name of this task in file names: `worker-0`."""
+        return f"{self.role}-{self.index}"
+
+    @property
+    def device(self) -> str:
+        """The TensorFlow name of this task: `/job:worker/task:0`."""
+        return f"/job:{self.role}/task:{self.index}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The addresses ("HOST:PORT") of every task that trains, by role, and this process's own task.
+
+    The evaluator is no part of it: it talks to nobody, it reads checkpoints.
+    """
+
+    task: Task
+    chief: tuple[str, ...] = ()
+    worker: tuple[str, ...] = ()
+    ps: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> dict[str, list[str]]:
+        """The cluster as `tf.train.ClusterSpec` takes it, without roles that have no task."""
+        addresses = {"chief": self.chief, "worker": self.worker, "ps": self.ps}
+        return {role: list(hosts) for role, hosts in addresses.items() if hosts}
+
+    @property
+    def replicas(self) -> tuple[Task, ...]:
+        """The tasks that compute gradients: the chief, if there is one, and the workers."""
+        chiefs = tuple(Task("chief", index) for index in range(len(self.chief)))
+        return chiefs + tuple(Task("worker", index) for index in range(len(self.worker)))
+
+    @property
+    def parameter_servers(self) -> tuple[Task, ...]:
+        """The tasks that hold the variables."""
+        return tuple(Task("ps", index) for index in range(len(self.ps)))
+
+    @property
+    def chief_task(self) -> Task:
+        """The replica that initialises, saves and ends the run: the chief, or worker 0 where there is none."""
+        return self.replicas[0]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the chief."""
+        return self.task == self.chief_task
+
+    @property
+    def replica_index(self) -> int:
+        """This task's place among the replicas; the chief's is 0.
+
+        Raises:
+            ValueError: this task computes no gradients (a ps or an evaluator).
+        """
+        return self.replicas.index(self.task)
+
+    def address(self, task: Task) -> str:
+        """The "HOST:PORT" of a task of this cluster."""
+        return self.spec[task.role][task.index]
+
+    def to_tf_config(self) -> str:
+        """This cluster as the value of TF_CONFIG, in the shape TensorFlow itself expects."""
+        task = {"type": self.task.role, "index": self.task.index}
+        return json.dumps({"cluster": self.spec, "task": task, "environment": "cloud"})
+
+
+@dataclass(frozen=True)
+class ClassicFlags:
+    """`--ps_hosts --worker_hosts --job_name --task_index` of the well-known `mnist_replica.py`; None is "not given"."""
+
+    ps_hosts: str | None = None
+    worker_hosts: str | None = None
+    job_name: str | None = None
+    task_index: int | None = None
+
+
+def resolve(tf_config: str | None, flags: ClassicFlags) -> tuple[Cluster | None, list[str]]:
+    """Find out who is in the cluster and which task this process is.
+
+    Args:
+        tf_config: The value of the environment variable TF_CONFIG; None or blank where it is not set.
+        flags: The classic flags; each one given wins over what TF_CONFIG says.
+
+    Returns:
+        The cluster, or None where neither names one (training in a single process), and a sentence for each flag that
+        contradicts TF_CONFIG.
+
+    Raises:
+        ConfigurationError: one sentence that names what is wrong and what was expected.
+    """
+    config = _parse_json(tf_config) if tf_config and tf_config.strip() else {}
+    hosts = _cluster_from(config)
+    task_type, task_index = _task_from(config)
+
+    conflicts = []
+
+    def prefer(name: str, flag: Any, configured: Any) -> Any:
+        if flag is None:
+            return configured
+        if configured not in (None, (), flag):
+            conflicts.append(f"--{name} wins over TF_CONFIG: {_show(flag)} instead of {_show(configured)}.")
+        return flag
+
+    hosts["ps"] = prefer("ps_hosts", _split("ps_hosts", flags.ps_hosts), hosts.get("ps", ()))
+    hosts["worker"] = prefer("worker_hosts", _split("worker_hosts", flags.worker_hosts), hosts.get("worker", ()))
+    task_type = prefer("job_name", _role("--job_name", flags.job_name), task_type)
+    task_index = prefer("task_index", flags.task_index, task_index)
+
+    if not any(hosts.values()) and task_type is None and task_index is None:
+        return None, []
+    origin = "TF_CONFIG" if config and flags == ClassicFlags() else "the cluster's flags"
+    return _checked(origin, hosts, task_type, task_index), conflicts
+
+
+def _parse_json(tf_config: str) -> dict[str, Any]:
+    try:
+        config = json.loads(tf_config)
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(
+            f"TF_CONFIG is not JSON ({error.msg} at character {error.pos}): {_shorten(tf_config)}"
+        ) from None
+    except RecursionError:
+        raise ConfigurationError(f"TF_CONFIG is nested too deeply: {_shorten(tf_config)}") from None
+    if not isinstance(config, dict):
+        raise ConfigurationError(f'TF_CONFIG must be a JSON object with "cluster" and "task": {_shorten(tf_config)}')
+    return config
+
+
+def _cluster_from(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The addresses by role, each "HOST:PORT"; the evaluator's are checked and then left out."""
+    cluster = config.get("cluster", {})
+    if not isinstance(cluster, dict):
+        raise ConfigurationError(f"TF_CONFIG: cluster must map roles to lists of addresses, not {_shorten(cluster)}.")
+    hosts: dict[str, tuple[str, ...]] = {}
+    for name, addresses in cluster.items():
+        role = _role("TF_CONFIG: cluster", name)
+        if role in hosts:
+            raise ConfigurationError("TF_CONFIG: cluster names both chief and master, which are the same role.")
+        if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
+            raise ConfigurationError(
+                f'TF_CONFIG: cluster.{name} must be a list of "HOST:PORT" strings, not {_shorten(addresses)}.'
+            )
+        hosts[str(role)] = tuple(addresses)
+        for address in addresses:
+            _check_address(f"TF_CONFIG: cluster.{name}", address)
+    hosts.pop("evaluator", None)
+    return hosts
+
+
+def _task_from(config: Mapping[str, Any]) -> tuple[Role | None, int | None]:
+    task = config.get("task", {})
+    if not isinstance(task, dict):
+        raise ConfigurationError(f"TF_CONFIG: task must be an object with type and index, not {_shorten(task)}.")
+    index = task.get("index")
+    if isinstance(index, str) and re.fullmatch("[0-9]{1,9}", index):  # TensorFlow's resolver takes "0" for 0 too
+        index = int(index)
+    if index is not None and (not isinstance(index, int) or isinstance(index, bool)):
+        raise ConfigurationError(f"TF_CONFIG: task.index must be a whole number, not {_shorten(index)}.")
+    return _role("TF_CONFIG: task.type", task.get("type")), index
+
+
+def _role(origin: str, name: Any) -> Role | None:
+    if name is None:
+        return None
+    role = ALIASES.get(name, name) if isinstance(name, str) else None
+    if role not in ROLES:
+        known = ", ".join([*ROLES, *ALIASES])
+        raise ConfigurationError(f"{origin}: unknown role {_shorten(name)}; the roles are {known}.")
+    return role
+
+
+def _split(name: str, hosts: str | None) -> tuple[str, ...] | None:
+    if hosts is None:
+        return None
+    addresses = tuple(address.strip() for address in hosts.split(",")) if hosts.strip() else ()
+    for address in addresses:
+        _check_address(f"--{name}", address)
+    return addresses
+
+
+def _check_address(origin: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or any(character.isspace() or character in "/," for character in host):
+        raise ConfigurationError(f'{origin}: the address {_shorten(address)} has no host; "HOST:PORT" was expected.')
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise ConfigurationError(
+            f'{origin}: the address {_shorten(address)} has no port from 1 to 65535; "HOST:PORT" was expected.'
+        )
+
+
+def _checked(origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | None, index: int | None) -> Cluster:
+    """Rules between the parts: where they hold, every property of `Cluster` works."""
+    if role is None:
+        raise ConfigurationError(
+            f"{origin}: which task is this one? Set task.type in TF_CONFIG or --job_name (chief, worker, ps or evaluator)."
+        )
+    if index is None:
+        raise ConfigurationError(f"{origin}: which {role} is this one? Set task.index in TF_CONFIG or --task_index.")
+    chief, worker, ps = (hosts.get(name, ()) for name in ("chief", "worker", "ps"))
+    seen: dict[str, str] = {}
+    for name in ("chief", "worker", "ps"):
+        for position, address in enumerate(hosts.get(name, ())):
+            if address in seen:
+                raise ConfigurationError(f"{origin}: {seen[address]} and {name} {position} share the address {address}.")
+            seen[address] = f"{name} {position}"
+    if len(chief) > 1:
+        raise ConfigurationError(f"{origin}: a run has one chief, {len(chief)} are listed: {', '.join(chief)}.")
+    if role == "evaluator":
+        if index < 0:
+            raise ConfigurationError(f"{origin}: evaluator {index} does not exist; indices start at 0.")
+        return Cluster(Task(role, index), chief, worker, ps)
+    listed = len(hosts.get(role, ()))
+    if not 0 <= index < listed:
+        there_are = f"the indices are 0 to {listed - 1}" if listed else f"no {role} is listed"
+        raise ConfigurationError(f"{origin}: this task is {role} {index}, but {there_are}.")
+    if not chief and not worker:
+        raise ConfigurationError(f"{origin}: no worker and no chief is listed, so nobody would train.")
+    if not ps:
+        raise ConfigurationError(
+            f"{origin}: no ps is listed, and between-graph replication keeps its variables there; "
+            "list one, or name no cluster at all to train in a single process."
+        )
+    return Cluster(Task(role, index), chief, worker, ps)
+
+
+def _show(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,194 @@
+"""Every setting of a run, typed and documented once.
+
+A value comes from, in this order: the command line, the environment (`TRAINER_` and the name in capitals), the file
+given by `--config`, the default here. Nothing else in the package reads the environment for settings.
+
+The classic names of `mnist_replica.py` keep their meanings; on the command line dashes do for underscores.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from trainer.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "TRAINER_"
+
+_frozen = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+def _setting(default: Any, description: str) -> Any:
+    return Field(default=default, description=description)
+
+
+@_frozen
+class ClusterSettings:
+    """which task of which cluster this is (without any, and without TF_CONFIG, one process trains alone)"""  # noqa: D403, D415
+
+    ps_hosts: str | None = _setting(None, "addresses of the parameter servers, HOST:PORT,HOST:PORT,…")
+    worker_hosts: str | None = _setting(None, "addresses of the workers, HOST:PORT,HOST:PORT,…")
+    job_name: str | None = _setting(None, "role of this task: chief, worker, ps or evaluator")
+    task_index: Annotated[int, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
+
+
+@_frozen
+class RunSettings:
+    """what to train, and for how long"""  # noqa: D403, D415
+
+    model: str = _setting("mlp", "mlp, cnn, or a Python file of your own with the same two functions")
+    hidden_units: Count = _setting(100, "units in the hidden layer")
+    dataset: Literal["digits", "mnist", "npz"] = _setting(
+        "digits", "digits (bundled, works offline), mnist (IDX files in data_dir) or npz (a folder of your own)"
+    )
+    data_dir: Path = _setting(Path("/tmp/mnist-data"), "folder of the mnist or npz files")  # noqa: S108
+    download: bool = _setting(True, "fetch absent MNIST files into data_dir, once, checked by their checksums")
+    train_steps: Count = _setting(200, "global steps to train, all replicas together")
+    batch_size: Count = _setting(100, "examples per replica and step")
+    learning_rate: Annotated[float, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
+    seed: Annotated[int, Field(ge=0)] = _setting(0, "of initial values and of every replica's shuffling")
+
+
+@_frozen
+class ReplicationSettings:
+    """how replicas work together"""  # noqa: D403, D415
+
+    sync_replicas: bool = _setting(False, "average the replicas' gradients for each step, instead of each on its own")
+    replicas_to_aggregate: Count | None = _setting(
+        None, "gradients to average per step; fewer than there are replicas makes the rest backups (default: all)"
+    )
+    num_gpus: Annotated[int, Field(ge=0)] | None = _setting(
+        None, "GPUs of this machine that replicas share by index; 0 for CPU only (default: those that are visible)"
+    )
+
+
+@_frozen
+class LifeSettings:
+    """the life of a task"""  # noqa: D403, D415
+
+    train_dir: Path | None = _setting(
+        None, "checkpoints, summaries and the result; a run found there is continued (default: a new folder in runs/)"
+    )
+    report_steps: Count = _setting(10, "global steps between two progress lines")
+    save_steps: Count | None = _setting(None, "global steps between two checkpoints (default: by time only)")
+    save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
+    keep_checkpoints: Count = _setting(5, "checkpoints to keep")
+    wait_seconds: Seconds = _setting(600.0, "longest wait for other tasks, at the start and after one was lost")
+    stall_seconds: Seconds = _setting(600.0, "longest time without any global step before this task gives up (code 138)")
+
+
+@_frozen
+class Settings(LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
+    """All settings of one task."""
+
+
+GROUPS: tuple[type, ...] = (RunSettings, ReplicationSettings, LifeSettings, ClusterSettings)
+_ADAPTER = TypeAdapter(Settings)
+
+
+def to_yaml(settings: Settings) -> str:
+    """The settings as a file that `--config` reads back."""
+    return str(yaml.safe_dump(_ADAPTER.dump_python(settings, mode="json"), sort_keys=False))
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser for this package: `--train-steps` is `--train_steps`, and an error is a ConfigurationError."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        return super().parse_known_args([_underscored(argument) for argument in args or ()], namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")
+
+
+def _underscored(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else argument
+
+
+def add_settings(parser: argparse.ArgumentParser, groups: Sequence[type] = GROUPS) -> None:
+    """Give the parser an option for each setting of these groups, `--config` and `--print_config`."""
+    for group in groups:
+        section = parser.add_argument_group(str(group.__doc__))
+        for field in dataclasses.fields(group):
+            default = field.default.default if hasattr(field.default, "default") else field.default
+            hint = f" (default: {default})" if default is not None else ""
+            # A bare `--sync_replicas` and the classic `--sync_replicas=True` are both understood.
+            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type is bool else {}
+            metavar = _metavar(field.type)
+            section.add_argument(
+                f"--{field.name}",
+                default=argparse.SUPPRESS,
+                metavar=metavar,
+                help=f"{field.default.description}{hint}".replace("%", "%%"),
+                **switch,
+            )
+    section = parser.add_argument_group("where settings come from")
+    section.add_argument("--config", metavar="FILE", type=Path, help="a YAML file of settings, by these names")
+    section.add_argument("--print_config", action="store_true", help="print the settings in force as YAML, and stop")
+
+
+def _metavar(annotation: Any) -> str:
+    text = str(annotation)
+    for sign, name in (("Literal", "NAME"), ("float", "X"), ("int", "N"), ("bool", "BOOL"), ("Path", "PATH")):
+        if sign in text:
+            return name
+    return "TEXT"
+
+
+def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+    """Merge the sources of settings, and check each value.
+
+    Args:
+        arguments: What a parser with `add_settings` parsed.
+        environment: The process's environment variables.
+
+    Raises:
+        ConfigurationError: one sentence that names the setting, where it was set, its value and what was expected.
+    """
+    names = [field.name for field in dataclasses.fields(Settings)]
+    from_file = _read_yaml(arguments.config) if arguments.config else {}
+    from_environment = {
+        name: value for name in names if (value := environment.get(ENVIRONMENT_PREFIX + name.upper(), "")) != ""
+    }
+    from_command_line = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    try:
+        return _ADAPTER.validate_python({**from_file, **from_environment, **from_command_line})
+    except ValidationError as error:
+        problem = error.errors()[0]
+    name = str(problem["loc"][0])
+    if name in from_command_line:
+        origin = f"--{name}"
+    elif name in from_environment:
+        origin = ENVIRONMENT_PREFIX + name.upper()
+    else:
+        origin = f"{arguments.config}: {name}"
+    if name not in names:
+        raise ConfigurationError(f"{origin}: there is no such setting.")
+    expected = problem["msg"][0].lower() + problem["msg"][1:]
+    raise ConfigurationError(f"{origin}: {problem['input']!r} was given, but the {expected}.")
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--config: {path} cannot be read: {error}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"--config: {path} must map settings' names to values.")
+    return {str(name): value for name, value in content.items()}

@@ -1,0 +1,16 @@
+"""The ways a task ends otherwise than well, and the exit code of each (the whole table is in README, "Exit codes").
+
+Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` alone.
+"""
+
+EXIT_CONFIGURATION = 2
+EXIT_LOST_PEERS = 138
+"""128 and above means "try again" to an ExitCode restart policy; 138 is the value it leaves to programs' own use."""
+
+
+class ConfigurationError(Exception):
+    """The user's configuration is wrong: one sentence naming the setting, the value and what was expected."""
+
+
+class LostPeersError(Exception):
+    """Other tasks did not answer in the time allowed: nothing is wrong here, so the task may be tried again."""

@@ -1,0 +1,71 @@
+"""Examining checkpoints on the held-out split, in a graph of this process alone: no server, no parameter servers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.datasets import Examples
+from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
+from trainer.parameters import create
+from trainer.tensorflow import tf, tf1
+
+CHUNK = 1000
+"""Examples per run, which bounds the memory that a large split takes."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well the parameters of one checkpoint do on the whole held-out split."""
+
+    global_step: int
+    accuracy: float
+    loss: float
+
+
+class Examiner:
+    """The graph, and a session in it; a context manager."""
+
+    def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples) -> None:
+        self._test = test
+        self._graph = tf.Graph()
+        with self._graph.as_default(), tf1.device("/device:CPU:0"):
+            variables = create(parameters, ["/device:CPU:0"], seed=0)
+            self._images = tf1.placeholder(tf.float32, [None, *test.images.shape[1:]], "images")
+            self._labels = tf1.placeholder(tf.int32, [None], "labels")
+            logits = model.logits(variables.read()[1], self._images)
+            self._probabilities = tf.nn.softmax(logits, name="probabilities")
+            self._step = variables.global_step.read_value()
+            self._measures = accuracy(logits, self._labels), clipped_cross_entropy(logits, self._labels)
+            self._saver = tf1.train.Saver([variables.global_step, *variables.trainable])
+        self._session = tf1.Session(graph=self._graph)
+
+    def __enter__(self) -> "Examiner":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._session.close()
+
+    def score(self, checkpoint: str) -> Score:
+        """Restore a checkpoint and score it.
+
+        Raises:
+            tf.errors.NotFoundError: the checkpoint has been deleted meanwhile.
+        """
+        self._saver.restore(self._session, checkpoint)
+        total_accuracy = total_loss = 0.0
+        for start in range(0, len(self._test), CHUNK):
+            images, labels = self._test.images[start : start + CHUNK], self._test.labels[start : start + CHUNK]
+            right, loss = self._session.run(self._measures, {self._images: images, self._labels: labels})
+            total_accuracy += float(right) * len(labels)
+            total_loss += float(loss) * len(labels)
+        step = int(self._session.run(self._step))
+        return Score(step, total_accuracy / len(self._test), total_loss / len(self._test))
+
+    def export(self, path: Path) -> None:
+        """Write the checkpoint scored last as a SavedModel: images [n, …] to probabilities [n, classes]."""
+        with self._graph.as_default():
+            builder = tf1.saved_model.Builder(str(path))
+            signature = tf1.saved_model.predict_signature_def(
+                {"images": self._images}, {"probabilities": self._probabilities}
+            )
+            builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
+            builder.save()

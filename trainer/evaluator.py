@@ -1,0 +1,93 @@
+"""The evaluator's life: examine each checkpoint once on the held-out split, and end with the run.
+
+It talks to nobody and reads the training directory only; what it has examined it notes there, so that it goes on where
+it was when it is started again.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer import datasets
+from trainer.config import Settings
+from trainer.errors import ConfigurationError, LostPeersError
+from trainer.evaluation import Examiner
+from trainer.guard import Guard
+from trainer.model import find
+from trainer.peers import BETWEEN_MESSAGES
+from trainer.summaries import SummaryWriter
+from trainer.tensorflow import tf, tf1
+from trainer.training_directory import TrainingDirectory, describe
+
+POLL_SECONDS = 0.5
+
+
+def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> None:
+    """Follow a run's checkpoints until the one of its last step has been examined, or the guard stops it.
+
+    Raises:
+        ConfigurationError: no training directory is given, or it holds a run of another model or data set.
+        LostPeersError: no new checkpoint came within `stall_seconds` and `save_seconds` (`wait_seconds` for the first).
+    """
+    if settings.train_dir is None:
+        raise ConfigurationError("train_dir: an evaluator must be told which training directory to follow.")
+    dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
+    model = find(settings.model)
+    parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
+    directory = TrainingDirectory(settings.train_dir)
+    noted = directory.evaluations
+    examined = _read_steps(noted)
+    deadline = time.monotonic() + settings.wait_seconds
+    next_message = time.monotonic() + BETWEEN_MESSAGES
+    with Examiner(model, parameters, dataset.test) as examiner:
+        while not guard.stopping and max(examined, default=0) < settings.train_steps:
+            directory.check(describe(settings.model, parameters, dataset))
+            state = tf1.train.get_checkpoint_state(str(directory.path))
+            waiting = [
+                checkpoint
+                for checkpoint in (state.all_model_checkpoint_paths if state else [])
+                if _step_of(checkpoint) not in examined
+            ]
+            for checkpoint in waiting:
+                try:
+                    score = examiner.score(checkpoint)
+                except (tf.errors.NotFoundError, ValueError):
+                    say(f"{checkpoint} was deleted before it could be examined")
+                    examined.add(_step_of(checkpoint))
+                    continue
+                examined.add(score.global_step)
+                noted.parent.mkdir(exist_ok=True)
+                with noted.open("a", encoding="utf-8") as file:
+                    line = {"global_step": score.global_step, "accuracy": score.accuracy, "loss": score.loss}
+                    file.write(json.dumps(line) + "\n")
+                summaries = SummaryWriter(directory.test_summaries)
+                summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
+                summaries.close()
+                say(f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}")
+                deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
+                if guard.stopping:
+                    return
+            now = time.monotonic()
+            if not waiting and now >= deadline:
+                raise LostPeersError(f"train_dir: no new checkpoint appeared in {directory.path} in the time allowed.")
+            if not state and now >= next_message:
+                say(f"waiting for the first checkpoint in {directory.path}")
+                next_message = now + BETWEEN_MESSAGES
+            time.sleep(POLL_SECONDS)
+
+
+def _step_of(checkpoint: str) -> int:
+    return int(checkpoint.rpartition("-")[2])
+
+
+def _read_steps(noted: Path) -> set[int]:
+    """The steps examined before; a line cut off by a crash counts as none."""
+    if not noted.exists():
+        return set()
+    steps = set()
+    for line in noted.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):
+            steps.add(int(json.loads(line)["global_step"]))
+    return steps

@@ -1,0 +1,102 @@
+"""What a model is: named parameters, and a function from parameters and images to logits.
+
+A model is one Python file with two functions (see `trainer/models/mlp.py`, the shortest example):
+
+    def parameters(image_shape, classes, hidden_units) -> dict[str, Parameter]
+    def logits(parameters, images) -> tf.Tensor
+
+Models know nothing of clusters: where parameters live and how replicas share them is `trainer.parameters`' and
+`trainer.replication`'s business. TensorFlow is imported only when a graph is built.
+"""
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from trainer import models
+from trainer.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A float32 array to be learnt, drawn at first from a normal distribution cut off at two deviations."""
+
+    shape: tuple[int, ...]
+    stddev: float = 0.0
+    """Standard deviation of the initial values; 0 makes them all 0."""
+
+
+class Model(Protocol):
+    """The two functions of a model's file."""
+
+    def parameters(self, image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
+        """The parameters by name, for images of this shape (without the batch) and this many classes.
+
+        Raises:
+            ConfigurationError: the model cannot take images of this shape.
+        """
+        ...
+
+    def logits(self, parameters: Mapping[str, Any], images: Any) -> Any:
+        """Unscaled log probabilities, [batch, classes], of images [batch, *image_shape]."""
+        ...
+
+
+def find(name: str) -> Model:
+    """The model of this name, or the one in a Python file.
+
+    Raises:
+        ConfigurationError: no such model or file, or the file lacks one of the two functions.
+    """
+    known = sorted(module.name for module in pkgutil.iter_modules(models.__path__))
+    if name in known:
+        return cast(Model, importlib.import_module(f"trainer.models.{name}"))
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        raise ConfigurationError(f"model: {name!r} is none of {', '.join(known)}, nor a Python file.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # noqa: S101 - a .py file always has both
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for function in ("parameters", "logits"):
+        if not callable(getattr(module, function, None)):
+            raise ConfigurationError(f"model: {name} lacks the function {function}; trainer/models/mlp.py has an example.")
+    return cast(Model, module)
+
+
+def clipped_cross_entropy(logits: Any, labels: Any) -> Any:
+    """The loss of the classic `mnist_replica.py`, as a mean over the batch.
+
+    Cross entropy of the softmax with probabilities clipped to [1e-10, 1], so that a wrong certain answer costs 23
+    rather than infinity: `-mean_i log(clip(softmax(logits_i)[labels_i]))`. The original sums over the batch; Adam's
+    steps do not depend on that factor, and a mean can be compared between batch sizes.
+
+    Args:
+        logits: float32 [batch, classes].
+        labels: int32 [batch], each from 0 to classes - 1.
+
+    Returns:
+        float32 scalar.
+    """
+    from trainer.tensorflow import tf
+
+    onehot = tf.one_hot(labels, logits.shape[-1])
+    probabilities = tf.clip_by_value(tf.nn.softmax(logits), 1e-10, 1.0)
+    return -tf.reduce_mean(tf.reduce_sum(onehot * tf.math.log(probabilities), axis=1))
+
+
+def accuracy(logits: Any, labels: Any) -> Any:
+    """The share of examples whose largest logit is the label's: float32 scalar.
+
+    Args:
+        logits: float32 [batch, classes].
+        labels: int32 [batch].
+    """
+    from trainer.tensorflow import tf
+
+    correct = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
+    return tf.reduce_mean(tf.cast(correct, tf.float32))

@@ -1,0 +1,45 @@
+"""A small convolutional network: two convolutions with pooling, then a hidden layer."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.errors import ConfigurationError
+from trainer.model import Parameter
+from trainer.tensorflow import tf
+
+FILTERS = (16, 32)
+WINDOW = 5
+
+
+def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
+    """Two convolutions, each halving height and width, to hidden units to classes."""
+    if len(image_shape) != 3 or min(image_shape[:2]) < 4:
+        raise ConfigurationError(
+            f"model: cnn needs images of height, width and channels, at least 4 by 4, but the data's are {image_shape}."
+        )
+    height, width, channels = image_shape
+    features = (height // 4) * (width // 4) * FILTERS[1]
+    shapes = {
+        "convolution1": (WINDOW, WINDOW, channels, FILTERS[0]),
+        "convolution2": (WINDOW, WINDOW, FILTERS[0], FILTERS[1]),
+        "hidden": (features, hidden_units),
+        "softmax": (hidden_units, classes),
+    }
+    found = {}
+    for name, shape in shapes.items():
+        found[f"{name}/weights"] = Parameter(shape, stddev=math.prod(shape[:-1]) ** -0.5)
+        found[f"{name}/biases"] = Parameter(shape[-1:])
+    return found
+
+
+def logits(parameters: Mapping[str, Any], images: Any) -> Any:
+    """Logits [batch, classes] of images [batch, height, width, channels]."""
+    features = images
+    for name in ("convolution1", "convolution2"):
+        features = tf.nn.conv2d(features, parameters[f"{name}/weights"], strides=1, padding="SAME")
+        features = tf.nn.relu(features + parameters[f"{name}/biases"])
+        features = tf.nn.max_pool2d(features, ksize=2, strides=2, padding="VALID")
+    flat = tf.reshape(features, [-1, parameters["hidden/weights"].shape[0]])
+    hidden = tf.nn.relu(flat @ parameters["hidden/weights"] + parameters["hidden/biases"])
+    return hidden @ parameters["softmax/weights"] + parameters["softmax/biases"]

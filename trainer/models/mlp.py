@@ -1,0 +1,26 @@
+"""The network of the classic `mnist_replica.py`: one hidden layer of rectified linear units."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.model import Parameter
+from trainer.tensorflow import tf
+
+
+def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
+    """Pixels to hidden units to classes."""
+    pixels = math.prod(image_shape)
+    return {
+        "hidden/weights": Parameter((pixels, hidden_units), stddev=pixels**-0.5),
+        "hidden/biases": Parameter((hidden_units,)),
+        "softmax/weights": Parameter((hidden_units, classes), stddev=hidden_units**-0.5),
+        "softmax/biases": Parameter((classes,)),
+    }
+
+
+def logits(parameters: Mapping[str, Any], images: Any) -> Any:
+    """Logits [batch, classes] of images [batch, ...]."""
+    pixels = tf.reshape(images, [-1, parameters["hidden/weights"].shape[0]])
+    hidden = tf.nn.relu(pixels @ parameters["hidden/weights"] + parameters["hidden/biases"])
+    return hidden @ parameters["softmax/weights"] + parameters["softmax/biases"]

@@ -1,0 +1,86 @@
+"""How far a run is: the line that tasks print and whoever shows a whole run reads from their logs, and the clock."""
+
+import re
+import time
+from dataclasses import dataclass
+
+_LINE = re.compile(
+    r"step (?P<step>\d+)/(?P<train_steps>\d+): loss (?P<loss>\S+), accuracy (?P<accuracy>\S+), "
+    r"(?P<steps_per_second>\S+) steps/s$"
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, as one of its replicas sees it."""
+
+    step: int
+    train_steps: int
+    loss: float
+    """Of one training batch."""
+    accuracy: float
+    """On that batch."""
+    steps_per_second: float
+    """Global steps per second since the line before."""
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}/{self.train_steps}: loss {self.loss:.4f}, accuracy {self.accuracy:.3f}, "
+            f"{self.steps_per_second:.1f} steps/s"
+        )
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time that the rest takes at this rate; None where there is no rate."""
+        left = max(0, self.train_steps - self.step)
+        return left / self.steps_per_second if self.steps_per_second > 0 else None
+
+
+def parse(line: str) -> Progress | None:
+    """The progress in a line of a log; None where it is another line."""
+    found = _LINE.search(line.rstrip())
+    if not found:
+        return None
+    try:
+        return Progress(
+            int(found["step"]),
+            int(found["train_steps"]),
+            float(found["loss"]),
+            float(found["accuracy"]),
+            float(found["steps_per_second"]),
+        )
+    except ValueError:
+        return None
+
+
+class Clock:
+    """Measures a replica's training: the whole time, and the rate over the steady part.
+
+    The first tenth of the steps does not count as steady: other replicas are still joining.
+    """
+
+    def __init__(self, train_steps: int) -> None:
+        self._train_steps = train_steps
+        self._first: tuple[float, int] | None = None
+        self._steady: tuple[float, int] | None = None
+        self._last = (0.0, 0)
+
+    def tick(self, step: int) -> None:
+        """The global step is `step` now."""
+        self._last = now = (time.monotonic(), step)
+        if self._first is None:
+            self._first = now
+        first_step = self._first[1]
+        if self._steady is None and step >= first_step + (self._train_steps - first_step) // 10:
+            self._steady = now
+
+    @property
+    def seconds(self) -> float:
+        """From the first tick to the last."""
+        return self._last[0] - self._first[0] if self._first else 0.0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Global steps per second over the steady part; 0 where there was none."""
+        since, step = self._steady or self._last
+        return (self._last[1] - step) / (self._last[0] - since) if self._last[0] > since else 0.0

@@ -1,0 +1,121 @@
+"""The graph of one replica: the model between its batch and the shared variables, and the ops of its life.
+
+`build` only adds ops to a graph. `trainer.train` runs them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.cluster import Cluster
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
+from trainer.parameters import Variables, create
+from trainer.replication import Replication, asynchronous, synchronous
+from trainer.tensorflow import tf, tf1
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica's ops, in their graph."""
+
+    graph: Any
+    images: Any
+    """Placeholder, float32 [batch, *image_shape]."""
+    labels: Any
+    """Placeholder, int32 [batch]."""
+    replication: Replication
+    global_step: Any
+    """int64 scalar: the global step now."""
+    is_ready: Any
+    """bool scalar: every variable has a value and the chief leads."""
+    is_initialized: Any
+    """bool scalar: every variable has a value."""
+    initialize: Any
+    """Gives every variable its initial value; the chief's."""
+    announce: Any
+    """Makes `is_ready` true; the chief's."""
+    saver: Any | None
+    """The chief's `tf.compat.v1.train.Saver`, all of its own ops on the chief; None on others."""
+
+
+def build(
+    settings: Settings,
+    cluster: Cluster | None,
+    model: Model,
+    parameters: dict[str, Parameter],
+    image_shape: tuple[int, ...],
+    gpus: int,
+) -> Replica:
+    """Build the graph of this task's replica, or of a single process where there is no cluster.
+
+    Args:
+        settings: Of the run.
+        cluster: Who else is there.
+        model: Gives the logits.
+        parameters: What the model asks for.
+        image_shape: The shape of one image.
+        gpus: GPUs that the replicas of this machine share; 0 computes on the CPU.
+
+    Raises:
+        ConfigurationError: replicas_to_aggregate is more than there are replicas.
+    """
+    here = cluster.task.device if cluster else ""
+    index = cluster.replica_index if cluster else 0
+    replicas = len(cluster.replicas) if cluster else 1
+    aggregate = settings.replicas_to_aggregate or replicas
+    if aggregate > replicas:
+        raise ConfigurationError(
+            f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
+            "each of which gives one."
+        )
+    ps_devices = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else ["/device:CPU:0"]
+    worker = cluster.task.index if cluster else 0
+    compute = f"{here}/device:GPU:{worker % gpus}" if gpus else f"{here}/device:CPU:0"
+
+    graph = tf.Graph()
+    with graph.as_default(), tf1.device(compute):
+        tf1.set_random_seed(settings.seed)
+        variables = create(parameters, ps_devices, settings.seed)
+        with tf1.device(ps_devices[0]):
+            leading = tf1.get_variable("chief_leads", initializer=True, trainable=False, use_resource=True)
+        images = tf1.placeholder(tf.float32, [None, *image_shape], "images")
+        labels = tf1.placeholder(tf.int32, [None], "labels")
+
+        def forward(values: dict[str, Any]) -> tuple[Any, Any]:
+            logits = model.logits(values, images)
+            return clipped_cross_entropy(logits, labels), accuracy(logits, labels)
+
+        optimizer = tf1.train.AdamOptimizer(settings.learning_rate)
+        if settings.sync_replicas:
+            replication = synchronous.build(variables, forward, optimizer, replicas, index, aggregate)
+        else:
+            replication = asynchronous.build(variables, forward, optimizer)
+
+        with tf1.device(f"{here}/device:CPU:0"):
+            values = [variable for variable in tf1.global_variables() if variable is not leading]
+            is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
+            is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
+            is_chief = cluster is None or cluster.is_chief
+            saver = tf1.train.Saver(values, max_to_keep=settings.keep_checkpoints) if is_chief else None
+        replica = Replica(
+            graph=graph,
+            images=images,
+            labels=labels,
+            replication=replication,
+            global_step=variables.global_step.read_value(),
+            is_ready=is_ready,
+            is_initialized=is_initialized,
+            initialize=tf1.variables_initializer(values),
+            announce=leading.initializer,
+            saver=saver,
+        )
+    graph.finalize()
+    return replica
+
+
+def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
+    """How the run's replicas work together, in a word."""
+    if cluster is None:
+        return "single"
+    return "synchronous" if settings.sync_replicas else "asynchronous"

@@ -1,0 +1,240 @@
+"""The life of one replica (chief, worker or single process): look, restore, step, report, save, end.
+
+`train` is that life, from top to bottom; the functions below it are its phases, in order. How replicas exchange
+gradients is `trainer.replication`'s business, what the chief does beside them is `trainer.chief`'s.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import trainer
+from trainer import datasets, peers, server
+from trainer.chief import Chief
+from trainer.cluster import Cluster
+from trainer.config import Settings
+from trainer.datasets import Dataset
+from trainer.errors import ConfigurationError, LostPeersError
+from trainer.evaluation import Examiner
+from trainer.guard import Guard
+from trainer.model import find
+from trainer.progress import Clock, Progress
+from trainer.replica import Replica, build, describe_mode
+from trainer.summaries import SummaryWriter
+from trainer.tensorflow import tf
+from trainer.training_directory import TrainingDirectory, describe, new_path
+from trainer.updates import Updates
+
+
+@dataclass(frozen=True)
+class Life:
+    """What every phase of a replica's life needs to know."""
+
+    settings: Settings
+    cluster: Cluster | None
+    replica: Replica
+    guard: Guard
+    clock: Clock
+    say: Callable[[str], None]
+
+
+def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callable[[str], None]) -> None:
+    """Train as this task of the cluster, or alone, until the run is done or the guard stops it.
+
+    Raises:
+        ConfigurationError: the settings do not fit the data, the training directory or the cluster.
+        LostPeersError: other tasks did not answer in the time allowed.
+    """
+    dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
+    model = find(settings.model)
+    parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
+    replica = build(settings, cluster, model, parameters, dataset.image_shape, _count_gpus(settings))
+    directory = None
+    if cluster is None or cluster.is_chief:
+        directory = TrainingDirectory(settings.train_dir or new_path())
+        directory.create()
+        directory.claim(describe(settings.model, parameters, dataset))
+        say(f"training directory: {directory.path}")
+    seed = (settings.seed, cluster.replica_index if cluster else 0)
+    batches = datasets.batches(dataset.train, settings.batch_size, seed)
+    life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say)
+    here = server.start(cluster) if cluster else None
+
+    while True:
+        if cluster:
+            _look_for_peers(life, cluster)
+        if guard.stopping:
+            return
+        try:
+            with contextlib.ExitStack() as stack:
+                session = stack.enter_context(server.open_session(replica.graph, here, "/job:ps"))
+                chief = None
+                if directory:
+                    chief = stack.enter_context(Chief(settings, directory, replica, session, say))
+                    chief.prepare()
+                elif cluster:
+                    _wait_for_the_chief(life, cluster, session)
+                _take_steps(life, session, batches, chief)
+                break
+        except server.LOST as error:
+            if cluster is None:
+                raise
+            say(f"lost a parameter server ({server.brief(error)}); looking for it")
+
+    guard.last_save = None
+    guard.pause()
+    if guard.stopping or directory is None:
+        return
+    with Examiner(model, parameters, dataset.test) as examiner:
+        _write_result(life, directory, dataset, examiner)
+    if cluster:
+        server.say_done(cluster, here, say)
+
+
+def _count_gpus(settings: Settings) -> int:
+    """GPUs that replicas on this machine share.
+
+    Raises:
+        ConfigurationError: more were asked for than TensorFlow sees.
+    """
+    visible = len(tf.config.list_physical_devices("GPU"))
+    if settings.num_gpus is None:
+        return visible
+    if settings.num_gpus > visible:
+        raise ConfigurationError(
+            f"num_gpus: {settings.num_gpus} were asked for, but TensorFlow sees {visible} here: 0 trains on the CPU."
+        )
+    return settings.num_gpus
+
+
+def _look_for_peers(life: Life, cluster: Cluster) -> None:
+    """Wait for all that this replica needs before TensorFlow may look for it."""
+    life.guard.pause()
+    bounds = (life.settings.wait_seconds, life.say, lambda: life.guard.stopping)
+    peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
+    peers.wait_for({str(ps): cluster.address(ps) for ps in cluster.parameter_servers}, *bounds)
+    life.guard.progress()
+
+
+def _wait_for_the_chief(life: Life, cluster: Cluster, session: Any) -> None:
+    """Wait until the chief has given every variable its value.
+
+    Raises:
+        LostPeersError: it has not within `wait_seconds`.
+    """
+    seconds = life.settings.wait_seconds
+    address = cluster.address(cluster.chief_task)
+    chief = f"the chief ({cluster.chief_task}) at {address}"
+    deadline = time.monotonic() + seconds
+    next_message = time.monotonic() + peers.BETWEEN_MESSAGES
+    while not life.guard.stopping and not session.run(life.replica.is_ready):
+        life.guard.progress()
+        now = time.monotonic()
+        if now >= min(deadline, next_message):
+            reason = peers.complaint(address) or "it has not initialised the parameters yet"
+            if now >= deadline:
+                raise LostPeersError(
+                    f"{chief} did not begin the run within {seconds:g} s: {reason}. Start it, or look at its log; "
+                    "wait_seconds sets how long to wait."
+                )
+            life.say(f"waiting for {chief}: {reason}")
+            next_message = now + peers.BETWEEN_MESSAGES
+        time.sleep(0.1)
+
+
+def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], chief: Chief | None) -> None:
+    """Step until the run's last global step, or until the guard stops it; the chief saves at either end."""
+    replica, ways, guard, last_step = life.replica, life.replica.replication, life.guard, life.settings.train_steps
+    feeds = [replica.images, replica.labels]
+    take_step = session.make_callable(ways.step, feeds)
+    take_step_and_measure = session.make_callable([ways.step, ways.loss, ways.accuracy], feeds)
+
+    session.run(ways.join)
+    step = int(session.run(replica.global_step))
+    life.say(f"at step {step} of {last_step}")
+    life.clock.tick(step)
+    reported_step, reported_time = step, time.monotonic()
+    updates = None
+    if chief:
+        guard.last_save = chief.save
+        if ways.update is not None:
+            updates = Updates(session, session.make_callable(ways.update), step, last_step)
+    with updates or contextlib.nullcontext():
+        while step < last_step and not guard.stopping:
+            guard.progress()
+            images, labels = next(batches)
+            if step + 1 < min(_next_multiple(life.settings.report_steps, reported_step), last_step):
+                step = int(_run(take_step, images, labels, updates))
+                life.clock.tick(step)
+            else:
+                measured, loss, accuracy = _run(take_step_and_measure, images, labels, updates)
+                step = int(measured)
+                life.clock.tick(step)
+                now = time.monotonic()
+                rate = (step - reported_step) / (now - reported_time)
+                progress = Progress(step, last_step, float(loss), float(accuracy), rate)
+                reported_step, reported_time = step, now
+                life.say(str(progress))
+                if chief:
+                    chief.report(progress)
+            if chief:
+                chief.save_if_due(step)
+    if chief:
+        chief.save()
+
+
+def _next_multiple(of: int, after: int) -> int:
+    return (after // of + 1) * of
+
+
+def _run(take: Callable[..., Any], images: Any, labels: Any, updates: Updates | None) -> Any:
+    """Take a step; if it fails because the chief's updates did, their error is the one that says why."""
+    try:
+        return take(images, labels)
+    except Exception:
+        if updates and updates.error:
+            raise updates.error from None
+        raise
+
+
+def _write_result(life: Life, directory: TrainingDirectory, dataset: Dataset, examiner: Examiner) -> None:
+    """Examine the last checkpoint, export it, and leave result.json.
+
+    A run that was done before this process began keeps the result that it has.
+    """
+    settings, cluster = life.settings, life.cluster
+    checkpoint = tf.train.latest_checkpoint(str(directory.path))
+    score = examiner.score(checkpoint)
+    result = directory.read_result()
+    if life.clock.seconds > 0 or result.get("global_step") != score.global_step:
+        export = directory.path / "export" / str(score.global_step)
+        if not export.exists():
+            examiner.export(export)
+        summaries = SummaryWriter(directory.test_summaries)
+        summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
+        summaries.close()
+        result = {
+            "global_step": score.global_step,
+            "seconds": round(life.clock.seconds, 3),
+            "steps_per_second": round(life.clock.steps_per_second, 2),
+            "test_accuracy": round(score.accuracy, 4),
+            "test_loss": round(score.loss, 4),
+            "mode": describe_mode(settings, cluster),
+            "workers": len(cluster.replicas) if cluster else 1,
+            "ps": len(cluster.ps) if cluster else 0,
+            "model": settings.model,
+            "dataset": dataset.name,
+            "dataset_digest": dataset.digest,
+            "train_dir": str(directory.path),
+            "checkpoint": checkpoint,
+            "export": str(export),
+            "version": trainer.__version__,
+        }
+        directory.write_result(result)
+    life.say(
+        f"done: {result['global_step']} steps in {result['seconds']:.1f} s ({result['steps_per_second']:.1f} steps/s), "
+        f"test accuracy {result['test_accuracy']:.4f}, test loss {result['test_loss']:.4f}, "
+        f"result in {directory.path / 'result.json'}"
+    )

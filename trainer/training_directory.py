@@ -1,0 +1,138 @@
+"""The training directory: what lies where in it, whose it is, and the result that a finished run leaves there.
+
+    model.ckpt-STEP.*, checkpoint   checkpoints
+    run.json                        what the run trains: model and data; another model or data set is refused
+    result.json                     the result, once the run is done
+    train/, test/                   TensorBoard summaries
+    logs/ROLE-INDEX.log             the tasks' logs
+
+Only the chief (and a single process) writes here, besides the evaluator in `test/`.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.datasets import Dataset
+from trainer.errors import ConfigurationError
+from trainer.files import write_atomically
+from trainer.model import Parameter
+
+
+@dataclass(frozen=True)
+class TrainingDirectory:
+    """The places in a training directory."""
+
+    path: Path
+
+    @property
+    def checkpoint_prefix(self) -> Path:
+        """What checkpoints' names begin with."""
+        return self.path / "model.ckpt"
+
+    @property
+    def train_summaries(self) -> Path:
+        """TensorBoard summaries of training."""
+        return self.path / "train"
+
+    @property
+    def test_summaries(self) -> Path:
+        """TensorBoard summaries of evaluations on the held-out split."""
+        return self.path / "test"
+
+    @property
+    def evaluations(self) -> Path:
+        """The evaluator's scores, a JSON line for each checkpoint."""
+        return self.test_summaries / "evaluations.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """The tasks' logs."""
+        return self.path / "logs"
+
+    def create(self) -> None:
+        """Make the directory, where it is absent.
+
+        Raises:
+            ConfigurationError: it cannot be made or written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path / ".writable", b"")
+            (self.path / ".writable").unlink()
+        except OSError as error:
+            raise ConfigurationError(f"train_dir: {self.path} cannot be written ({error.strerror}).") from None
+
+    def claim(self, run: dict[str, Any]) -> None:
+        """Note whose directory this is.
+
+        Raises:
+            ConfigurationError: it holds a run of another model or data set.
+        """
+        self.check(run)
+        write_atomically(self.path / "run.json", _to_json(run))
+
+    def check(self, run: dict[str, Any]) -> None:
+        """Refuse the directory if it holds a run of another model or data set.
+
+        Raises:
+            ConfigurationError: one sentence that names the difference.
+        """
+        found = _read_json(self.path / "run.json")
+        for key, value in run.items() if found else ():
+            if found.get(key) != value:
+                raise ConfigurationError(
+                    f"train_dir: {self.path} holds a run of another {key.replace('_', ' ')} ({_brief(found.get(key))}, "
+                    f"this run's is {_brief(value)}): choose another train_dir, or the settings of that run."
+                )
+
+    def read_result(self) -> dict[str, Any]:
+        """The content of result.json; empty where no run has ended here."""
+        return _read_json(self.path / "result.json")
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write result.json, in one step."""
+        write_atomically(self.path / "result.json", _to_json(result))
+
+
+def new_path() -> Path:
+    """A name in `runs/` that no run has yet."""
+    stem = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path, number = Path("runs") / stem, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
+
+
+def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:
+    """What makes a run this run: its checkpoints fit no other."""
+    return {
+        "model": model,
+        "parameters": {name: list(parameter.shape) for name, parameter in parameters.items()},
+        "dataset": dataset.name,
+        "dataset_digest": dataset.digest,
+    }
+
+
+def _to_json(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"train_dir: {path} cannot be read ({error}).") from None
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"train_dir: {path} holds no JSON object.")
+    return content
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
