@@ -22,7 +22,7 @@ $(SETUP): constraints/dev.txt pyproject.toml
 	@touch $@
 
 run: $(SETUP) ## train on real digits here: one parameter server and two workers, as separate processes
-	@$(BIN)/trainer launch --ps 1 --workers 2
+	@$(BIN)/trainer launch --ps 1 --workers 2 --train_steps 2000
 
 test: $(SETUP) lint ## everything that needs no cluster: lint, types, unit tests, real multi-process training
 	$(BIN)/python -m pytest

@@ -62,7 +62,8 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(settings), end="")
         return 0
-    guard = Guard(settings.stall_seconds)
+    # All tasks of a run may be told to end at once; a parameter server gives the chief time to save before it goes.
+    guard = Guard(settings.stall_seconds, grace_seconds=8 if found and found.task.role == "ps" else 3)
     guard.start()
     name = str(found.task) if found else "trainer"
 
@@ -83,9 +84,9 @@ def _live(settings: config.Settings, found: cluster.Cluster | None, guard: Guard
     """Live the task's life; its exit code."""
     try:
         if found and found.task.role == "ps":
-            from trainer import server
+            from trainer import server, threads
 
-            server.serve(found, say, lambda: guard.stopping)
+            server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping)
         elif found and found.task.role == "evaluator":
             from trainer.evaluator import evaluate
 

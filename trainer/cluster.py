@@ -237,7 +237,9 @@ def _checked(origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | Non
     for name in ("chief", "worker", "ps"):
         for position, address in enumerate(hosts.get(name, ())):
             if address in seen:
-                raise ConfigurationError(f"{origin}: {seen[address]} and {name} {position} share the address {address}.")
+                raise ConfigurationError(
+                    f"{origin}: {seen[address]} and {name} {position} share the address {address}."
+                )
             seen[address] = f"{name} {position}"
     if len(chief) > 1:
         raise ConfigurationError(f"{origin}: a run has one chief, {len(chief)} are listed: {', '.join(chief)}.")

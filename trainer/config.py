@@ -68,6 +68,8 @@ class ReplicationSettings:
     num_gpus: Annotated[int, Field(ge=0)] | None = _setting(
         None, "GPUs of this machine that replicas share by index; 0 for CPU only (default: those that are visible)"
     )
+    intra_op_threads: Count | None = _setting(None, "threads of one op (default: from the CPUs this process may use)")
+    inter_op_threads: Count | None = _setting(None, "ops at the same time (default: from the CPUs likewise)")
 
 
 @_frozen
@@ -82,7 +84,9 @@ class LifeSettings:
     save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
     keep_checkpoints: Count = _setting(5, "checkpoints to keep")
     wait_seconds: Seconds = _setting(600.0, "longest wait for other tasks, at the start and after one was lost")
-    stall_seconds: Seconds = _setting(600.0, "longest time without any global step before this task gives up (code 138)")
+    stall_seconds: Seconds = _setting(
+        600.0, "longest time without any global step before this task gives up (code 138)"
+    )
 
 
 @_frozen

@@ -170,7 +170,9 @@ def _find_idx(folder: Path, name: str, download: bool) -> Path:
         if path.is_file():
             return path
     if not download:
-        raise ConfigurationError(f"data_dir: there is neither {plain.name} nor {name} in {folder}, and download is off.")
+        raise ConfigurationError(
+            f"data_dir: there is neither {plain.name} nor {name} in {folder}, and download is off."
+        )
     fetch(MNIST_ADDRESS + name, compressed, MNIST_FILES[name])
     return compressed
 
@@ -201,7 +203,9 @@ def _read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise ConfigurationError(f"{path}: the file is damaged or cut off ({error}); delete it and fetch it again.") from None
+        raise ConfigurationError(
+            f"{path}: the file is damaged or cut off ({error}); delete it and fetch it again."
+        ) from None
     header = 4 * (1 + dimensions)
     expected = 0x0800 + dimensions
     if len(content) < header or struct.unpack(">I", content[:4])[0] != expected:
@@ -228,7 +232,9 @@ def _npz(folder: Path) -> tuple[Examples, Examples]:
     train_examples = _join([_read_npz(path) for path in train], train)
     if not test:
         if len(train_examples) < 10:
-            raise ConfigurationError(f"data_dir: {folder} holds {len(train_examples)} examples; at least 10 are needed.")
+            raise ConfigurationError(
+                f"data_dir: {folder} holds {len(train_examples)} examples; at least 10 are needed."
+            )
         return _split(train_examples, held_out=len(train_examples) // 10)
     test_examples = _join([_read_npz(path) for path in test], test)
     if train_examples.images.shape[1:] != test_examples.images.shape[1:]:

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from trainer.errors import EXIT_LOST_PEERS
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-GRACE_SECONDS = 3.0
 LAST_SAVE_SECONDS = 4.0
 
 
 class Guard:
     """The thread, and what it and the main thread tell each other."""
 
-    def __init__(self, stall_seconds: float) -> None:
-        """`start` begins; after `stall_seconds` without `progress`, once there was some, the process ends."""
+    def __init__(self, stall_seconds: float, grace_seconds: float) -> None:
+        """After `stall_seconds` without `progress`, once there was some, or `grace_seconds` after a signal, it acts."""
         self._stall_seconds = stall_seconds
+        self._grace_seconds = grace_seconds
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._last_progress: float | None = None
@@ -61,7 +61,7 @@ class Guard:
                 self.exit_code = 128 + received.si_signo
                 print(f"{signal.Signals(received.si_signo).name}: ending", flush=True)
                 self._stopping.set()
-                if not self._finished.wait(GRACE_SECONDS):
+                if not self._finished.wait(self._grace_seconds):
                     self._save_and_exit()
                 return
             since = self._last_progress

@@ -64,7 +64,9 @@ def find(name: str) -> Model:
     spec.loader.exec_module(module)
     for function in ("parameters", "logits"):
         if not callable(getattr(module, function, None)):
-            raise ConfigurationError(f"model: {name} lacks the function {function}; trainer/models/mlp.py has an example.")
+            raise ConfigurationError(
+                f"model: {name} lacks the function {function}; trainer/models/mlp.py has an example."
+            )
     return cast(Model, module)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from trainer import peers
 from trainer.cluster import Cluster, Task
 from trainer.tensorflow import tf, tf1
+from trainer.threads import Threads
 
 LOST = (
     tf.errors.UnavailableError,
@@ -26,11 +27,13 @@ LOST = (
 
 LINGER_SECONDS = 30.0
 """How long parameter servers wait for replicas to leave, and the chief for a parameter server to listen."""
+LAST_SAVE_SECONDS = 6.0
+"""How long a parameter server that is told to end waits for the chief to leave."""
 POLL_SECONDS = 0.5
 
 
-def start(cluster: Cluster) -> Any:
-    """Start this task's server.
+def start(cluster: Cluster, threads: Threads) -> Any:
+    """Start this task's server; its sessions use these threads.
 
     Raises:
         ConfigurationError: its port is in use.
@@ -42,20 +45,20 @@ def start(cluster: Cluster) -> Any:
         tf.train.ClusterSpec(cluster.spec),
         job_name=cluster.task.role,
         task_index=cluster.task.index,
-        config=_session_config([cluster.task.device, "/job:ps"]),
+        config=_session_config(threads, [cluster.task.device, "/job:ps"]),
     )
 
 
 @contextlib.contextmanager
-def open_session(graph: Any, server: Any | None, *also: str) -> Iterator[Any]:
+def open_session(graph: Any, server: Any | None, threads: Threads, *also: str) -> Iterator[Any]:
     """A session on this task's server that sees its own devices and these others; without a server, a local one."""
     if server is None:
-        with tf1.Session(graph=graph, config=_session_config([])) as session:
+        with tf1.Session(graph=graph, config=_session_config(threads, [])) as session:
             yield session
         return
     definition = server.server_def
     here = f"/job:{definition.job_name}/task:{definition.task_index}"
-    session = tf1.Session(server.target, graph, _session_config([here, *also]))
+    session = tf1.Session(server.target, graph, _session_config(threads, [here, *also]))
     try:
         yield session
     finally:
@@ -63,34 +66,44 @@ def open_session(graph: Any, server: Any | None, *also: str) -> Iterator[Any]:
             session.close()
 
 
-def _session_config(device_filters: list[str]) -> Any:
-    config = tf1.ConfigProto(allow_soft_placement=True, device_filters=device_filters)
+def _session_config(threads: Threads, device_filters: list[str]) -> Any:
+    config = tf1.ConfigProto(
+        allow_soft_placement=True,
+        device_filters=device_filters,
+        intra_op_parallelism_threads=threads.intra_op,
+        inter_op_parallelism_threads=threads.inter_op,
+    )
     config.gpu_options.allow_growth = True
+    config.experimental.disable_thread_spinning = True  # a thread that spins takes the CPU from another task's gRPC
     return config
 
 
-def serve(cluster: Cluster, say: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+def serve(cluster: Cluster, threads: Threads, say: Callable[[str], None], stopping: Callable[[], bool]) -> None:
     """A parameter server's life: hold variables until the chief says that the run is done and the replicas have left.
 
     Raises:
         ConfigurationError: its port is in use.
     """
-    server = start(cluster)
+    server = start(cluster, threads)
     say(f"serving on {cluster.address(cluster.task)}")
     graph, _, is_done = _done_flag(cluster.task)
-    with open_session(graph, server) as session:
+    with open_session(graph, server, threads) as session:
         while not stopping() and not session.run(is_done):
             time.sleep(POLL_SECONDS)
-    if stopping():
+    if stopping():  # so is the whole run, perhaps: then the chief saves what is here
+        _wait_until_gone([cluster.address(cluster.chief_task)], LAST_SAVE_SECONDS, lambda: False)
         return
     say("the run is done; waiting for the replicas to leave")
-    deadline = time.monotonic() + LINGER_SECONDS
-    addresses = [cluster.address(replica) for replica in cluster.replicas]
+    _wait_until_gone([cluster.address(replica) for replica in cluster.replicas], LINGER_SECONDS, stopping)
+
+
+def _wait_until_gone(addresses: list[str], seconds: float, stopping: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
     while not stopping() and time.monotonic() < deadline and not all(map(peers.complaint, addresses)):
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.2)
 
 
-def say_done(cluster: Cluster, server: Any, say: Callable[[str], None]) -> None:
+def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str], None]) -> None:
     """Tell every parameter server that the run is done; one that just restarts is waited for, for a bounded time."""
     for ps in cluster.parameter_servers:
         graph, set_done, _ = _done_flag(ps)
@@ -99,7 +112,7 @@ def say_done(cluster: Cluster, server: Any, say: Callable[[str], None]) -> None:
             reason = peers.complaint(cluster.address(ps))
             if reason is None:
                 try:
-                    with open_session(graph, server, ps.device) as session:
+                    with open_session(graph, server, threads, ps.device) as session:
                         session.run(set_done, options=tf1.RunOptions(timeout_in_ms=5000))
                     break
                 except LOST as error:

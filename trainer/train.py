@@ -24,6 +24,7 @@ from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
 from trainer.summaries import SummaryWriter
 from trainer.tensorflow import tf
+from trainer.threads import choose
 from trainer.training_directory import TrainingDirectory, describe, new_path
 from trainer.updates import Updates
 
@@ -59,8 +60,9 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
         say(f"training directory: {directory.path}")
     seed = (settings.seed, cluster.replica_index if cluster else 0)
     batches = datasets.batches(dataset.train, settings.batch_size, seed)
+    threads = choose(settings, cluster.task.role if cluster else None)
     life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say)
-    here = server.start(cluster) if cluster else None
+    here = server.start(cluster, threads) if cluster else None
 
     while True:
         if cluster:
@@ -69,7 +71,7 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
             return
         try:
             with contextlib.ExitStack() as stack:
-                session = stack.enter_context(server.open_session(replica.graph, here, "/job:ps"))
+                session = stack.enter_context(server.open_session(replica.graph, here, threads, "/job:ps"))
                 chief = None
                 if directory:
                     chief = stack.enter_context(Chief(settings, directory, replica, session, say))
@@ -90,7 +92,7 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
     with Examiner(model, parameters, dataset.test) as examiner:
         _write_result(life, directory, dataset, examiner)
     if cluster:
-        server.say_done(cluster, here, say)
+        server.say_done(cluster, here, threads, say)
 
 
 def _count_gpus(settings: Settings) -> int:

@@ -48,7 +48,9 @@ def build(
     with tf1.device(global_step.device):
         queues = [_token_queue(index) for index in range(replicas)]
         mine = queues[replica_index]
-        with tf.control_dependencies([mine.dequeue_many(mine.size())]):  # a former life's tokens; nobody else takes them
+        with tf.control_dependencies(
+            [mine.dequeue_many(mine.size())]
+        ):  # a former life's tokens; nobody else takes them
             join = mine.enqueue(global_step.read_value())
         local_step = mine.dequeue_many(tf.maximum(mine.size(), 1))[-1]
 

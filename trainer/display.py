@@ -1,0 +1,139 @@
+"""What a person sees of a run: a live table in a terminal, plain lines elsewhere, nothing where only JSON is wanted.
+
+It learns of the run by the tasks' log lines and by their states; it touches nothing but the output.
+"""
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainer.cluster import Task
+from trainer.progress import Progress, parse
+
+BETWEEN_LINES = 1.0
+
+
+class Display(Protocol):
+    """Where a run is shown; a context manager around it."""
+
+    def __enter__(self) -> "Display": ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def line(self, task: Task, line: str) -> None:
+        """A task has logged a line."""
+
+    def state(self, task: Task, state: str) -> None:
+        """A task's state has changed."""
+
+    def refresh(self) -> None:
+        """Some time has passed."""
+
+
+def make_display(json: bool, directory: Path) -> Display:
+    """The display that fits: `json` wants silence, a terminal is drawn on, anything else gets lines."""
+    console = Console()
+    if json:
+        return Silence()
+    return Screen(console, directory) if console.is_terminal else Lines(directory)
+
+
+class Silence:
+    """Shows nothing."""
+
+    def __enter__(self) -> "Silence":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def line(self, task: Task, line: str) -> None: ...
+
+    def state(self, task: Task, state: str) -> None: ...
+
+    def refresh(self) -> None: ...
+
+
+class Lines(Silence):
+    """Every state, every message, and one progress line a second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._shown = 0.0
+        self._latest: Progress | None = None
+
+    def __enter__(self) -> "Lines":
+        print(f"training directory: {self._directory}", flush=True)
+        return self
+
+    def line(self, task: Task, line: str) -> None:
+        progress = parse(line)
+        if progress is None:
+            print(line, flush=True)
+        elif self._latest is None or progress.step >= self._latest.step:
+            self._latest = progress
+            if time.monotonic() - self._shown >= BETWEEN_LINES or progress.step >= progress.train_steps:
+                self._shown = time.monotonic()
+                print(f"{progress}{_time_left(progress)}", flush=True)
+
+    def state(self, task: Task, state: str) -> None:
+        print(f"{task}: {state}", flush=True)
+
+
+class Screen(Silence):
+    """A live table of the tasks under a bar of the global step."""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        self._directory = directory
+        # No thread of its own: the launcher forks, and a fork beside threads may hang.
+        self._live = Live(console=console, auto_refresh=False)
+        self._latest: Progress | None = None
+        self._states: dict[Task, str] = {}
+        self._last_lines: dict[Task, str] = {}
+
+    def __enter__(self) -> "Screen":
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.refresh()
+        self._live.__exit__(None, None, None)
+
+    def line(self, task: Task, line: str) -> None:
+        progress = parse(line)
+        self._states[task] = "training" if progress else "running"
+        self._last_lines[task] = line.partition(": ")[2] or line
+        if progress and (self._latest is None or progress.step >= self._latest.step):
+            self._latest = progress
+
+    def state(self, task: Task, state: str) -> None:
+        self._states[task] = state
+
+    def refresh(self) -> None:
+        tasks = Table(box=None, pad_edge=False)
+        for title in ("task", "state", "last said"):
+            tasks.add_column(title, no_wrap=True, overflow="ellipsis")
+        for task, state in self._states.items():
+            colour = {"done": "green", "training": "cyan"}.get(state, "red" if "failed" in state else "")
+            tasks.add_row(str(task), Text(state, style=colour), Text(self._last_lines.get(task, ""), style="dim"))
+        self._live.update(Group(Text(f"training directory: {self._directory}"), self._headline(), tasks), refresh=True)
+
+    def _headline(self) -> Table | Text:
+        if self._latest is None:
+            return Text("starting …", style="dim")
+        line = Table.grid(padding=(0, 1))
+        line.add_row(
+            ProgressBar(self._latest.train_steps, min(self._latest.step, self._latest.train_steps), width=30),
+            f"{self._latest}{_time_left(self._latest)}",
+        )
+        return line
+
+
+def _time_left(progress: Progress) -> str:
+    left = progress.seconds_left
+    return f", {left:.0f} s left" if left else ""

@@ -1,0 +1,356 @@
+"""`trainer launch`: a whole cluster of real processes on this machine.
+
+`main` turns arguments into a `Plan`, `launch` runs it: it starts the tasks, follows their logs, starts dead ones again,
+and ends them all, whatever happens. What a person sees of it is `trainer.display`'s business.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer import config
+from trainer.cluster import Cluster, Task
+from trainer.config import Settings
+from trainer.display import Display, make_display
+from trainer.errors import ConfigurationError
+from trainer.training_directory import TrainingDirectory, new_path
+
+POLL_SECONDS = 0.1
+TERMINATION_SECONDS = 10.0
+"""How long tasks may take to save after SIGTERM, before they are killed."""
+LEAVING_SECONDS = 60.0
+"""How long the others may take to end after the chief has."""
+LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to launch."""
+
+    settings: Settings
+    ps: int
+    workers: int
+    chief: bool
+    evaluator: bool
+    max_restarts: int
+    tensorboard: bool
+    json: bool
+
+
+class Process:
+    """A task, and the process that it is now."""
+
+    def __init__(
+        self,
+        task: Task,
+        is_chief: bool,
+        command: list[str],
+        environment: dict[str, str],
+        directory: TrainingDirectory,
+    ) -> None:
+        self.task, self.is_chief = task, is_chief
+        self._command, self._environment = command, environment
+        self.log = directory.logs / f"{task.slug}.log"
+        self.handle: subprocess.Popen[bytes] | None = None
+        self.restarts = 0
+        self.ended = False
+        self._read = self.log.stat().st_size if self.log.exists() else 0
+
+    def start(self) -> None:
+        """Start it (again); its log goes on in the same file."""
+        with self.log.open("ab") as log:
+            self.handle = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C at the terminal is the launcher's to pass on
+                preexec_fn=_die_with_parent,
+            )
+
+    def poll(self) -> int | None:
+        """Its exit code, once, when it has just exited; None before and after."""
+        return None if self.handle is None or self.ended else self.handle.poll()
+
+    def new_lines(self) -> list[str]:
+        """Whole lines that its log has got since the last call."""
+        with self.log.open("rb") as log:
+            log.seek(self._read)
+            text = log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+class Terminated(BaseException):
+    """SIGTERM or Ctrl-C; carries the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `trainer launch` with these arguments; its exit code.
+
+    Raises:
+        ConfigurationError: the arguments or the settings are wrong.
+    """
+    parser = config.Parser(
+        prog="trainer launch",
+        description="Run a whole cluster on this machine: real TensorFlow servers in processes of their own.",
+    )
+    cluster = parser.add_argument_group("the cluster")
+    cluster.add_argument("--ps", type=int, default=1, metavar="N", help="parameter servers (default: 1)")
+    cluster.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default: 2)")
+    cluster.add_argument("--chief", action="store_true", help="a chief of its own; without it worker 0 is the chief")
+    cluster.add_argument("--evaluator", action="store_true", help="a task that examines each checkpoint")
+    cluster.add_argument(
+        "--max_restarts", type=int, default=3, metavar="N", help="restarts of each task that dies (default: 3)"
+    )
+    cluster.add_argument("--tensorboard", action="store_true", help="serve TensorBoard meanwhile, until Ctrl-C")
+    cluster.add_argument("--json", action="store_true", help="print the result alone, as one line of JSON")
+    groups = [group for group in config.GROUPS if group is not config.ClusterSettings]
+    config.add_settings(parser, groups)
+    arguments = parser.parse_args(words)
+    settings = config.load(arguments, os.environ)
+    _check(arguments)
+    if arguments.print_config:
+        print(config.to_yaml(settings), end="")
+        return 0
+    plan = Plan(
+        # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
+        settings=dataclasses.replace(
+            settings,
+            train_dir=settings.train_dir or new_path(),
+            ps_hosts=None,
+            worker_hosts=None,
+            job_name=None,
+            task_index=None,
+        ),
+        ps=arguments.ps,
+        workers=arguments.workers,
+        chief=arguments.chief,
+        evaluator=arguments.evaluator,
+        max_restarts=arguments.max_restarts,
+        tensorboard=arguments.tensorboard,
+        json=arguments.json,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _raise_terminated)
+    return launch(plan)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name, least in (("ps", 1), ("workers", 0 if arguments.chief else 1), ("max_restarts", 0)):
+        if getattr(arguments, name) < least:
+            raise ConfigurationError(f"--{name}: {getattr(arguments, name)} was given, but at least {least} is needed.")
+
+
+def _raise_terminated(number: int, _frame: object) -> None:
+    raise Terminated(number)
+
+
+def launch(plan: Plan) -> int:
+    """Run the plan to its end; the exit code: 0, that of the task that failed, or 128 and the signal's number."""
+    directory = TrainingDirectory(Path(str(plan.settings.train_dir)))
+    directory.create()
+    directory.logs.mkdir(exist_ok=True)
+    (directory.path / "config.yaml").write_text(config.to_yaml(plan.settings), encoding="utf-8")
+    processes = _plan_processes(plan, directory)
+    others: list[subprocess.Popen[bytes]] = []
+    try:
+        if plan.tensorboard:
+            board, address = _start_tensorboard(directory)
+            others.append(board)
+            print(f"TensorBoard: {address}", file=sys.stderr)
+        with make_display(plan.json, directory.path) as display:
+            failed = _run(processes, plan.max_restarts, display)
+        if failed:
+            _explain_failure(failed)
+            return abs(failed.handle.returncode) if failed.handle.returncode >= 0 else 128 - failed.handle.returncode
+        _show_result(directory, plan)
+        if plan.tensorboard:
+            print(f"TensorBoard stays at {address} until Ctrl-C.", file=sys.stderr)
+            board.wait()
+        return 0
+    except Terminated as terminated:
+        print(f"\n{signal.Signals(terminated.number).name}: ending all tasks", file=sys.stderr)
+        return 128 + terminated.number
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        _end([process.handle for process in processes if process.handle] + others)
+
+
+def _plan_processes(plan: Plan, directory: TrainingDirectory) -> list[Process]:
+    """The tasks' processes, not started yet, each with its TF_CONFIG and its share of the GPUs."""
+    ports = iter(_free_ports(plan.ps + plan.workers + plan.chief))
+    ps, worker, chief = (
+        tuple(f"localhost:{next(ports)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
+    )
+    tasks = [Task("ps", index) for index in range(plan.ps)]
+    tasks += [Task("chief", 0)] * plan.chief + [Task("worker", index) for index in range(plan.workers)]
+    tasks += [Task("evaluator", 0)] * plan.evaluator
+    gpus = _visible_gpus(plan.settings.num_gpus)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(config.ENVIRONMENT_PREFIX)}
+    processes = []
+    for task in tasks:
+        cluster = Cluster(task, chief, worker, ps)
+        gpu = gpus[cluster.replica_index % len(gpus)] if gpus and task in cluster.replicas else ""
+        own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "trainer", "train", "--config", str(directory.path / "config.yaml")]
+        processes.append(Process(task, task == cluster.chief_task, command, environment | own, directory))
+    return processes
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _visible_gpus(wanted: int | None) -> list[str]:
+    """The GPUs to deal out, as CUDA_VISIBLE_DEVICES names them.
+
+    Raises:
+        ConfigurationError: more are wanted than there are.
+    """
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        gpus = [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    else:
+        gpus = [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+    if wanted is not None and wanted > len(gpus):
+        raise ConfigurationError(f"num_gpus: {wanted} were asked for, but there are {len(gpus)} here.")
+    return gpus[:wanted]
+
+
+def _run(processes: list[Process], max_restarts: int, display: Display) -> Process | None:
+    """Keep the tasks running until all have ended; the one that failed for good, if any."""
+    for process in processes:
+        process.start()
+    chief_ended: float | None = None
+    while any(not process.ended for process in processes):
+        for process in processes:
+            for line in process.new_lines():
+                display.line(process.task, line)
+            code = process.poll()
+            if code is None:
+                continue
+            if code == 0:
+                process.ended = True
+                display.state(process.task, "done")
+                if process.is_chief:
+                    chief_ended = time.monotonic()
+            elif chief_ended is not None and process.task.role != "evaluator":
+                process.ended = True  # the run is done; this task came too late to take part in its end
+                display.state(process.task, "done")
+            elif _is_permanent(code) or process.restarts >= max_restarts:
+                display.state(process.task, f"failed ({_name_of(code)})")
+                return process
+            else:
+                process.restarts += 1
+                display.state(process.task, f"starting again ({_name_of(code)})")
+                process.start()
+        if chief_ended is not None and time.monotonic() - chief_ended > LEAVING_SECONDS:
+            return None
+        display.refresh()
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _is_permanent(code: int) -> bool:
+    """Whether trying again would not help, by the exit codes' contract; negative codes are signals."""
+    return 0 < code < 128
+
+
+def _name_of(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _explain_failure(failed: Process) -> None:
+    lines = failed.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    print(f"\n{failed.task} failed for good; the last lines of {failed.log}:", file=sys.stderr)
+    for line in lines:
+        print(f"    {line}", file=sys.stderr)
+
+
+def _show_result(directory: TrainingDirectory, plan: Plan) -> None:
+    result = directory.read_result()
+    if plan.json:
+        print(json.dumps(result))
+        return
+    more = 5 * int(result["global_step"])
+    print(
+        f"""
+test accuracy {result["test_accuracy"]:.4f} after {result["global_step"]} global steps in {result["seconds"]:.1f} s \
+({result["steps_per_second"]:.0f} steps/s), {result["mode"]}, {result["workers"]} replicas, {result["ps"]} ps
+
+  result       {directory.path}/result.json
+  checkpoint   {result["checkpoint"]}
+  model        {result["export"]} (SavedModel)
+  summaries    {directory.train_summaries}, {directory.test_summaries}
+  logs         {directory.logs}
+
+next:
+  {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
+  {_beside_python("trainer")} launch --train_dir {directory.path} --train_steps {more}   # train on from here
+  {_beside_python("trainer")} launch --workers 3 --sync_replicas --dataset digits         # another way to train"""
+    )
+
+
+def _beside_python(command: str) -> str:
+    """How a person would type this command of the same environment."""
+    path = Path(sys.executable).parent / command
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[bytes], str]:
+    port = _free_ports(1)[0]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory.path), "--port", str(port)]
+    with (directory.logs / "tensorboard.log").open("ab") as log:
+        handle = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    return handle, f"http://localhost:{port}/"
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this child if the launcher is killed and cannot (Linux only; elsewhere nothing happens)."""
+    with contextlib.suppress(AttributeError, OSError):
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def _end(handles: list[subprocess.Popen[bytes]]) -> None:
+    """End these processes: all are asked, and after a while killed."""
+    for handle in handles:
+        if handle.poll() is None:
+            handle.terminate()
+    deadline = time.monotonic() + TERMINATION_SECONDS
+    for handle in handles:
+        try:
+            handle.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            handle.kill()
+            handle.wait()
