@@ -54,8 +54,8 @@ def _train(words: Sequence[str]) -> int:
         description="Train as one task of a cluster, or in a single process where no cluster is named.\n"
         "The cluster is in the environment variable TF_CONFIG, or in the classic flags, which win over it.",
     )
-    config.add_settings(parser)
-    arguments = parser.parse_args(words)
+    config.add_settings(parser, config.TASK_GROUPS)
+    arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
     flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
     found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags)

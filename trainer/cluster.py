@@ -228,7 +228,7 @@ def _checked(origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | Non
     """Rules between the parts: where they hold, every property of `Cluster` works."""
     if role is None:
         raise ConfigurationError(
-            f"{origin}: which task is this one? Set task.type in TF_CONFIG or --job_name (chief, worker, ps or evaluator)."
+            f"{origin}: which task is this one? Set task.type in TF_CONFIG or --job_name to one of {', '.join(ROLES)}."
         )
     if index is None:
         raise ConfigurationError(f"{origin}: which {role} is this one? Set task.index in TF_CONFIG or --task_index.")

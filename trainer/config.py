@@ -14,25 +14,22 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
 from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"
 
-_frozen = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
-
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-def _setting(default: Any, description: str) -> Any:
-    return Field(default=default, description=description)
+def _setting(default: Any, help: str) -> Any:  # noqa: A002 - argparse's word for it
+    return dataclasses.field(default=default, metadata={"help": help})
 
 
-@_frozen
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """which task of which cluster this is (without any, and without TF_CONFIG, one process trains alone)"""  # noqa: D403, D415
+    """Which task of which cluster this is."""
 
     ps_hosts: str | None = _setting(None, "addresses of the parameter servers, HOST:PORT,HOST:PORT,…")
     worker_hosts: str | None = _setting(None, "addresses of the workers, HOST:PORT,HOST:PORT,…")
@@ -40,9 +37,9 @@ class ClusterSettings:
     task_index: Annotated[int, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
 
 
-@_frozen
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """what to train, and for how long"""  # noqa: D403, D415
+    """What to train."""
 
     model: str = _setting("mlp", "mlp, cnn, or a Python file of your own with the same two functions")
     hidden_units: Count = _setting(100, "units in the hidden layer")
@@ -57,9 +54,9 @@ class RunSettings:
     seed: Annotated[int, Field(ge=0)] = _setting(0, "of initial values and of every replica's shuffling")
 
 
-@_frozen
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplicationSettings:
-    """how replicas work together"""  # noqa: D403, D415
+    """How replicas work together."""
 
     sync_replicas: bool = _setting(False, "average the replicas' gradients for each step, instead of each on its own")
     replicas_to_aggregate: Count | None = _setting(
@@ -72,9 +69,9 @@ class ReplicationSettings:
     inter_op_threads: Count | None = _setting(None, "ops at the same time (default: from the CPUs likewise)")
 
 
-@_frozen
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LifeSettings:
-    """the life of a task"""  # noqa: D403, D415
+    """How a task lives."""
 
     train_dir: Path | None = _setting(
         None, "checkpoints, summaries and the result; a run found there is continued (default: a new folder in runs/)"
@@ -89,12 +86,24 @@ class LifeSettings:
     )
 
 
-@_frozen
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
     """All settings of one task."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-GROUPS: tuple[type, ...] = (RunSettings, ReplicationSettings, LifeSettings, ClusterSettings)
+
+RUN_GROUPS: Mapping[str, type] = {
+    "what to train, and for how long": RunSettings,
+    "how replicas work together": ReplicationSettings,
+    "the life of a task": LifeSettings,
+}
+"""The settings that a whole run shares, by their headings in `--help`."""
+TASK_GROUPS: Mapping[str, type] = {
+    **RUN_GROUPS,
+    "which task of which cluster this is (without these and TF_CONFIG, one process trains alone)": ClusterSettings,
+}
+"""Those, and the ones that say which task this is."""
 _ADAPTER = TypeAdapter(Settings)
 
 
@@ -106,36 +115,42 @@ def to_yaml(settings: Settings) -> str:
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser for this package: `--train-steps` is `--train_steps`, and an error is a ConfigurationError."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog, description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        return super().parse_known_args([_underscored(argument) for argument in args or ()], namespace)
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse a command's arguments.
+
+        Raises:
+            ConfigurationError: they do not fit.
+        """
+        return self.parse_args([_underscored(word) for word in words])
 
     def error(self, message: str) -> NoReturn:
+        """Raise what is wrong as a ConfigurationError."""
         raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")
 
 
-def _underscored(argument: str) -> str:
-    name, equals, value = argument.partition("=")
-    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else argument
+def _underscored(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
 
 
-def add_settings(parser: argparse.ArgumentParser, groups: Sequence[type] = GROUPS) -> None:
+def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
     """Give the parser an option for each setting of these groups, `--config` and `--print_config`."""
-    for group in groups:
-        section = parser.add_argument_group(str(group.__doc__))
+    for title, group in groups.items():
+        section = parser.add_argument_group(title)
         for field in dataclasses.fields(group):
-            default = field.default.default if hasattr(field.default, "default") else field.default
-            hint = f" (default: {default})" if default is not None else ""
+            default = f" (default: {field.default})" if field.default is not None else ""
             # A bare `--sync_replicas` and the classic `--sync_replicas=True` are both understood.
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type is bool else {}
-            metavar = _metavar(field.type)
             section.add_argument(
                 f"--{field.name}",
                 default=argparse.SUPPRESS,
-                metavar=metavar,
-                help=f"{field.default.description}{hint}".replace("%", "%%"),
+                metavar=_metavar(field.type),
+                help=(field.metadata["help"] + default).replace("%", "%%"),
                 **switch,
             )
     section = parser.add_argument_group("where settings come from")

@@ -5,13 +5,13 @@ It learns of the run by the tasks' log lines and by their states; it touches not
 
 import time
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import Self
 
 from trainer.cluster import Task
 from trainer.progress import Progress, parse
@@ -19,12 +19,14 @@ from trainer.progress import Progress, parse
 BETWEEN_LINES = 1.0
 
 
-class Display(Protocol):
-    """Where a run is shown; a context manager around it."""
+class Display:
+    """Where a run is shown, as a context manager around it; this one shows nothing."""
 
-    def __enter__(self) -> "Display": ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        pass
 
     def line(self, task: Task, line: str) -> None:
         """A task has logged a line."""
@@ -40,26 +42,11 @@ def make_display(json: bool, directory: Path) -> Display:
     """The display that fits: `json` wants silence, a terminal is drawn on, anything else gets lines."""
     console = Console()
     if json:
-        return Silence()
+        return Display()
     return Screen(console, directory) if console.is_terminal else Lines(directory)
 
 
-class Silence:
-    """Shows nothing."""
-
-    def __enter__(self) -> "Silence":
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def line(self, task: Task, line: str) -> None: ...
-
-    def state(self, task: Task, state: str) -> None: ...
-
-    def refresh(self) -> None: ...
-
-
-class Lines(Silence):
+class Lines(Display):
     """Every state, every message, and one progress line a second."""
 
     def __init__(self, directory: Path) -> None:
@@ -67,7 +54,7 @@ class Lines(Silence):
         self._shown = 0.0
         self._latest: Progress | None = None
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> Self:
         print(f"training directory: {self._directory}", flush=True)
         return self
 
@@ -85,7 +72,7 @@ class Lines(Silence):
         print(f"{task}: {state}", flush=True)
 
 
-class Screen(Silence):
+class Screen(Display):
     """A live table of the tasks under a bar of the global step."""
 
     def __init__(self, console: Console, directory: Path) -> None:
@@ -96,7 +83,7 @@ class Screen(Silence):
         self._states: dict[Task, str] = {}
         self._last_lines: dict[Task, str] = {}
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> Self:
         self._live.__enter__()
         return self
 

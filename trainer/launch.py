@@ -122,9 +122,8 @@ def main(words: Sequence[str]) -> int:
     )
     cluster.add_argument("--tensorboard", action="store_true", help="serve TensorBoard meanwhile, until Ctrl-C")
     cluster.add_argument("--json", action="store_true", help="print the result alone, as one line of JSON")
-    groups = [group for group in config.GROUPS if group is not config.ClusterSettings]
-    config.add_settings(parser, groups)
-    arguments = parser.parse_args(words)
+    config.add_settings(parser, config.RUN_GROUPS)
+    arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
     _check(arguments)
     if arguments.print_config:
@@ -177,10 +176,11 @@ def launch(plan: Plan) -> int:
             others.append(board)
             print(f"TensorBoard: {address}", file=sys.stderr)
         with make_display(plan.json, directory.path) as display:
-            failed = _run(processes, plan.max_restarts, display)
-        if failed:
+            failure = _run(processes, plan.max_restarts, display)
+        if failure:
+            failed, code = failure
             _explain_failure(failed)
-            return abs(failed.handle.returncode) if failed.handle.returncode >= 0 else 128 - failed.handle.returncode
+            return code if code > 0 else 128 - code
         _show_result(directory, plan)
         if plan.tensorboard:
             print(f"TensorBoard stays at {address} until Ctrl-C.", file=sys.stderr)
@@ -240,8 +240,8 @@ def _visible_gpus(wanted: int | None) -> list[str]:
     return gpus[:wanted]
 
 
-def _run(processes: list[Process], max_restarts: int, display: Display) -> Process | None:
-    """Keep the tasks running until all have ended; the one that failed for good, if any."""
+def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple[Process, int] | None:
+    """Keep the tasks running until all have ended; the one that failed for good, if any, and its exit code."""
     for process in processes:
         process.start()
     chief_ended: float | None = None
@@ -262,7 +262,7 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> Proce
                 display.state(process.task, "done")
             elif _is_permanent(code) or process.restarts >= max_restarts:
                 display.state(process.task, f"failed ({_name_of(code)})")
-                return process
+                return process, code
             else:
                 process.restarts += 1
                 display.state(process.task, f"starting again ({_name_of(code)})")

@@ -59,7 +59,8 @@ def find(name: str) -> Model:
     if path.suffix != ".py" or not path.is_file():
         raise ConfigurationError(f"model: {name!r} is none of {', '.join(known)}, nor a Python file.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None  # noqa: S101 - a .py file always has both
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"model: {name} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for function in ("parameters", "logits"):

@@ -70,7 +70,7 @@ def create(parameters: Mapping[str, Parameter], ps_devices: list[str], seed: int
 
 
 def _next_for_variables(devices: Iterator[str], first: str) -> Any:
-    """A device function: each variable goes to the next device, the ops of its initial value to the first one's host."""
+    """A device function by which each variable goes to the next device; a variable cut in pieces is several."""
 
     def choose(operation: Any) -> str:
         return next(devices) if operation.type == "VarHandleOp" else first

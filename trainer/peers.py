@@ -105,8 +105,8 @@ def check_port_is_free(address: str) -> None:
         except OSError as error:
             reason = "is used by another process" if error.errno == errno.EADDRINUSE else f"{error.strerror}"
             raise ConfigurationError(
-                f"port {port} of this task's address {address} cannot be listened on: it {reason}; stop that process or "
-                "choose another port in the cluster's addresses."
+                f"port {port} of this task's address {address} cannot be listened on: it {reason}; "
+                "stop that process, or choose another port in the cluster's addresses."
             ) from None
 
 

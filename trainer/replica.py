@@ -10,7 +10,7 @@ from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import Variables, create
+from trainer.parameters import create
 from trainer.replication import Replication, asynchronous, synchronous
 from trainer.tensorflow import tf, tf1
 
@@ -35,7 +35,7 @@ class Replica:
     """Gives every variable its initial value; the chief's."""
     announce: Any
     """Makes `is_ready` true; the chief's."""
-    saver: Any | None
+    saver: Any
     """The chief's `tf.compat.v1.train.Saver`, all of its own ops on the chief; None on others."""
 
 

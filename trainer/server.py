@@ -132,4 +132,5 @@ def _done_flag(ps: Task) -> tuple[Any, Any, Any]:
 
 
 def brief(error: Exception) -> str:
+    """The first line of what TensorFlow says of an error."""
     return str(error).strip().splitlines()[0][:200]
