@@ -8,6 +8,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from trainer import datasets
@@ -57,11 +58,10 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
                     say(f"{checkpoint} was deleted before it could be examined")
                     examined.add(_step_of(checkpoint))
                     continue
-                examined.add(score.global_step)
+                examined.add(_step_of(checkpoint))
                 noted.parent.mkdir(exist_ok=True)
                 with noted.open("a", encoding="utf-8") as file:
-                    line = {"global_step": score.global_step, "accuracy": score.accuracy, "loss": score.loss}
-                    file.write(json.dumps(line) + "\n")
+                    file.write(json.dumps({"checkpoint": _step_of(checkpoint), **asdict(score)}) + "\n")
                 summaries = SummaryWriter(directory.test_summaries)
                 summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
                 summaries.close()
@@ -79,6 +79,7 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
 
 
 def _step_of(checkpoint: str) -> int:
+    """The step in a checkpoint's name; asynchronous replicas may have moved on by a few while it was written."""
     return int(checkpoint.rpartition("-")[2])
 
 
@@ -89,5 +90,5 @@ def _read_steps(noted: Path) -> set[int]:
     steps = set()
     for line in noted.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):
-            steps.add(int(json.loads(line)["global_step"]))
+            steps.add(int(json.loads(line)["checkpoint"]))
     return steps

@@ -57,7 +57,7 @@ class Guard:
     def _watch(self) -> None:
         while not self._finished.is_set():
             received = signal.sigtimedwait(SIGNALS, 1.0)
-            if received:
+            if received and received.si_signo in SIGNALS:  # after a stop and SIGCONT it returns garbage
                 self.exit_code = 128 + received.si_signo
                 print(f"{signal.Signals(received.si_signo).name}: ending", flush=True)
                 self._stopping.set()

@@ -197,7 +197,7 @@ def launch(plan: Plan) -> int:
 
 def _plan_processes(plan: Plan, directory: TrainingDirectory) -> list[Process]:
     """The tasks' processes, not started yet, each with its TF_CONFIG and its share of the GPUs."""
-    ports = iter(_free_ports(plan.ps + plan.workers + plan.chief))
+    ports = iter(free_ports(plan.ps + plan.workers + plan.chief))
     ps, worker, chief = (
         tuple(f"localhost:{next(ports)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
     )
@@ -216,7 +216,7 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory) -> list[Process]:
     return processes
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on now, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -321,7 +321,7 @@ def _beside_python(command: str) -> str:
 
 
 def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[bytes], str]:
-    port = _free_ports(1)[0]
+    port = free_ports(1)[0]
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory.path), "--port", str(port)]
     with (directory.logs / "tensorboard.log").open("ab") as log:
         handle = subprocess.Popen(

@@ -36,6 +36,8 @@ if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
 else:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # errors only; set it to 0 to see all that TensorFlow says
     quietly = _without_banner()
+# Keras is not used here, and importing it takes every task a third of its start; this defers it until `tf.keras` is.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:
     with quietly:
         import tensorflow as tf

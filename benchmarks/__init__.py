@@ -1,0 +1,1 @@
+"""The figures that README quotes, one command each."""

@@ -1,0 +1,111 @@
+"""The yardstick: MNIST replica as tutorials of the years of TensorFlow 1 taught it. Not how to do it today.
+
+A placeholder feed and a `session.run` for every step, each variable on its own, `MonitoredTrainingSession`'s parts,
+`SyncReplicasOptimizer` for synchronous training. `benchmarks.classic_ratio` runs it beside the trainer.
+
+    python -m benchmarks.classic_mnist_replica --job_name=worker --task_index=0 --ps_hosts=… --worker_hosts=… --data=…
+
+A worker prints one line of JSON when it has reached the last step: worker, global_steps, rate (global steps/s after the
+warm-up) and loss.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+PIXELS, CLASSES = 784, 10
+
+
+def main() -> None:
+    """Be one task."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job_name", choices=["ps", "worker"], required=True)
+    parser.add_argument("--task_index", type=int, default=0)
+    parser.add_argument("--ps_hosts", required=True)
+    parser.add_argument("--worker_hosts", required=True)
+    parser.add_argument("--data", required=True, help=".npz with x [n, 784] in [0, 1] and y [n]")
+    parser.add_argument("--train_steps", type=int, default=3000)
+    parser.add_argument("--warmup_steps", type=int, default=300)
+    parser.add_argument("--batch_size", type=int, default=100)
+    parser.add_argument("--hidden_units", type=int, default=100)
+    parser.add_argument("--learning_rate", type=float, default=0.01)
+    parser.add_argument("--sync", action="store_true")
+    arguments = parser.parse_args()
+    tf1.disable_eager_execution()
+    cluster = {"ps": arguments.ps_hosts.split(","), "worker": arguments.worker_hosts.split(",")}
+    server = tf.distribute.Server(cluster, job_name=arguments.job_name, task_index=arguments.task_index)
+    if arguments.job_name == "ps":
+        server.join()
+    work(arguments, cluster, server.target)
+
+
+def work(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: str) -> None:
+    """Be a worker."""
+    is_chief = arguments.task_index == 0
+    here = f"/job:worker/task:{arguments.task_index}"
+    with tf1.device(tf1.train.replica_device_setter(worker_device=here, cluster=cluster)):
+        global_step = tf1.train.get_or_create_global_step()
+        images = tf1.placeholder(tf.float32, [None, PIXELS])
+        onehot = tf1.placeholder(tf.float32, [None, CLASSES])
+        hidden = tf.nn.relu(layer(images, PIXELS, arguments.hidden_units, "hidden"))
+        probabilities = tf.nn.softmax(layer(hidden, arguments.hidden_units, CLASSES, "softmax"))
+        loss = -tf.reduce_sum(onehot * tf.math.log(tf.clip_by_value(probabilities, 1e-10, 1.0)))
+        optimizer = tf1.train.AdamOptimizer(arguments.learning_rate)
+        hooks = [tf1.train.StopAtStepHook(last_step=arguments.train_steps)]
+        if arguments.sync:
+            workers = len(cluster["worker"])
+            optimizer = tf1.train.SyncReplicasOptimizer(optimizer, workers, workers)
+            hooks.append(optimizer.make_session_run_hook(is_chief, num_tokens=0))
+        train = optimizer.minimize(loss, global_step)
+
+    with np.load(arguments.data) as data:
+        all_images, all_onehot = data["x"].astype(np.float32), np.eye(CLASSES, dtype=np.float32)[data["y"]]
+    random = np.random.default_rng(arguments.task_index)
+    config = tf1.ConfigProto(allow_soft_placement=True, device_filters=["/job:ps", here])
+    scaffold = tf1.train.Scaffold()
+    if is_chief:
+        creator = tf1.train.ChiefSessionCreator(scaffold, target, config)
+    else:
+        creator = tf1.train.WorkerSessionCreator(scaffold, target, config, max_wait_secs=60)
+        wait_briefly_for_the_chief()
+    since = step_then = None
+    with tf1.train.MonitoredSession(creator, hooks) as session:
+        while not session.should_stop():
+            pick = random.integers(0, len(all_images), arguments.batch_size)
+            feed = {images: all_images[pick], onehot: all_onehot[pick]}
+            _, step, value = session.run([train, global_step, loss], feed)
+            now = time.monotonic()
+            if since is None and step >= arguments.warmup_steps:
+                since, step_then = now, step
+        # Before the session closes: in synchronous mode that may take a minute, as other workers have left.
+        rate = float(step - step_then) / (now - since)
+        line = {"worker": arguments.task_index, "global_steps": int(step), "rate": rate, "loss": float(value)}
+        print(json.dumps(line), flush=True)
+
+
+def layer(inputs: object, size: int, units: int, name: str) -> object:
+    """A dense layer before its non-linearity."""
+    weights = tf1.get_variable(f"{name}/w", initializer=tf1.truncated_normal([size, units], stddev=1 / math.sqrt(size)))
+    biases = tf1.get_variable(f"{name}/b", initializer=tf.zeros([units]))
+    return tf1.nn.xw_plus_b(inputs, weights, biases)
+
+
+def wait_briefly_for_the_chief() -> None:
+    """Let this worker look for the chief every second: every 30 s is the default."""
+    prepare = tf1.train.SessionManager.__init__
+
+    def patched(self: object, *positional: object, **named: object) -> None:
+        prepare(self, *positional, **{**named, "recovery_wait_secs": 1})
+
+    tf1.train.SessionManager.__init__ = patched
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests on real things: see CONTRIBUTING.md."""

@@ -1,0 +1,28 @@
+"""Fixtures that every kind of test may use."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
+"""Where the real MNIST test set lies beside a checkout; it is no part of the project."""
+
+
+@pytest.fixture
+def mnist_folder(tmp_path: Path) -> Path:
+    """Real MNIST images as the four files of the data set: 9,000 of the test set to train on, 1,000 held out."""
+    if not MNIST.is_dir():
+        pytest.skip(f"the real MNIST files are not at {MNIST}")
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for kind, header, dimensions in (("images-idx3", 16, 3), ("labels-idx1", 8, 1)):
+        content = gzip.decompress((MNIST / f"t10k-{kind}-ubyte.gz").read_bytes())
+        (count, *rest) = struct.unpack(f">{dimensions}I", content[4:header])
+        items = np.frombuffer(content, np.uint8, offset=header).reshape(count, *rest)
+        for split, part in (("train", items[:9000]), ("t10k", items[9000:])):
+            start = content[:4] + struct.pack(f">{dimensions}I", len(part), *rest)
+            (folder / f"{split}-{kind}-ubyte.gz").write_bytes(gzip.compress(start + part.tobytes()))
+    return folder

@@ -1,0 +1,1 @@
+"""Tests that start real TensorFlow processes on this machine."""

@@ -1,0 +1,32 @@
+"""Fixtures for tests that start real TensorFlow processes: they fail a test that leaves one behind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes.trainers import Trainer
+from trainer.launch import free_ports
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Iterator[Trainer]:
+    """Starts trainers in a folder of their own; fails the test if it leaves a process behind."""
+    starter = Trainer(tmp_path)
+    try:
+        yield starter
+        left = [" ".join(process.cmdline()) for process in starter.processes()]
+        assert not left, f"these processes are left: {left}"
+    finally:
+        starter.end()
+
+
+@pytest.fixture
+def hosts() -> Callable[[int, int], list[str]]:
+    """Gives the classic flags for so many parameter servers and workers on free ports of this machine."""
+
+    def flags(ps: int, workers: int) -> list[str]:
+        addresses = [f"localhost:{port}" for port in free_ports(ps + workers)]
+        return [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
+
+    return flags

@@ -1,0 +1,261 @@
+"""`trainer launch`: whole clusters of real processes, from start to result."""
+
+import json
+import os
+import pty
+import signal
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.processes.trainers import Trainer, step_in, wait_for_line, wait_until
+
+RESULT_KEYS = {
+    "global_step",
+    "seconds",
+    "steps_per_second",
+    "test_accuracy",
+    "test_loss",
+    "mode",
+    "workers",
+    "ps",
+    "dataset",
+    "dataset_digest",
+    "version",
+}
+STEPS = 1500
+"""Enough for digits to be learnt as well as this network can."""
+
+
+@pytest.fixture(scope="module")
+def single_process_accuracy(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """What one process alone reaches in the same number of steps."""
+    trainer = Trainer(tmp_path_factory.mktemp("single"))
+    code, output = trainer.run("train", "--train_steps", str(STEPS), "--train_dir", "run", "--report_steps", "500")
+    assert code == 0, output
+    accuracy: float = json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"]
+    return accuracy
+
+
+@pytest.mark.parametrize(
+    ("ps", "workers", "options"),
+    [
+        pytest.param(1, 2, [], id="asynchronous, 1 ps, 2 workers"),
+        pytest.param(2, 2, [], id="asynchronous, 2 ps, 2 workers"),
+        pytest.param(1, 2, ["--sync_replicas"], id="synchronous, 1 ps, 2 workers"),
+        pytest.param(2, 3, ["--sync_replicas"], id="synchronous, 2 ps, 3 workers"),
+        pytest.param(1, 1, ["--chief"], id="asynchronous, with a chief of its own"),
+        pytest.param(1, 1, ["--chief", "--sync_replicas"], id="synchronous, with a chief of its own"),
+    ],
+)
+def test_a_cluster_learns_as_well_as_a_single_process(
+    trainer: Trainer, single_process_accuracy: float, ps: int, workers: int, options: list[str]
+) -> None:
+    result = trainer.launch("--ps", str(ps), "--workers", str(workers), "--train_steps", str(STEPS), *options)
+    synchronous = "--sync_replicas" in options
+    replicas = workers + ("--chief" in options)
+    assert result.keys() >= RESULT_KEYS
+    assert result["mode"] == ("synchronous" if synchronous else "asynchronous")
+    assert (result["ps"], result["workers"], result["dataset"]) == (ps, replicas, "digits")
+    if synchronous:
+        assert result["global_step"] == STEPS
+    else:
+        assert STEPS <= result["global_step"] < STEPS + replicas
+    assert result["test_accuracy"] == pytest.approx(single_process_accuracy, abs=0.01)
+
+
+def test_a_run_leaves_its_directory_as_promised(trainer: Trainer) -> None:
+    result = trainer.launch("--workers", "2", "--train_steps", "150", "--train_dir", "run")
+    run = trainer.folder / "run"
+    assert json.loads((run / "result.json").read_text()) == result
+    assert list(run.glob("model.ckpt-*.index"))
+    assert list((run / "train").glob("events.*"))
+    assert list((run / "test").glob("events.*"))
+    assert {path.name for path in (run / "logs").iterdir()} == {"ps-0.log", "worker-0.log", "worker-1.log"}
+    assert (run / "export" / str(result["global_step"]) / "saved_model.pb").exists()
+
+
+def test_the_evaluator_examines_each_checkpoint_once_and_ends_with_the_run(trainer: Trainer) -> None:
+    trainer.launch("--workers", "1", "--evaluator", "--train_steps", "600", "--save_steps", "200", "--train_dir", "run")
+    lines = (trainer.folder / "run" / "test" / "evaluations.jsonl").read_text().splitlines()
+    examined = [json.loads(line)["checkpoint"] for line in lines]
+    assert examined == sorted(set(examined))
+    assert examined[-1] >= 600
+    assert len(examined) >= 2
+    assert json.loads(lines[-1])["accuracy"] > 0.9
+
+
+def test_a_new_run_goes_into_a_new_folder_and_says_what_to_do_next(trainer: Trainer) -> None:
+    code, output = trainer.run("launch", "--workers", "1", "--train_steps", "100")
+    assert code == 0
+    (run,) = (trainer.folder / "runs").iterdir()
+    for part in ("test accuracy", f"{run.relative_to(trainer.folder)}/result.json", "next:", "tensorboard --logdir"):
+        assert part in output
+
+
+def test_more_steps_continue_and_the_same_steps_end_at_once(trainer: Trainer) -> None:
+    words = ["--workers", "1", "--train_dir", "run", "--sync_replicas", "--train_steps"]
+    first = trainer.launch(*words, "100")
+    again = trainer.launch(*words, "100")
+    assert again == first
+    more = trainer.launch(*words, "150")
+    assert more["global_step"] == 150
+    log = (trainer.folder / "run" / "logs" / "worker-0.log").read_text()
+    assert log.count("at step 0 of 100") == 1
+    assert log.count("at step 100 of 100") == 1
+    assert log.count("at step 100 of 150") == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--sync_replicas"]], ids=["asynchronous", "synchronous"])
+@pytest.mark.parametrize("role", ["worker", "chief", "ps"])
+def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, role: str, options: list[str]) -> None:
+    words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", "1200", "--save_steps", "100"]
+    launcher = trainer.start("launch", *words, "--train_dir", "run", *options)
+    log = trainer.folder / "run" / "logs" / "chief-0.log"
+    wait_until(lambda: step_in(log) >= 200)
+    trainer.task(role).kill()
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output
+    assert f"{role} 0: starting again (SIGKILL)" in output
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] >= 0.95
+    if role == "ps":
+        assert "restored" in log.read_text()
+    if role == "chief":
+        assert "going on with it" in log.read_text()
+
+
+def test_a_task_that_dies_too_often_fails_the_run_with_its_code_and_its_last_lines(trainer: Trainer) -> None:
+    words = ["--workers", "2", "--train_steps", "1000000", "--max_restarts", "1", "--train_dir", "run"]
+    launcher = trainer.start("launch", *words)
+    for _ in range(2):
+        worker = trainer.task("worker", 1)
+        wait_until(lambda: step_in(trainer.folder / "run" / "logs" / "worker-1.log") > 0)
+        worker.kill()
+        worker.wait(60)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 137
+    assert "worker 1 failed for good; the last lines of run/logs/worker-1.log:" in output
+    assert "/1000000: loss" in output
+
+
+def test_a_permanent_error_is_not_tried_again(trainer: Trainer) -> None:
+    broken = trainer.folder / "broken.py"
+    broken.write_text(
+        "from trainer.models.mlp import parameters\n\ndef logits(parameters, images):\n    raise OSError(7)\n"
+    )
+    code, output = trainer.run("launch", "--model", str(broken), "--train_dir", "run")
+    assert code == 1
+    assert "OSError: 7" in output
+    assert "starting again" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit"),
+    [
+        (["--ps", "0"], "--ps"),
+        (["--workers", "0"], "--workers"),
+        (["--workers", "many"], "--workers"),
+        (["--max_restarts", "-1"], "--max_restarts"),
+        (["--train_steps", "0"], "--train_steps"),
+        (["--num_gpus", "99"], "num_gpus"),
+        (["--dataset", "cats"], "--dataset"),
+        (["--no_such_option"], "--no_such_option"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_and_exit_code_2(trainer: Trainer, words: list[str], culprit: str) -> None:
+    code, output = trainer.run("launch", *words)
+    assert code == 2
+    assert len(output.splitlines()) == 1
+    assert culprit in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_all_tasks_and_saves_what_was_learnt(trainer: Trainer, number: signal.Signals) -> None:
+    launcher = trainer.start("launch", "--train_steps", "1000000", "--train_dir", "run", "--sync_replicas")
+    log = trainer.folder / "run" / "logs" / "worker-0.log"
+    wait_until(lambda: step_in(log) >= 50)
+    launcher.send_signal(number)
+    output, _ = launcher.communicate(timeout=30)
+    assert launcher.returncode == 128 + number
+    assert "Traceback" not in output
+    assert not trainer.processes()
+    (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
+    assert int(saved.stem.rpartition("-")[2]) >= 50
+
+
+def test_a_killed_launcher_leaves_no_task_behind(trainer: Trainer) -> None:
+    launcher = trainer.start("launch", "--train_steps", "1000000", "--train_dir", "run", "--tensorboard")
+    wait_until(lambda: step_in(trainer.folder / "run" / "logs" / "worker-0.log") > 0)
+    launcher.kill()
+    wait_until(lambda: not trainer.processes(), 30)
+
+
+def test_gpus_are_dealt_out_to_replicas_and_not_to_parameter_servers(trainer: Trainer) -> None:
+    launcher = trainer.start(
+        "launch", "--workers", "3", "--train_steps", "1000000", "--train_dir", "run", CUDA_VISIBLE_DEVICES="3,5"
+    )
+    seen = {
+        task: trainer.task(*task).environ()["CUDA_VISIBLE_DEVICES"]
+        for task in [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
+    }
+    launcher.terminate()
+    launcher.communicate(timeout=30)
+    assert seen == {("ps", 0): "", ("worker", 0): "3", ("worker", 1): "5", ("worker", 2): "3"}
+
+
+def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
+    launcher = trainer.start("launch", "--workers", "1", "--train_steps", "200", "--train_dir", "run", "--tensorboard")
+    assert launcher.stdout is not None
+    address = ""
+    for line in launcher.stdout:
+        if line.startswith("TensorBoard: "):
+            address = line.split()[1]
+        if "until Ctrl-C" in line:
+            break
+
+    def curves() -> Any:
+        try:
+            with urllib.request.urlopen(f"{address}data/plugin/scalars/tags", timeout=5) as response:
+                return json.load(response)
+        except OSError:
+            return None
+
+    tags = wait_until(lambda: (found := curves()) and {"train", "test"} <= found.keys() and found)
+    assert set(tags["train"]) == {"loss", "accuracy", "steps_per_second"}
+    assert set(tags["test"]) == {"loss", "accuracy"}
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == 130
+
+
+def test_real_mnist_is_learnt(trainer: Trainer, mnist_folder: Path) -> None:
+    words = ["--dataset", "mnist", "--data_dir", str(mnist_folder), "--download=false", "--train_steps", "1500"]
+    assert trainer.launch(*words)["test_accuracy"] >= 0.93
+
+
+def test_on_a_terminal_the_tasks_are_drawn_in_a_table(trainer: Trainer) -> None:
+    controller, terminal = pty.openpty()
+    process = psutil.Popen(
+        [sys.executable, "-m", "trainer", "launch", "--workers", "1", "--train_steps", "100"],
+        stdout=terminal,
+        stderr=terminal,
+        cwd=trainer.folder,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(terminal)
+    drawn = b""
+    while True:
+        try:
+            chunk = os.read(controller, 1 << 16)
+        except OSError:
+            break
+        drawn += chunk
+    os.close(controller)
+    assert process.wait(60) == 0
+    for part in (b"last said", b"worker 0", b"ps 0", b"done", b"/100: loss"):
+        assert part in drawn
+    wait_for_line(next((trainer.folder / "runs").iterdir()) / "logs" / "worker-0.log", "done: 1")

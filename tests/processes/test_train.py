@@ -1,0 +1,350 @@
+"""`trainer train`: single tasks, started and disturbed by hand as a person would."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.processes.trainers import Trainer, step_in, wait_until
+
+Hosts = Callable[[int, int], list[str]]
+
+
+def read_until(process: subprocess.Popen[str], *parts: str) -> str:
+    """Read a process's output up to a line with all these parts; that line."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if all(part in line for part in parts):
+            return line
+    raise AssertionError(f"the output ended without a line of {parts}:\n{''.join(seen)}")
+
+
+def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, hosts: Hosts) -> None:
+    flags = hosts(1, 2)
+    ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
+    second = trainer.start("train", *flags, "--job_name=worker", "--task_index=1")
+    first = trainer.start("train", *flags, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    for process in (first, second, ps):
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] > 0.9
+
+
+def test_one_process_trains_alone(trainer: Trainer) -> None:
+    code, output = trainer.run("train", "--train-steps", "300", "--train-dir", "run")
+    assert code == 0, output
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert (result["global_step"], result["mode"], result["workers"], result["ps"]) == (300, "single", 1, 0)
+    assert result["test_accuracy"] >= 0.95
+    reported = [int(line.split("step ")[1].split("/")[0]) for line in output.splitlines() if ": loss" in line]
+    assert reported == list(range(10, 301, 10))
+
+
+def test_the_same_seed_gives_the_same_result_and_both_modes_agree_with_it(trainer: Trainer) -> None:
+    losses = set()
+    for number, mode in enumerate(["", "", "--sync_replicas"]):
+        run = f"run{number}"
+        code, output = trainer.run("train", "--train_dir", run, "--train_steps", "60", *([mode] if mode else []))
+        assert code == 0, output
+        losses.add(json.loads((trainer.folder / run / "result.json").read_text())["test_loss"])
+    assert len(losses) == 1
+
+
+def test_the_convolutional_model_learns(trainer: Trainer) -> None:
+    code, output = trainer.run("train", "--model=cnn", "--train_steps=100", "--train_dir=run")
+    assert code == 0, output
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] >= 0.9
+
+
+def test_the_exported_model_is_loaded_by_plain_tensorflow(trainer: Trainer) -> None:
+    assert trainer.run("train", "--train_steps=200", "--train_dir=run")[0] == 0
+    program = """
+import numpy, tensorflow as tf
+from pathlib import Path
+from trainer import datasets
+test = datasets.load("digits", Path(), False).test
+serve = tf.saved_model.load("run/export/200").signatures["serving_default"]
+probabilities = serve(images=tf.constant(test.images))["probabilities"].numpy()
+print((probabilities.argmax(1) == test.labels).mean())
+"""
+    output = subprocess.check_output([sys.executable, "-c", program], cwd=trainer.folder, text=True)
+    accuracy = json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"]
+    assert float(output) == pytest.approx(accuracy, abs=1e-4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_saves_and_the_next_start_goes_on_from_there(trainer: Trainer, number: signal.Signals) -> None:
+    process = trainer.start("train", "--train_steps=1000000", "--train_dir=run")
+    read_until(process, "step 100/")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=10)
+    assert process.returncode == 128 + number, output
+    (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
+    step = int(saved.stem.rpartition("-")[2])
+    assert step >= 100
+    code, output = trainer.run("train", f"--train_steps={step + 10}", "--train_dir=run")
+    assert code == 0
+    assert f"at step {step} of {step + 10}" in output
+
+
+def test_a_chief_that_waits_for_a_lost_worker_still_saves_when_told_to_end(trainer: Trainer, hosts: Hosts) -> None:
+    words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000"]
+    ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
+    read_until(chief, "step 50/")
+    worker.kill()
+    worker.communicate()
+    # Its next steps wait for gradients that never come, inside TensorFlow.
+    chief.send_signal(signal.SIGTERM)
+    ps.send_signal(signal.SIGTERM)  # as when a whole run is taken down: the ps must not go before the chief has saved
+    output, _ = chief.communicate(timeout=10)
+    assert chief.returncode == 143, output
+    ps_output, _ = ps.communicate(timeout=10)
+    assert ps.returncode == 143, ps_output
+    (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
+    assert int(saved.stem.rpartition("-")[2]) >= 50
+
+
+def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:
+    words = [*hosts(1, 2), "--train_steps=1500", "--save_steps=100"]
+    first_ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
+    read_until(chief, "step 3")
+    first_ps.kill()
+    first_ps.communicate()
+    ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    for process in (chief, worker, ps):
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+
+
+def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(trainer: Trainer, hosts: Hosts) -> None:
+    words = [*hosts(1, 2), "--train_steps=1500"]
+    ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
+    read_until(worker, ": loss")
+    worker.kill()
+    worker.communicate()
+    for process in (chief, ps):
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+
+
+def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -> None:
+    words = [*hosts(1, 2), "--sync_replicas", "--replicas_to_aggregate=1", "--train_steps=2000"]
+    ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    read_until(chief, "step 100/")
+    late = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
+    outputs = {}
+    for name, process in {"chief": chief, "late": late, "ps": ps}.items():
+        outputs[name], _ = process.communicate(timeout=120)
+        assert process.returncode == 0, outputs[name]
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 2000
+
+
+def test_with_a_backup_a_stopped_worker_holds_nobody_up(trainer: Trainer, hosts: Hosts) -> None:
+    words = [*hosts(1, 3), "--sync_replicas", "--replicas_to_aggregate=2", "--train_steps=600"]
+    ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    fast = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
+    slow = trainer.start("train", *words, "--job_name=worker", "--task_index=2")
+    read_until(slow, ": loss")
+    slow.send_signal(signal.SIGSTOP)
+    for process in (chief, fast):
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    slow.send_signal(signal.SIGCONT)
+    for process in (slow, ps):
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 600
+
+
+@pytest.mark.parametrize("stopped", ["worker", "ps"])
+def test_a_task_that_answers_no_more_is_given_up_with_a_retryable_code(
+    trainer: Trainer, hosts: Hosts, stopped: str
+) -> None:
+    words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000", "--stall_seconds=4"]
+    ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
+    chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
+    read_until(chief, ": loss")
+    silent = {"worker": worker, "ps": ps}[stopped]
+    silent.send_signal(signal.SIGSTOP)
+    output, _ = chief.communicate(timeout=60)
+    assert chief.returncode == 138
+    assert "no global step within 4 s" in output
+    assert "Traceback" not in output
+    silent.send_signal(signal.SIGCONT)
+    for process in (worker, ps):
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("localhost", "refused"), ("no-such-host.invalid", "does not resolve"), ("silent", "no answer within")],
+)
+def test_a_wrong_peer_address_is_named_with_the_reason(trainer: Trainer, hosts: Hosts, host: str, reason: str) -> None:
+    own = hosts(0, 1)[1].partition("=")[2]
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        waiting = []
+        if host == "silent":  # a listener whose queue is full drops what comes, as a firewall does
+            listener.listen(0)
+            for _ in range(3):
+                waiting.append(socket.socket())
+                waiting[-1].setblocking(False)
+                waiting[-1].connect_ex(listener.getsockname())
+        peer = f"{'localhost' if host == 'silent' else host}:{listener.getsockname()[1]}"
+        code, output = trainer.run(
+            "train", f"--ps_hosts={peer}", f"--worker_hosts={own}", "--job_name=worker", "--task_index=0",
+            "--wait_seconds=8", "--train_dir=run",
+        )  # fmt: skip
+        for each in waiting:
+            each.close()
+    assert code == 138, output
+    messages = [line for line in output.splitlines() if f"waiting for ps 0 at {peer}" in line and reason in line]
+    assert len(messages) >= 1, output
+    (last,) = [line for line in output.splitlines() if line.startswith("trainer: ")]
+    assert peer in last
+    assert reason in last
+    assert "Traceback" not in output
+
+
+def test_a_worker_says_that_the_chief_does_not_come(trainer: Trainer, hosts: Hosts) -> None:
+    flags = hosts(1, 2)
+    ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
+    code, output = trainer.run("train", *flags, "--job_name=worker", "--task_index=1", "--wait_seconds=7")
+    assert code == 138, output
+    assert "waiting for the chief (worker 0)" in output
+    assert "did not begin the run within 7 s" in output
+    ps.terminate()
+    ps.communicate(timeout=10)
+    assert ps.returncode == 143
+
+
+def test_a_port_in_use_is_one_sentence(trainer: Trainer, hosts: Hosts) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        address = f"localhost:{taken.getsockname()[1]}"
+        worker = hosts(0, 1)[1]
+        code, output = trainer.run("train", f"--ps_hosts={address}", worker, "--job_name=ps", "--task_index=0")
+    assert code == 2
+    assert len(output.splitlines()) == 1
+    assert address in output
+    assert "is used by another process" in output
+
+
+def test_a_malformed_tf_config_is_one_sentence(trainer: Trainer) -> None:
+    config = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":3}}'
+    code, output = trainer.run("train", TF_CONFIG=config)
+    assert code == 2
+    assert output.splitlines() == ["trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0."]
+
+
+def test_flags_win_over_tf_config_and_the_conflict_is_said(trainer: Trainer, hosts: Hosts) -> None:
+    ps, worker = (flag.partition("=")[2] for flag in hosts(1, 1))
+    config = {"cluster": {"ps": [ps], "worker": [worker]}, "task": {"type": "worker", "index": 0}}
+    process = trainer.start("train", "--job_name=ps", TF_CONFIG=json.dumps(config))
+    read_until(process, "--job_name wins over TF_CONFIG: ps instead of worker.")
+    read_until(process, "ps 0: serving")
+    process.terminate()
+    process.communicate(timeout=10)
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("words", "difference"),
+    [(["--model=cnn"], "another model"), (["--hidden_units=7"], "another parameters"), (["--dataset=npz"], "dataset")],
+)
+def test_a_directory_of_another_run_is_refused(trainer: Trainer, words: list[str], difference: str) -> None:
+    import numpy as np
+
+    np.savez(trainer.folder / "train.npz", x=np.zeros((50, 28, 28), np.uint8), y=np.arange(50) % 10)
+    assert trainer.run("train", "--train_steps=10", "--train_dir=run")[0] == 0
+    before = (trainer.folder / "run" / "run.json").read_bytes()
+    code, output = trainer.run("train", "--train_steps=20", "--train_dir=run", f"--data_dir={trainer.folder}", *words)
+    assert code == 2
+    assert len(output.splitlines()) == 1
+    assert difference in output
+    assert (trainer.folder / "run" / "run.json").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(trainer: Trainer) -> None:
+    words = ["train", "--train_dir=run", "--save_steps=50"]
+    assert trainer.run(*words, "--train_steps=100")[0] == 0
+    (trainer.folder / "run" / "model.ckpt-100.data-00000-of-00001").write_bytes(b"cut off")
+    code, output = trainer.run(*words, "--train_steps=120")
+    assert code == 0, output
+    assert "model.ckpt-100 cannot be read" in output
+    assert "at step 50 of 120" in output
+    for path in (trainer.folder / "run").glob("model.ckpt-*.data*"):
+        path.write_bytes(b"cut off")
+    code, output = trainer.run(*words, "--train_steps=130")
+    assert code == 2
+    assert "none of the checkpoints in run can be read" in output
+
+
+def test_checkpoints_fit_any_number_of_parameter_servers(trainer: Trainer) -> None:
+    words = ["--train_dir", "run", "--sync_replicas", "--train_steps"]
+    assert trainer.launch("--ps", "1", "--workers", "1", *words, "50")["global_step"] == 50
+    assert trainer.launch("--ps", "3", "--workers", "2", *words, "100")["global_step"] == 100
+    code, output = trainer.run("train", *words, "600")
+    assert code == 0, output
+    assert "at step 100 of 600" in output
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_one_sentence(trainer: Trainer) -> None:
+    (trainer.folder / "locked").mkdir(mode=0o500)
+    code, output = trainer.run("train", "--train_dir=locked/run")
+    assert code == 2
+    assert "locked/run cannot be written" in output
+
+
+def test_a_file_in_place_of_the_directory_is_one_sentence(trainer: Trainer) -> None:
+    (trainer.folder / "file").write_text("")
+    code, output = trainer.run("train", "--train_dir=file")
+    assert code == 2
+    assert "train_dir: file cannot be written" in output
+
+
+def test_an_evaluator_without_a_directory_says_what_it_needs(trainer: Trainer, hosts: Hosts) -> None:
+    code, output = trainer.run("train", *hosts(1, 1), "--job_name=evaluator", "--task_index=0")
+    assert code == 2
+    assert "train_dir" in output
+
+
+def test_an_evaluator_goes_on_where_it_was(trainer: Trainer, hosts: Hosts) -> None:
+    assert trainer.run("train", "--train_steps=100", "--save_steps=50", "--train_dir=run")[0] == 0
+    words = ["train", *hosts(1, 1), "--job_name=evaluator", "--task_index=0", "--train_dir=run"]
+    code, output = trainer.run(*words, "--train_steps=100")
+    assert code == 0, output
+    assert output.count("test accuracy") == 2
+    more = trainer.start(*words, "--train_steps=150")
+    assert trainer.run("train", "--train_steps=150", "--train_dir=run")[0] == 0
+    output, _ = more.communicate(timeout=60)
+    assert more.returncode == 0
+    assert output.count("test accuracy") == 1
+
+
+def test_progress_of_a_log_is_read_back(trainer: Trainer) -> None:
+    code, output = trainer.run("train", "--train_steps=30", "--train_dir=run")
+    assert code == 0
+    log: Path = trainer.folder / "log"
+    log.write_text(output)
+    assert wait_until(lambda: step_in(log)) == 30

@@ -1,0 +1,112 @@
+"""Starting real `trainer` processes in tests, watching them, and finding every one of them again."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainer.progress import parse
+
+PATIENCE = 120.0
+"""Seconds after which a test takes a process for hanging."""
+MARK = "RUN_OF_TEST"
+
+
+class Trainer:
+    """Starts `trainer` processes that all carry this test's mark in their environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._mark = uuid.uuid4().hex
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
+        """Start `trainer WORDS…`; its stdout and stderr can be read together from `.stdout`."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, **environment, MARK: self._mark},
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *words: str | Path, **environment: str) -> tuple[int, str]:
+        """Run `trainer WORDS…` to its end: exit code and output."""
+        process = self.start(*words, **environment)
+        output, _ = process.communicate(timeout=PATIENCE)
+        return process.returncode, output
+
+    def launch(self, *words: str | Path) -> dict[str, Any]:
+        """Run `trainer launch WORDS… --json` to its successful end; the result."""
+        code, output = self.run("launch", *words, "--json")
+        assert code == 0, output
+        result: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return result
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that descends from this test's."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        return found
+
+    def task(self, role: str, index: int = 0) -> psutil.Process:
+        """The launched process of a task."""
+
+        def find() -> psutil.Process | None:
+            for process in self.processes():
+                try:
+                    config = json.loads(process.environ().get("TF_CONFIG", "{}"))
+                except psutil.NoSuchProcess:
+                    continue
+                if config.get("task") == {"type": role, "index": index}:
+                    return process
+            return None
+
+        found: psutil.Process = wait_until(find)
+        return found
+
+    def end(self) -> None:
+        """Kill what is still there."""
+        for process in self.processes():
+            process.kill()
+        for started in self._started:
+            started.wait()
+            if started.stdout:
+                started.stdout.close()
+
+
+def wait_until(happens: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Wait until something becomes true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (value := happens()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return value
+
+
+def wait_for_line(log: Path, *parts: str) -> None:
+    """Wait until a line with all these parts stands in a log."""
+    wait_until(
+        lambda: log.exists() and any(all(part in line for part in parts) for line in log.read_text().splitlines())
+    )
+
+
+def step_in(log: Path) -> int:
+    """The last global step that a log reports; 0 before the first."""
+    steps = [found.step for line in log.read_text().splitlines() if (found := parse(line))] if log.exists() else []
+    return steps[-1] if steps else 0
