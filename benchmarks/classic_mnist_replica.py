@@ -75,14 +75,14 @@ def work(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: s
     else:
         creator = tf1.train.WorkerSessionCreator(scaffold, target, config, max_wait_secs=60)
         wait_briefly_for_the_chief()
-    since = step_then = None
+    since, step_then = math.inf, 0
     with tf1.train.MonitoredSession(creator, hooks) as session:
         while not session.should_stop():
             pick = random.integers(0, len(all_images), arguments.batch_size)
             feed = {images: all_images[pick], onehot: all_onehot[pick]}
             _, step, value = session.run([train, global_step, loss], feed)
             now = time.monotonic()
-            if since is None and step >= arguments.warmup_steps:
+            if since == math.inf and step >= arguments.warmup_steps:
                 since, step_then = now, step
         # Before the session closes: in synchronous mode that may take a minute, as other workers have left.
         rate = float(step - step_then) / (now - since)
