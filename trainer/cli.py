@@ -94,7 +94,8 @@ def _live(settings: config.Settings, found: cluster.Cluster | None, guard: Guard
         else:
             from trainer.train import train
 
-            train(settings, found, guard, say)
+            if train(settings, found, guard, say):
+                return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)
     except LostPeersError as error:

@@ -86,6 +86,17 @@ def load(name: str, folder: Path, download: bool) -> Dataset:
     return Dataset(name, train, test)
 
 
+def fetch_absent(name: str, folder: Path, download: bool) -> None:
+    """Fetch what `load` would, so that several processes which load at the same time need not.
+
+    Raises:
+        ConfigurationError: a file is absent and may not or cannot be fetched.
+    """
+    if name == "mnist":
+        for file in MNIST_FILES:
+            _find_idx(folder, file, download)
+
+
 def batches(examples: Examples, size: int, seed: Sequence[int]) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """Endless batches (images [size, *image_shape], labels [size]): each epoch in a new order, drawn from the seed.
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import config
+from trainer import config, datasets
 from trainer.cluster import Cluster, Task
 from trainer.config import Settings
 from trainer.display import Display, make_display
@@ -81,7 +81,7 @@ class Process:
             )
 
     def poll(self) -> int | None:
-        """Its exit code, once, when it has just exited; None before and after."""
+        """The exit code of a process that has exited and is not ended for good; None otherwise."""
         return None if self.handle is None or self.ended else self.handle.poll()
 
     def new_lines(self) -> list[str]:
@@ -167,7 +167,10 @@ def launch(plan: Plan) -> int:
     directory = TrainingDirectory(Path(str(plan.settings.train_dir)))
     directory.create()
     directory.logs.mkdir(exist_ok=True)
-    (directory.path / "config.yaml").write_text(config.to_yaml(plan.settings), encoding="utf-8")
+    datasets.fetch_absent(plan.settings.dataset, plan.settings.data_dir, plan.settings.download)
+    # num_gpus is dealt with here: each task is shown its own GPU only.
+    own_settings = dataclasses.replace(plan.settings, num_gpus=None)
+    (directory.path / "config.yaml").write_text(config.to_yaml(own_settings), encoding="utf-8")
     processes = _plan_processes(plan, directory)
     others: list[subprocess.Popen[bytes]] = []
     try:
@@ -268,6 +271,9 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
                 display.state(process.task, f"starting again ({_name_of(code)})")
                 process.start()
         if chief_ended is not None and time.monotonic() - chief_ended > LEAVING_SECONDS:
+            for process in processes:
+                if not process.ended:
+                    display.state(process.task, "did not leave by itself; ended")
             return None
         display.refresh()
         time.sleep(POLL_SECONDS)

@@ -64,10 +64,15 @@ class Clock:
         self._first: tuple[float, int] | None = None
         self._steady: tuple[float, int] | None = None
         self._last = (0.0, 0)
+        self.last_progress = time.monotonic()
+        """When the global step last changed, by the monotonic clock."""
 
     def tick(self, step: int) -> None:
         """The global step is `step` now."""
-        self._last = now = (time.monotonic(), step)
+        now = (time.monotonic(), step)
+        if step != self._last[1]:
+            self.last_progress = now[0]
+        self._last = now
         if self._first is None:
             self._first = now
         first_step = self._first[1]

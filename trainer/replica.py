@@ -86,7 +86,8 @@ def build(
             logits = model.logits(values, images)
             return clipped_cross_entropy(logits, labels), accuracy(logits, labels)
 
-        optimizer = tf1.train.AdamOptimizer(settings.learning_rate)
+        # Without its lock, an update that another replica makes at the same time can be lost as a whole.
+        optimizer = tf1.train.AdamOptimizer(settings.learning_rate, use_locking=True)
         if settings.sync_replicas:
             replication = synchronous.build(variables, forward, optimizer, replicas, index, aggregate)
         else:

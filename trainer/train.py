@@ -41,8 +41,8 @@ class Life:
     say: Callable[[str], None]
 
 
-def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callable[[str], None]) -> None:
-    """Train as this task of the cluster, or alone, until the run is done or the guard stops it.
+def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callable[[str], None]) -> bool:
+    """Train as this task of the cluster, or alone; whether the run is done, rather than stopped by the guard.
 
     Raises:
         ConfigurationError: the settings do not fit the data, the training directory or the cluster.
@@ -64,11 +64,18 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
     life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say)
     here = server.start(cluster, threads) if cluster else None
 
+    was_done = directory is not None and directory.read_result().get("global_step", 0) >= settings.train_steps
     while True:
         if cluster:
-            _look_for_peers(life, cluster)
+            try:
+                _look_for_peers(life, cluster, server.LINGER_SECONDS if was_done else settings.wait_seconds)
+            except LostPeersError:
+                if not was_done:
+                    raise
+                say("the run was done before, and its parameter servers have ended")
+                return True
         if guard.stopping:
-            return
+            return False
         try:
             with contextlib.ExitStack() as stack:
                 session = stack.enter_context(server.open_session(replica.graph, here, threads, "/job:ps"))
@@ -83,16 +90,24 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
         except server.LOST as error:
             if cluster is None:
                 raise
+            if time.monotonic() - life.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
+                raise LostPeersError(
+                    f"the parameter servers answer, but no step succeeds: {server.brief(error)}"
+                ) from error
             say(f"lost a parameter server ({server.brief(error)}); looking for it")
+            time.sleep(1)
 
     guard.last_save = None
     guard.pause()
-    if guard.stopping or directory is None:
-        return
+    if guard.stopping:
+        return False
+    if directory is None:
+        return True
     with Examiner(model, parameters, dataset.test) as examiner:
         _write_result(life, directory, dataset, examiner)
     if cluster:
         server.say_done(cluster, here, threads, say)
+    return True
 
 
 def _count_gpus(settings: Settings) -> int:
@@ -111,10 +126,14 @@ def _count_gpus(settings: Settings) -> int:
     return settings.num_gpus
 
 
-def _look_for_peers(life: Life, cluster: Cluster) -> None:
-    """Wait for all that this replica needs before TensorFlow may look for it."""
+def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
+    """Wait for all that this replica needs before TensorFlow may look for it.
+
+    Raises:
+        LostPeersError: something is not there within `seconds`.
+    """
     life.guard.pause()
-    bounds = (life.settings.wait_seconds, life.say, lambda: life.guard.stopping)
+    bounds = (seconds, life.say, lambda: life.guard.stopping)
     peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
     peers.wait_for({str(ps): cluster.address(ps) for ps in cluster.parameter_servers}, *bounds)
     life.guard.progress()

@@ -308,6 +308,16 @@ def test_checkpoints_fit_any_number_of_parameter_servers(trainer: Trainer) -> No
     assert "at step 100 of 600" in output
 
 
+def test_a_chief_started_again_after_the_end_does_not_wait_for_its_parameter_servers(
+    trainer: Trainer, hosts: Hosts
+) -> None:
+    assert trainer.run("train", "--train_steps=20", "--train_dir=run")[0] == 0
+    words = [*hosts(1, 1), "--job_name=worker", "--task_index=0", "--train_dir=run"]
+    code, output = trainer.run("train", *words, "--train_steps=20")
+    assert code == 0, output
+    assert "the run was done before" in output
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
 def test_a_directory_that_cannot_be_written_is_one_sentence(trainer: Trainer) -> None:
     (trainer.folder / "locked").mkdir(mode=0o500)
