@@ -155,8 +155,10 @@ def _parse_json(tf_config: str) -> dict[str, Any]:
         raise ConfigurationError(
             f"TF_CONFIG is not JSON ({error.msg} at character {error.pos}): {_shorten(tf_config)}"
         ) from None
-    except RecursionError:
-        raise ConfigurationError(f"TF_CONFIG is nested too deeply: {_shorten(tf_config)}") from None
+    except (ValueError, RecursionError):
+        raise ConfigurationError(
+            f"TF_CONFIG is nested too deeply, or holds too long a number: {_shorten(tf_config)}"
+        ) from None
     if not isinstance(config, dict):
         raise ConfigurationError(f'TF_CONFIG must be a JSON object with "cluster" and "task": {_shorten(tf_config)}')
     return config

@@ -204,7 +204,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--config: {path} cannot be read: {error}.") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
     if content is None:
         return {}

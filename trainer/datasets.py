@@ -6,6 +6,8 @@ shuffles it with a seed of its own.
 
 import gzip
 import hashlib
+import http.client
+import math
 import struct
 import urllib.request
 import zipfile
@@ -202,7 +204,7 @@ def fetch(url: str, path: Path, md5: str) -> None:
         if found != md5:
             raise ConfigurationError(f"{url}: its MD5 sum is {found}, but {md5} was expected; nothing was kept.")
         write_atomically(path, content)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise ConfigurationError(
             f"{path} is absent and cannot be fetched from {url} ({error}): put the file there, "
             "or train on --dataset digits, which needs no download."
@@ -224,7 +226,7 @@ def _read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
             f"{path}: this is no IDX file of bytes in {dimensions} dimensions (it does not begin with {expected:08x})."
         )
     shape = struct.unpack(f">{dimensions}I", content[4:header])
-    wanted = header + int(np.prod(shape, dtype=np.int64))
+    wanted = header + math.prod(shape)
     if len(content) != wanted:
         raise ConfigurationError(f"{path}: its header promises {wanted} bytes, but there are {len(content)}.")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
@@ -255,11 +257,11 @@ def _npz(folder: Path) -> tuple[Examples, Examples]:
 
 def _read_npz(path: Path) -> Examples:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _examples(arrays["x"], arrays["y"], path)
     except KeyError:
         raise ConfigurationError(f"{path}: it lacks an array x (images) or y (labels).") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigurationError(f"{path}: the file is damaged or not .npz ({error}).") from None
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from trainer import datasets
 from trainer.config import Settings
@@ -59,9 +60,7 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
                     examined.add(_step_of(checkpoint))
                     continue
                 examined.add(_step_of(checkpoint))
-                noted.parent.mkdir(exist_ok=True)
-                with noted.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"checkpoint": _step_of(checkpoint), **asdict(score)}) + "\n")
+                _note(noted, {"checkpoint": _step_of(checkpoint), **asdict(score)})
                 summaries = SummaryWriter(directory.test_summaries)
                 summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
                 summaries.close()
@@ -81,6 +80,15 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
 def _step_of(checkpoint: str) -> int:
     """The step in a checkpoint's name; asynchronous replicas may have moved on by a few while it was written."""
     return int(checkpoint.rpartition("-")[2])
+
+
+def _note(noted: Path, evaluation: dict[str, Any]) -> None:
+    """Add a line, whole even where a crash has cut off the one before."""
+    noted.parent.mkdir(exist_ok=True)
+    before = noted.read_text(encoding="utf-8") if noted.exists() else ""
+    with noted.open("a", encoding="utf-8") as file:
+        file.write("\n" if before and not before.endswith("\n") else "")
+        file.write(json.dumps(evaluation) + "\n")
 
 
 def _read_steps(noted: Path) -> set[int]:

@@ -59,14 +59,24 @@ def create(parameters: Mapping[str, Parameter], ps_devices: list[str], seed: int
                 name,
                 parameter.shape,
                 tf.float32,
-                tf1.truncated_normal_initializer(stddev=parameter.stddev, seed=seed + position)
-                if parameter.stddev
-                else tf1.zeros_initializer(),
+                _initializer(parameter, (seed, position)),
                 partitioner=partitioner if len(ps_devices) > 1 and parameter.shape else None,
                 use_resource=True,
             )
         pieces[name] = tuple(variable) if hasattr(variable, "as_tensor") else (variable,)
     return Variables(global_step, pieces)
+
+
+def _initializer(parameter: Parameter, seed: tuple[int, int]) -> Any:
+    """Gives a variable, or a piece of one, its initial values: the same for a seed however the array is cut."""
+
+    def initial_values(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Any:
+        if not parameter.stddev:
+            return tf.zeros(shape, dtype)
+        whole = tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev, dtype=dtype)
+        return tf.slice(whole, partition_info.var_offset, shape) if partition_info else whole
+
+    return initial_values
 
 
 def _next_for_variables(devices: Iterator[str], first: str) -> Any:

@@ -28,6 +28,8 @@ def complaint(address: str) -> str | None:
         return "the connection is refused (nothing listens on this port yet)"
     except TimeoutError:
         return f"no answer within {PROBE_SECONDS:g} s (wrong address, or a firewall or network policy drops packets)"
+    except UnicodeError:
+        return f"{host} is no host name"
     except OSError as error:
         return f"{error.strerror or error}"
 
@@ -77,18 +79,23 @@ def wait_for_own_name(
     """
     host, _ = _parts(address)
     deadline = time.monotonic() + seconds
+    next_message = time.monotonic()
     while not interrupted():
         try:
             socket.getaddrinfo(host, None)
             return
-        except socket.gaierror as error:
-            if time.monotonic() >= deadline:
-                raise LostPeersError(
-                    f"this task's own name {host} does not resolve ({error.strerror}) after {seconds:g} s, "
-                    "so no other task could find it: correct its address in the cluster."
-                ) from None
-            say(f"waiting for this task's own name {host} to resolve: {error.strerror}")
-            time.sleep(BETWEEN_MESSAGES)
+        except (socket.gaierror, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no host name"
+        now = time.monotonic()
+        if now >= deadline:
+            raise LostPeersError(
+                f"this task's own name {host} does not resolve ({reason}) after {seconds:g} s, "
+                "so no other task could find it: correct its address in the cluster."
+            )
+        if now >= next_message:
+            say(f"waiting for this task's own name {host} to resolve: {reason}")
+            next_message = now + BETWEEN_MESSAGES
+        time.sleep(BETWEEN_PROBES)
 
 
 def check_port_is_free(address: str) -> None:

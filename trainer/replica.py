@@ -75,7 +75,6 @@ def build(
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute):
-        tf1.set_random_seed(settings.seed)
         variables = create(parameters, ps_devices, settings.seed)
         with tf1.device(ps_devices[0]):
             leading = tf1.get_variable("chief_leads", initializer=True, trainable=False, use_resource=True)

@@ -1,0 +1,105 @@
+"""The real things that unit tests share: TensorFlow servers in this process, and the `trainer` command."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trainer import server
+from trainer.cluster import Cluster, Task
+from trainer.launch import free_ports
+from trainer.replica import Replica
+from trainer.tensorflow import tf1
+from trainer.threads import Threads
+
+# The machine may be busy, and an example's time says nothing here.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
+
+THREADS = Threads(1, 4)
+
+Batch = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A cluster of TensorFlow servers in this process: two parameter servers and two workers."""
+
+    ps: tuple[str, ...]
+    workers: tuple[str, ...]
+    running: Mapping[Task, Any]
+
+    def member(self, worker: int, workers: int = 2, ps: int = 2) -> Cluster:
+        """A run of the first so many workers and parameter servers, as this worker sees it."""
+        return Cluster(Task("worker", worker), (), self.workers[:workers], self.ps[:ps])
+
+    def session(self, graph: Any, worker: int = 0) -> contextlib.AbstractContextManager[Any]:
+        """A session as this worker opens it."""
+        return server.open_session(graph, self.running[Task("worker", worker)], THREADS, "/job:ps")
+
+
+@pytest.fixture(scope="session")
+def _servers() -> Servers:
+    """TensorFlow cannot stop a server, so all tests share these."""
+    addresses = [f"localhost:{port}" for port in free_ports(4)]
+    ps, workers = tuple(addresses[:2]), tuple(addresses[2:])
+    tasks = [Task("ps", 0), Task("ps", 1), Task("worker", 0), Task("worker", 1)]
+    return Servers(ps, workers, {task: server.start(Cluster(task, (), workers, ps), THREADS) for task in tasks})
+
+
+@pytest.fixture
+def servers(_servers: Servers) -> Iterator[Servers]:
+    """The shared servers, which forget every variable and queue after each test."""
+    yield _servers
+    tf1.Session.reset(_servers.running[Task("worker", 0)].target)
+
+
+@pytest.fixture
+def make_batch() -> Callable[[int], Batch]:
+    """Gives the batch of a number: 20 images [784] and labels from 0 to 9."""
+
+    def make(number: int, size: int = 20) -> Batch:
+        random = np.random.default_rng(number)
+        return random.random((size, 784), np.float32), random.integers(0, 10, size, np.int32)
+
+    return make
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Callable[[Replica, Any], dict[str, npt.NDArray[Any]]]:
+    """Gives all values of a chief's run, whole and by name, by saving and reading a checkpoint."""
+
+    def read(chief: Replica, session: Any) -> dict[str, npt.NDArray[Any]]:
+        path = chief.saver.save(session, str(tmp_path / "values"), write_meta_graph=False)
+        reader = tf1.train.load_checkpoint(path)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+    return read
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs this Python with these arguments, in an empty folder and an environment without settings of a trainer."""
+
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        own = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith(("TRAINER_", "TF_CPP"))}
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env={**own, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run

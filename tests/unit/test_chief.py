@@ -1,0 +1,172 @@
+"""What the chief alone does, in a run of one process."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer import replica
+from trainer.chief import Chief
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+from trainer.models import mlp
+from trainer.progress import Progress
+from trainer.replica import Replica
+from trainer.tensorflow import tf1
+from trainer.training_directory import TrainingDirectory
+
+
+@dataclass
+class Life:
+    """One life of a chief: its session and what it said."""
+
+    chief: Chief
+    replica: Replica
+    session: Any
+    said: list[str] = field(default_factory=list)
+
+    def step(self) -> int:
+        feed = {self.replica.images: np.ones((4, 6), np.float32), self.replica.labels: np.zeros(4, np.int32)}
+        return int(self.session.run(self.replica.replication.step, feed))
+
+    def step_and_save(self) -> None:
+        self.step()
+        self.chief.save()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Callable[..., Life]]:
+    """Gives a chief the next life in the same training directory, ending the one before."""
+    sessions: list[Any] = []
+
+    def next_life(**settings: Any) -> Life:
+        chosen = Settings(**settings)
+        found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), (6,), 0)
+        for session in sessions:
+            session.close()
+        sessions.append(tf1.Session(graph=found.graph))
+        said: list[str] = []
+        return Life(
+            Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append), found, sessions[-1], said
+        )
+
+    yield next_life
+    for session in sessions:
+        session.close()
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index"))
+
+
+def test_a_new_run_begins_with_initial_values(live: Callable[..., Life]) -> None:
+    life = live()
+    life.chief.prepare()
+    assert life.session.run([life.replica.is_ready, life.replica.global_step]) == [True, 0]
+    assert life.said == []
+
+
+def test_a_chief_that_comes_back_restores_the_last_checkpoint(live: Callable[..., Life], tmp_path: Path) -> None:
+    first = live()
+    first.chief.prepare()
+    first.step_and_save()
+    first.step_and_save()
+    first.step()  # lost
+    second = live()
+    second.chief.prepare()
+    assert second.session.run(second.replica.global_step) == 2
+    assert second.said == [f"restored {tmp_path}/model.ckpt-2"]
+
+
+def test_values_that_are_there_already_are_left_alone(live: Callable[..., Life]) -> None:
+    life = live()
+    life.chief.prepare()
+    life.step_and_save()
+    life.step()
+    life.chief.prepare()
+    assert life.session.run(life.replica.global_step) == 2
+    assert "going on" in life.said[-1]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "deleted", "changed"])
+def test_a_checkpoint_that_cannot_be_read_makes_way_for_the_one_before(
+    live: Callable[..., Life], tmp_path: Path, damage: str
+) -> None:
+    first = live()
+    first.chief.prepare()
+    first.step_and_save()
+    first.step_and_save()
+    data = tmp_path / "model.ckpt-2.data-00000-of-00001"
+    content = data.read_bytes()
+    if damage == "deleted":
+        data.unlink()
+    else:
+        data.write_bytes(content[: len(content) // 2] if damage == "truncated" else bytes(len(content)))
+    second = live()
+    second.chief.prepare()
+    assert second.session.run([second.replica.is_ready, second.replica.global_step]) == [True, 1]
+    assert f"{tmp_path}/model.ckpt-2 cannot be read" in second.said[0]
+    assert second.said[1] == f"restored {tmp_path}/model.ckpt-1"
+
+
+def test_a_run_without_a_readable_checkpoint_is_not_silently_begun_again(
+    live: Callable[..., Life], tmp_path: Path
+) -> None:
+    first = live()
+    first.chief.prepare()
+    first.step_and_save()
+    (tmp_path / "model.ckpt-1.index").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
+        live().chief.prepare()
+
+
+def test_checkpoints_are_saved_by_step(live: Callable[..., Life], tmp_path: Path) -> None:
+    life = live(save_steps=3, save_seconds=600)
+    life.chief.prepare()
+    for _ in range(10):
+        life.chief.save_if_due(life.step())
+    assert saved_steps(tmp_path) == [3, 6, 9]
+
+
+def test_checkpoints_are_saved_by_time(live: Callable[..., Life], tmp_path: Path) -> None:
+    rarely = live(save_seconds=600)
+    rarely.chief.prepare()
+    rarely.chief.save_if_due(rarely.step())
+    assert saved_steps(tmp_path) == []
+    often = live(save_seconds=1e-9)
+    often.chief.prepare()
+    for _ in range(2):
+        often.chief.save_if_due(often.step())
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_only_so_many_checkpoints_are_kept_over_all_lives(live: Callable[..., Life], tmp_path: Path) -> None:
+    for _ in range(2):
+        life = live(keep_checkpoints=2)
+        life.chief.prepare()
+        life.step_and_save()
+        life.step_and_save()
+    assert saved_steps(tmp_path) == [3, 4]
+
+
+def test_the_same_step_is_saved_once(live: Callable[..., Life], tmp_path: Path) -> None:
+    life = live()
+    life.chief.prepare()
+    life.step_and_save()
+    written = (tmp_path / "model.ckpt-1.index").stat().st_mtime_ns
+    life.chief.save()
+    assert (tmp_path / "model.ckpt-1.index").stat().st_mtime_ns == written
+
+
+def test_reports_are_points_of_curves(live: Callable[..., Life], tmp_path: Path) -> None:
+    life = live()
+    with life.chief as chief:
+        chief.report(Progress(10, 20, 0.5, 0.75, 100.0))
+    (file,) = (tmp_path / "train").iterdir()
+    events = list(tf1.train.summary_iterator(str(file)))
+    points = {value.tag: value.simple_value for event in events for value in event.summary.value}
+    assert points == {"loss": 0.5, "accuracy": 0.75, "steps_per_second": 100.0}
+    assert events[-1].step == 10

@@ -1,0 +1,82 @@
+"""The `trainer` command as a person types it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import trainer
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
+    config = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":3}}'
+    done = run_python("-m", "trainer", "train", TF_CONFIG=config)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit"),
+    [
+        (["train", "--train_steps", "0"], "--train_steps: '0'"),
+        (["train", "--no-such-option"], "--no_such_option"),
+        (["launch", "--ps", "0"], "--ps: 0"),
+        (["launch", "--workers", "many"], "--workers"),
+        (["launch", "--task_index", "0"], "--task_index"),
+        (["fly"], "'fly'"),
+        (["--train_steps", "5"], "'--train_steps'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_exit_code_2(run_python: Run, words: list[str], culprit: str) -> None:
+    done = run_python("-m", "trainer", *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("trainer: ")
+    assert culprit in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_says_which_trainer_it_is(run_python: Run) -> None:
+    done = run_python("-m", "trainer", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{trainer.__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["train", "--help"], ["launch", "--help"]])
+def test_help_comes_without_tensorflow(run_python: Run, words: list[str]) -> None:
+    program = f"""
+import sys
+from trainer.cli import main
+try:
+    code = main({words!r})
+except SystemExit as end:
+    code = end.code
+assert "tensorflow" not in sys.modules
+sys.exit(code)
+"""
+    done = run_python("-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: trainer")
+
+
+def test_the_settings_in_force_are_printed_as_a_file_that_is_read_back(run_python: Run, tmp_path: Path) -> None:
+    first = run_python("-m", "trainer", "train", "--train-steps=7", "--print_config", TRAINER_SEED="3")
+    assert first.returncode == 0
+    assert "train_steps: 7\n" in first.stdout
+    assert "seed: 3\n" in first.stdout
+    (tmp_path / "run.yaml").write_text(first.stdout)
+    assert run_python("-m", "trainer", "train", "--config=run.yaml", "--print_config").stdout == first.stdout
+
+
+def test_a_conflict_is_said_and_an_error_found_after_tensorflow_was_imported_is_one_line(run_python: Run) -> None:
+    cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    words = ["--job_name=evaluator", "--dataset=npz", "--data_dir=absent", "--train_dir=run"]
+    done = run_python("-m", "trainer", "train", *words, TF_CONFIG=config)
+    assert done.returncode == 2
+    assert done.stdout.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.\n")
+    assert done.stderr == "trainer: data_dir: there is no .npz file to train on in absent.\n"

@@ -1,0 +1,231 @@
+"""Settings: where they come from, which source wins, and what is said of a wrong one."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer import config
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+
+Read = Callable[..., Settings]
+
+
+def parser() -> config.Parser:
+    made = config.Parser(prog="trainer train", description="")
+    config.add_settings(made, config.TASK_GROUPS)
+    return made
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Gives the settings of command-line words, an environment and the text of a file."""
+
+    def settings(*words: str, environment: Mapping[str, str] | None = None, file: str | None = None) -> Settings:
+        path = tmp_path / "file.yaml"
+        if file is not None:
+            path.write_text(file)
+            words = (*words, "--config", str(path))
+        return config.load(parser().read(words), environment or {})
+
+    return settings
+
+
+def refusal(read: Read, *words: str, environment: Mapping[str, str] | None = None, file: str | None = None) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read(*words, environment=environment, file=file)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_command_line_wins_over_environment_over_file_over_default(read: Read) -> None:
+    environment = {"TRAINER_TRAIN_STEPS": "30"}
+    assert read().train_steps == 200
+    assert read(file="train_steps: 20").train_steps == 20
+    assert read(file="train_steps: 20", environment=environment).train_steps == 30
+    assert read("--train_steps", "40", file="train_steps: 20", environment=environment).train_steps == 40
+
+
+def test_each_source_leaves_the_settings_of_others_alone(read: Read) -> None:
+    found = read("--batch_size=7", environment={"TRAINER_SEED": "5"}, file="hidden_units: 9")
+    assert found == Settings(batch_size=7, seed=5, hidden_units=9)
+
+
+def test_an_empty_environment_variable_is_not_set(read: Read) -> None:
+    assert read(environment={"TRAINER_SEED": ""}) == Settings()
+
+
+@pytest.mark.parametrize("words", [["--train-steps", "5"], ["--train_steps", "5"], ["--train-steps=5"]])
+def test_dashes_do_for_underscores(read: Read, words: list[str]) -> None:
+    assert read(*words).train_steps == 5
+
+
+def test_dashes_in_a_value_stay(read: Read) -> None:
+    found = read("--ps-hosts=my-ps-0:1,my-ps-1:1", "--train-dir", "/a-b/c-d", "--model=--x-y")
+    assert found.ps_hosts == "my-ps-0:1,my-ps-1:1"
+    assert found.train_dir == Path("/a-b/c-d")
+    assert found.model == "--x-y"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], False),
+        (["--sync_replicas"], True),
+        (["--sync-replicas"], True),
+        (["--sync_replicas=True"], True),
+        (["--sync_replicas", "true"], True),
+        (["--sync_replicas=False"], False),
+        (["--sync_replicas", "false"], False),
+        (["--sync_replicas", "--seed", "1"], True),
+    ],
+)
+def test_a_switch_is_given_bare_or_with_its_value(read: Read, words: list[str], expected: bool) -> None:
+    assert read(*words).sync_replicas is expected
+
+
+def test_a_switch_can_be_turned_off_where_the_file_turned_it_on(read: Read) -> None:
+    assert read("--sync_replicas=false", file="sync_replicas: true").sync_replicas is False
+
+
+def test_the_defaults_are_those_of_the_classic_program() -> None:
+    settings = Settings()
+    assert settings.hidden_units == 100
+    assert settings.batch_size == 100
+    assert settings.learning_rate == 0.01
+    assert settings.train_steps == 200
+    assert settings.sync_replicas is False
+    assert settings.replicas_to_aggregate is None  # as many as there are workers
+
+
+def test_every_setting_has_a_help_text_and_an_option() -> None:
+    usage = parser().format_help()
+    for field in dataclasses.fields(Settings):
+        assert field.metadata["help"].strip(), field.name
+        assert f"--{field.name} " in usage or f"[{field.name}" in usage, field.name
+
+
+def test_the_launcher_takes_every_setting_but_those_that_say_which_task_this_is() -> None:
+    shared = {field.name for group in config.RUN_GROUPS.values() for field in dataclasses.fields(group)}
+    own = {"ps_hosts", "worker_hosts", "job_name", "task_index"}
+    assert shared | own == {field.name for field in dataclasses.fields(Settings)}
+    assert not shared & own
+
+
+texts = st.text(min_size=1) | st.sampled_from(["true", "null", "1", "1e3", "~", "a: b", "- c", "# d"])
+paths = texts.filter(lambda text: "\0" not in text).map(Path)
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+settings_strategy = st.builds(
+    Settings,
+    model=texts,
+    dataset=st.sampled_from(["digits", "mnist", "npz"]),
+    data_dir=paths,
+    train_dir=st.none() | paths,
+    download=st.booleans(),
+    sync_replicas=st.booleans(),
+    learning_rate=positive,
+    save_seconds=positive,
+    save_steps=st.none() | st.integers(1),
+    seed=st.integers(0),
+    ps_hosts=st.none() | texts,
+    task_index=st.none() | st.integers(0),
+)
+
+
+@given(settings=settings_strategy)
+def test_printed_settings_are_read_back_the_same(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> None:
+    path = tmp_path_factory.getbasetemp() / "settings.yaml"
+    path.write_text(config.to_yaml(settings), encoding="utf-8")
+    assert config.load(parser().read(["--config", str(path)]), {}) == settings
+
+
+def test_an_empty_file_sets_nothing(read: Read) -> None:
+    assert read(file="# nothing yet\n") == Settings()
+
+
+def test_an_unknown_key_in_the_file_is_named(read: Read) -> None:
+    message = refusal(read, file="seed: 1\ntrain_step: 100\n")
+    assert "file.yaml: train_step: there is no such setting" in message
+
+
+def test_an_unknown_option_is_named(read: Read) -> None:
+    assert "--train_step" in refusal(read, "--train_step", "5")  # no guessing what an abbreviation means
+
+
+def test_an_option_without_its_value_is_named(read: Read) -> None:
+    assert "--train_steps" in refusal(read, "--train_steps")
+
+
+def test_a_wrong_value_on_the_command_line_is_named_with_its_option(read: Read) -> None:
+    message = refusal(read, "--batch-size", "many", environment={"TRAINER_BATCH_SIZE": "5"})
+    assert message.startswith("--batch_size: 'many' was given, but the input should be a valid integer")
+
+
+def test_a_wrong_value_in_the_environment_is_named_with_its_variable(read: Read) -> None:
+    message = refusal(read, environment={"TRAINER_DATASET": "imagenet"}, file="dataset: digits")
+    assert message == "TRAINER_DATASET: 'imagenet' was given, but the input should be 'digits', 'mnist' or 'npz'."
+
+
+def test_a_wrong_value_in_the_file_is_named_with_the_file(read: Read, tmp_path: Path) -> None:
+    message = refusal(read, file="sync_replicas: [1, 2]")
+    assert message == f"{tmp_path}/file.yaml: sync_replicas: [1, 2] was given, but the input should be a valid boolean."
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1", "fast", ""])
+@pytest.mark.parametrize("name", ["learning_rate", "save_seconds", "wait_seconds", "stall_seconds"])
+def test_a_rate_or_time_must_be_finite_and_above_0(read: Read, name: str, value: str) -> None:
+    assert refusal(read, f"--{name}={value}").startswith(f"--{name}: {value!r} was given, but the input should be")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "nan", "1e3x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train_steps",
+        "batch_size",
+        "hidden_units",
+        "report_steps",
+        "save_steps",
+        "keep_checkpoints",
+        "replicas_to_aggregate",
+        "intra_op_threads",
+        "inter_op_threads",
+    ],
+)
+def test_a_count_must_be_a_whole_number_above_0(read: Read, name: str, value: str) -> None:
+    assert refusal(read, f"--{name}={value}").startswith(f"--{name}: {value!r} was given, but the input should be")
+
+
+@pytest.mark.parametrize("name", ["seed", "task_index", "num_gpus"])
+def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> None:
+    assert getattr(read(f"--{name}=0"), name) == 0
+    assert f"--{name}: '-1' was given" in refusal(read, f"--{name}=-1")
+
+
+def test_a_file_that_is_absent_is_named(read: Read) -> None:
+    assert "/no/such/file.yaml cannot be read" in refusal(read, "--config=/no/such/file.yaml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "seed: [1",
+        "\tseed: 1",
+        "? [a]\n: 1",
+        "- seed",
+        "seed",
+        "seed: 2020-13-45",
+        "[" * 5000,
+    ],
+)
+def test_a_file_that_holds_no_settings_is_named(read: Read, content: str) -> None:
+    assert "file.yaml" in refusal(read, file=content)
+
+
+def test_a_file_that_is_no_text_is_named(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00seed")
+    assert "binary cannot be read" in refusal(read, "--config", str(tmp_path / "binary"))

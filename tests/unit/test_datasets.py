@@ -1,0 +1,471 @@
+"""Data: read, checked, normalised, split, shuffled, fetched."""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import http.server
+import itertools
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer import datasets
+from trainer.datasets import Dataset, Examples
+from trainer.errors import ConfigurationError
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return datasets.load("digits", Path("nowhere"), download=False)
+
+
+def test_digits_are_images_like_mnists_from_0_to_1(digits: Dataset) -> None:
+    assert (len(digits.train), len(digits.test)) == (1437, 360)
+    assert digits.image_shape == (28, 28, 1)
+    assert digits.classes == 10
+    for split in (digits.train, digits.test):
+        assert split.images.shape == (len(split), 28, 28, 1)
+        assert split.labels.shape == (len(split),)
+        assert split.images.dtype == np.float32
+        assert split.labels.dtype == np.int32
+        assert split.images.min() == 0.0
+        assert split.images.max() == pytest.approx(1.0)
+        assert set(split.labels) == set(range(10))
+
+
+def test_digits_are_enlarged_without_turning_or_mixing_them(digits: Dataset) -> None:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    order = np.random.default_rng(0).permutation(1797)
+    originals, labels = bunch.images[order][:360] / 16, bunch.target[order][:360]
+    assert np.array_equal(digits.test.labels, labels)
+    # Every seventh pixel, from the second on, lies nearly on the centre of every second one before.
+    small, large = originals[:, ::2, ::2], digits.test.images[:, 1::7, 1::7, 0]
+    correlations = [np.corrcoef(one.ravel(), other.ravel())[0, 1] for one, other in zip(small, large, strict=True)]
+    assert np.mean(correlations) > 0.9
+
+
+def test_enlarging_keeps_a_slope_a_slope() -> None:
+    matrix = datasets._interpolation(8, 28)
+    assert np.allclose(matrix.sum(axis=1), 1)
+    enlarged = matrix @ np.arange(8.0)
+    assert np.allclose(enlarged, np.clip((np.arange(28) + 0.5) * 8 / 28 - 0.5, 0, 7))
+
+
+def test_the_held_out_digits_are_not_trained_on(digits: Dataset) -> None:
+    train = {image.tobytes() for image in digits.train.images}
+    assert len(train) == len(digits.train)
+    assert not train & {image.tobytes() for image in digits.test.images}
+
+
+def test_digits_are_the_same_at_each_load_and_in_each_process(
+    digits: Dataset, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    assert datasets.load("digits", Path("elsewhere"), download=True).digest == digits.digest
+    program = (
+        "from trainer.datasets import load; from pathlib import Path; print(load('digits', Path('x'), False).digest)"
+    )
+    assert run_python("-c", program).stdout == f"{digits.digest}\n"
+
+
+def test_the_digest_tells_data_apart_by_each_pixel_and_label(digits: Dataset) -> None:
+    images, labels = digits.train.images.copy(), digits.train.labels.copy()
+    images[5, 5, 5] += 0.25
+    labels[7] = (labels[7] + 1) % 10
+    others = [
+        Dataset("digits", Examples(images, digits.train.labels), digits.test),
+        Dataset("digits", Examples(digits.train.images, labels), digits.test),
+        Dataset("digits", digits.test, digits.train),
+    ]
+    assert len({other.digest for other in others} | {digits.digest}) == 4
+
+
+# MNIST's files.
+
+NAMES = list(datasets.MNIST_FILES)
+
+
+def idx(array: npt.NDArray[np.uint8]) -> bytes:
+    """The array in the IDX format: a magic number with the count of dimensions, the sizes, the bytes."""
+    return struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.tobytes()
+
+
+def small_mnist() -> dict[str, npt.NDArray[np.uint8]]:
+    random = np.random.default_rng(1)
+    arrays = {}
+    for split, count in (("train", 30), ("t10k", 12)):
+        arrays[f"{split}-images-idx3-ubyte.gz"] = random.integers(0, 256, (count, 28, 28), np.uint8)
+        arrays[f"{split}-labels-idx1-ubyte.gz"] = random.integers(0, 10, count, np.uint8)
+    return arrays
+
+
+@pytest.fixture(params=["gzipped", "plain"])
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, bytes], Path]:
+    """Writes the content of one of MNIST's files, gzipped or plain, and gives its path."""
+
+    def one(name: str, content: bytes) -> Path:
+        if request.param == "plain":
+            path = tmp_path / name.removesuffix(".gz")
+            path.write_bytes(content)
+        else:
+            path = tmp_path / name
+            path.write_bytes(gzip.compress(content))
+        return path
+
+    return one
+
+
+@pytest.fixture
+def folder(write: Callable[[str, bytes], Path], tmp_path: Path) -> Path:
+    """A folder with a small MNIST in it."""
+    for name, array in small_mnist().items():
+        write(name, idx(array))
+    return tmp_path
+
+
+def refusal(name: str, folder: Path) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        datasets.load(name, folder, download=False)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_idx_files_are_read_as_they_were_written_scaled_to_1(folder: Path) -> None:
+    found = datasets.load("mnist", folder, download=False)
+    arrays = list(small_mnist().values())
+    assert np.array_equal(np.round(found.train.images[..., 0] * 255), arrays[0])
+    assert np.array_equal(found.train.labels, arrays[1])
+    assert np.array_equal(np.round(found.test.images[..., 0] * 255), arrays[2])
+    assert np.array_equal(found.test.labels, arrays[3])
+    assert found.image_shape == (28, 28, 1)
+    assert 0.0 <= found.train.images.min() < found.train.images.max() <= 1.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_truncated_file_is_named(folder: Path, name: str) -> None:
+    path = next(path for path in (folder / name, folder / name.removesuffix(".gz")) if path.exists())
+    content = path.read_bytes()
+    for length in (0, 3, 10, len(content) - 12, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert str(path) in refusal("mnist", folder)
+
+
+def test_a_gzipped_file_with_a_wrong_byte_is_named(tmp_path: Path) -> None:
+    for name, array in small_mnist().items():
+        (tmp_path / name).write_bytes(gzip.compress(idx(array)))
+    path = tmp_path / NAMES[2]
+    content = path.read_bytes()
+    for position in range(12, len(content), 997):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :])
+        assert str(path) in refusal("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        (NAMES[0], b"\x00\x00\x08\x01" + b"\x00" * 12, "no IDX file of bytes in 3 dimensions"),
+        (NAMES[1], b"\x00\x00\x08\x03" + b"\x00" * 12, "no IDX file of bytes in 1 dimensions"),
+        (NAMES[1], b"\x00\x00\x0d\x01\x00\x00\x00\x01" + b"\x00" * 4, "no IDX file of bytes"),  # of floats
+        (NAMES[2], b"<html>not found</html>", "no IDX file"),
+        (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8)) + b"\x00", "promises 23536 bytes, but there are 23537"),
+        (NAMES[0], idx(np.zeros((30, 28, 27), np.uint8))[:-1], "promises 22696 bytes, but there are 22695"),
+        (NAMES[0], idx(np.zeros((29, 28, 28), np.uint8)), "29 images but 30 labels"),
+        (NAMES[1], idx(np.zeros(31, np.uint8)), "30 images but 31 labels"),
+        (NAMES[0], struct.pack(">4I", 0x0803, 2**31, 2**31, 4), "promises"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(
+    folder: Path, write: Callable[[str, bytes], Path], name: str, content: bytes, complaint: str
+) -> None:
+    path = write(name, content)
+    message = refusal("mnist", folder)
+    assert complaint in message
+    assert path.name in message
+
+
+def test_an_empty_set_is_refused(folder: Path, write: Callable[[str, bytes], Path]) -> None:
+    write(NAMES[2], idx(np.zeros((0, 28, 28), np.uint8)))
+    write(NAMES[3], idx(np.zeros(0, np.uint8)))
+    assert "no examples" in refusal("mnist", folder)
+
+
+def test_a_file_that_is_absent_is_named_where_nothing_may_be_fetched(tmp_path: Path) -> None:
+    message = refusal("mnist", tmp_path)
+    assert "train-images-idx3-ubyte" in message
+    assert str(tmp_path) in message
+    assert "download is off" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+# Fetching, from a real server of this process.
+
+
+class Server(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; what it serves as `cut` is cut off in the middle."""
+
+    def do_GET(self) -> None:
+        if self.path == "/cut":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"only this")
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base class
+        pass
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    handler = functools.partial(Server, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    """The folder that `address` serves."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def address(served: Path) -> Iterator[str]:
+    with serving(served) as url:
+        yield url
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def test_a_file_with_the_right_checksum_is_fetched(served: Path, address: str, tmp_path: Path) -> None:
+    (served / "file").write_bytes(b"content")
+    path = tmp_path / "new" / "folder" / "file"
+    datasets.fetch(address + "file", path, md5(b"content"))
+    assert path.read_bytes() == b"content"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_with_a_wrong_checksum_is_refused_and_not_kept(served: Path, address: str, tmp_path: Path) -> None:
+    (served / "file").write_bytes(b"changed")
+    path = tmp_path / "new" / "file"
+    with pytest.raises(ConfigurationError, match=f"{address}file.*{md5(b'changed')}.*{md5(b'content')}"):
+        datasets.fetch(address + "file", path, md5(b"content"))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_that_the_server_does_not_have_is_named(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    with pytest.raises(ConfigurationError, match=f"{path} is absent and cannot be fetched from {address}file .*404"):
+        datasets.fetch(address + "file", path, md5(b""))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_transfer_that_is_cut_off_is_named(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    with pytest.raises(ConfigurationError, match=f"{path} is absent and cannot be fetched from {address}cut"):
+        datasets.fetch(address + "cut", path, md5(b""))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_server_that_is_not_there_is_named(served: Path, tmp_path: Path) -> None:
+    with serving(served) as gone:
+        pass
+    with pytest.raises(ConfigurationError, match=f"cannot be fetched from {gone}file .*refused"):
+        datasets.fetch(gone + "file", tmp_path / "new" / "file", md5(b""))
+
+
+def test_a_folder_that_cannot_be_made_is_named(address: str, served: Path, tmp_path: Path) -> None:
+    (served / "file").write_bytes(b"content")
+    (tmp_path / "in the way").touch()
+    with pytest.raises(ConfigurationError, match="in the way/file is absent"):
+        datasets.fetch(address + "file", tmp_path / "in the way" / "file", md5(b"content"))
+
+
+def test_absent_mnist_files_are_fetched_once(
+    served: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = {name: gzip.compress(idx(array)) for name, array in small_mnist().items()}
+    for name, content in contents.items():
+        (served / name).write_bytes(content)
+    monkeypatch.setattr(datasets, "MNIST_ADDRESS", address)
+    monkeypatch.setattr(datasets, "MNIST_FILES", {name: md5(content) for name, content in contents.items()})
+    first = datasets.load("mnist", tmp_path / "data", download=True)
+    assert {path.name for path in (tmp_path / "data").iterdir()} == set(contents)
+    for path in served.iterdir():
+        path.unlink()
+    assert datasets.load("mnist", tmp_path / "data", download=True).digest == first.digest
+
+
+# A folder of one's own.
+
+
+def write_npz(folder: Path, name: str, x: Any, y: Any) -> Path:
+    np.savez(folder / name, x=x, y=y)
+    return folder / name
+
+
+def images(count: int, *shape: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(count).integers(0, 256, (count, *shape), np.uint8)
+
+
+def labels(count: int) -> npt.NDArray[np.int64]:
+    return np.arange(count) % 5
+
+
+def test_files_named_test_are_the_held_out_split(tmp_path: Path) -> None:
+    write_npz(tmp_path, "part1.npz", images(20, 6, 4), labels(20))
+    write_npz(tmp_path, "part2.npz", images(10, 6, 4), labels(10))
+    write_npz(tmp_path, "test.npz", images(7, 6, 4), labels(7))
+    found = datasets.load("npz", tmp_path, download=False)
+    assert found.image_shape == (6, 4, 1)
+    assert found.classes == 5
+    expected = np.concatenate([images(20, 6, 4), images(10, 6, 4)])
+    assert np.array_equal(np.round(found.train.images[..., 0] * 255), expected)
+    assert np.array_equal(np.round(found.test.images[..., 0] * 255), images(7, 6, 4))
+    assert np.array_equal(found.test.labels, labels(7))
+
+
+def test_where_no_file_is_named_test_a_tenth_is_held_out(tmp_path: Path) -> None:
+    pixels = np.arange(50, dtype=np.float64).reshape(50, 1) / 50
+    write_npz(tmp_path, "all.npz", pixels, np.arange(50))
+    found = datasets.load("npz", tmp_path, download=False)
+    assert (len(found.train), len(found.test)) == (45, 5)
+    together = np.concatenate([found.train.images, found.test.images])
+    assert np.array_equal(np.sort(together, axis=0), pixels.astype(np.float32))  # each once
+    for split in (found.train, found.test):
+        assert np.allclose(split.images[:, 0] * 50, split.labels)  # each with its own label
+    assert datasets.load("npz", tmp_path, download=False).digest == found.digest
+
+
+def test_bytes_are_scaled_and_floats_are_kept(tmp_path: Path) -> None:
+    write_npz(tmp_path, "train.npz", np.full((10, 3), 255, np.uint8), labels(10))
+    write_npz(tmp_path, "test.npz", np.full((10, 3), -7.5), labels(10))
+    found = datasets.load("npz", tmp_path, download=False)
+    assert (found.train.images == 1.0).all()
+    assert (found.test.images == -7.5).all()
+
+
+def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path) in refusal("npz", tmp_path)
+    write_npz(tmp_path, "test.npz", images(10, 4, 4), labels(10))
+    assert "no .npz file to train on" in refusal("npz", tmp_path)
+
+
+def test_too_few_examples_to_hold_some_out_are_refused(tmp_path: Path) -> None:
+    write_npz(tmp_path, "few.npz", images(9, 4, 4), labels(9))
+    assert f"{tmp_path} holds 9 examples" in refusal("npz", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "complaint"),
+    [
+        (images(20, 4, 4), labels(19), "20 images but 19 labels"),
+        (images(20), labels(20), "images must be"),
+        (images(20, 4).astype(np.int64), labels(20), "images must be"),
+        (images(20, 4).astype(str), labels(20), "images must be"),
+        (images(20, 4), labels(20).astype(float), "labels must be"),
+        (images(20, 4), labels(20) - 1, "labels must be"),
+        (images(20, 4), labels(20).reshape(20, 1), "labels must be"),
+        (images(0, 4), labels(0), "no examples"),
+        (np.full((20, 4), np.nan), labels(20), "not finite"),
+        (np.full((20, 4), np.inf), labels(20), "not finite"),
+        (np.array([object()] * 20), labels(20), "damaged or not .npz"),
+    ],
+)
+def test_arrays_that_are_no_examples_are_refused(tmp_path: Path, x: Any, y: Any, complaint: str) -> None:
+    path = write_npz(tmp_path, "bad.npz", x, y)
+    message = refusal("npz", tmp_path)
+    assert complaint in message
+    assert str(path) in message
+
+
+@pytest.mark.parametrize("absent", ["x", "y"])
+def test_a_file_that_lacks_an_array_is_named(tmp_path: Path, absent: str) -> None:
+    arrays: dict[str, Any] = {"x": images(20, 4), "y": labels(20)}
+    del arrays[absent]
+    np.savez(tmp_path / "half.npz", **arrays)
+    assert "half.npz: it lacks" in refusal("npz", tmp_path)
+
+
+def test_a_file_that_is_damaged_is_named(tmp_path: Path) -> None:
+    path = write_npz(tmp_path, "bad.npz", images(20, 4, 4), labels(20))
+    content = path.read_bytes()
+    broken = content[:300] + bytes([content[300] ^ 0xFF]) + content[301:]
+    for damaged in (b"", b"words", content[:-30], content[: len(content) // 2], broken):
+        path.write_bytes(damaged)
+        assert f"{path}: the file is damaged" in refusal("npz", tmp_path)
+
+
+def test_a_single_array_named_npz_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "bad.npz").open("wb") as file:
+        np.save(file, images(20, 4, 4))
+    assert "bad.npz" in refusal("npz", tmp_path)
+
+
+def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
+    write_npz(tmp_path, "a.npz", images(20, 4, 4), labels(20))
+    write_npz(tmp_path, "test.npz", images(20, 5, 4), labels(20))
+    assert "test.npz: its images have another shape than those of a.npz" in refusal("npz", tmp_path)
+    write_npz(tmp_path, "b.npz", images(20, 4, 5), labels(20))
+    assert "b.npz: its images have another shape than those of a.npz" in refusal("npz", tmp_path)
+
+
+# Batches.
+
+
+def numbered(count: int) -> Examples:
+    numbers = np.arange(count)
+    return Examples(numbers.astype(np.float32).reshape(count, 1), numbers.astype(np.int32))
+
+
+def drawn(count: int, size: int, seed: tuple[int, int], batches: int) -> list[list[int]]:
+    made = itertools.islice(datasets.batches(numbered(count), size, seed), batches)
+    return [batch_labels.tolist() for _, batch_labels in made]
+
+
+def test_the_same_seed_gives_the_same_order_and_each_other_seed_another() -> None:
+    orders = {seed: drawn(50, 10, seed, 20) for seed in ((0, 0), (0, 1), (1, 0), (1, 1))}
+    assert all(drawn(50, 10, seed, 20) == order for seed, order in orders.items())
+    assert len({str(order) for order in orders.values()}) == 4
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    first, second = drawn(50, 50, (0, 0), 2)
+    assert first != second
+
+
+@given(count=st.integers(1, 30), size=st.integers(1, 70))
+def test_batches_are_full_and_each_epoch_shows_each_example_once(count: int, size: int) -> None:
+    made = drawn(count, size, (0, 0), 3 * count // size + 2)
+    assert {len(batch) for batch in made} == {size}
+    stream = list(itertools.chain.from_iterable(made))
+    for epoch in range(3):
+        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+def test_images_stay_with_their_labels(digits: Dataset) -> None:
+    label_of = {image.tobytes(): label for image, label in zip(digits.train.images, digits.train.labels, strict=True)}
+    for batch_images, batch_labels in itertools.islice(datasets.batches(digits.train, 100, (3, 1)), 20):
+        assert batch_images.shape == (100, 28, 28, 1)
+        assert [label_of[image.tobytes()] for image in batch_images] == batch_labels.tolist()

@@ -1,0 +1,113 @@
+"""What a person sees of a run."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from trainer import display
+from trainer.cluster import Task
+from trainer.display import Display, Lines, Screen, make_display
+from trainer.progress import Progress
+
+WORKER, OTHER, PS = Task("worker", 0), Task("worker", 1), Task("ps", 0)
+
+
+def progress_line(step: int, task: Task = WORKER) -> str:
+    return f"12:00:00 {task}: {Progress(step, 200, 0.5, 0.9, 50.0)}"
+
+
+def test_the_display_fits_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert type(make_display(json=False, directory=tmp_path)) is Lines  # pytest's output is no terminal
+    assert type(make_display(json=True, directory=tmp_path)) is Display
+    monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes any output for a terminal
+    assert type(make_display(json=False, directory=tmp_path)) is Screen
+    assert type(make_display(json=True, directory=tmp_path)) is Display
+
+
+def test_where_only_json_is_wanted_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display() as shown:
+        shown.line(WORKER, "12:00:00 worker 0: at step 0 of 200")
+        shown.state(WORKER, "done")
+        shown.refresh()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_lines_show_the_directory_states_messages_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with Lines(Path("runs/1")) as shown:
+        shown.line(WORKER, "12:00:00 worker 0: at step 0 of 200")
+        shown.line(WORKER, progress_line(100))
+        shown.state(WORKER, "done")
+    assert capsys.readouterr().out.splitlines() == [
+        "training directory: runs/1",
+        "12:00:00 worker 0: at step 0 of 200",
+        "step 100/200: loss 0.5000, accuracy 0.900, 50.0 steps/s, 2 s left",
+        "worker 0: done",
+    ]
+
+
+def steps_shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.split("/")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+
+
+def test_of_many_progress_lines_only_some_are_shown_and_always_the_last(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "BETWEEN_LINES", 600.0)
+    with Lines(Path("runs/1")) as shown:
+        shown._shown = float("-inf")  # a machine that has just started has a clock near 0
+        for step in range(10, 210, 10):
+            shown.line(WORKER, progress_line(step))
+    assert steps_shown(capsys) == ["step 10", "step 200"]
+
+
+def test_a_replica_that_is_behind_does_not_take_the_progress_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "BETWEEN_LINES", 0.0)
+    with Lines(Path("runs/1")) as shown:
+        for step, task in ((100, WORKER), (90, OTHER), (110, OTHER)):
+            shown.line(task, progress_line(step, task))
+    assert steps_shown(capsys) == ["step 100", "step 110"]
+
+
+@pytest.fixture
+def console() -> Console:
+    """A terminal that keeps what is drawn on it."""
+    return Console(force_terminal=True, record=True, width=160, height=40, file=io.StringIO())
+
+
+def test_a_screen_shows_every_task_with_its_state_and_last_words(console: Console) -> None:
+    with Screen(console, Path("runs/1")) as shown:
+        shown.refresh()
+        assert "starting" in console.export_text(clear=False)
+        shown.line(PS, "12:00:00 ps 0: serving on localhost:2222")
+        shown.line(WORKER, progress_line(100))
+        shown.state(OTHER, "starting again (SIGKILL)")
+    *_, last = console.export_text().split("training directory: runs/1")
+    assert "step 100/200: loss 0.5000, accuracy 0.900, 50.0 steps/s, 2 s left" in last
+    lines = [" ".join(line.split()) for line in last.splitlines()]
+    assert "ps 0 running serving on localhost:2222" in lines
+    assert "worker 0 training step 100/200: loss 0.5000, accuracy 0.900, 50.0 steps/s" in lines
+    assert "worker 1 starting again (SIGKILL)" in lines
+
+
+def test_a_screen_keeps_the_furthest_progress_and_the_last_state(console: Console) -> None:
+    with Screen(console, Path("runs/1")) as shown:
+        shown.line(WORKER, progress_line(210))  # asynchronous replicas overshoot
+        shown.line(OTHER, progress_line(190, OTHER))
+        shown.state(WORKER, "done")
+        shown.state(OTHER, "failed (exit code 1)")
+    *_, last = console.export_text().split("training directory: runs/1")
+    headline = next(line for line in last.splitlines() if "━" in line)
+    assert "step 210/200" in headline
+    assert "left" not in headline
+    assert "worker 0 done" in " ".join(last.split())
+    assert "worker 1 failed (exit code 1)" in " ".join(last.split())
+
+
+def test_what_a_task_says_is_never_taken_for_markup(console: Console) -> None:
+    with Screen(console, Path("runs/[bold]")) as shown:
+        shown.line(WORKER, "12:00:00 worker 0: shape [/red] of [784, 100]")
+    assert "shape [/red] of [784, 100]" in console.export_text()

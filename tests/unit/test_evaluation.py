@@ -1,0 +1,81 @@
+"""Examining a checkpoint on the held-out split."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer import evaluation, replica
+from trainer.config import Settings
+from trainer.datasets import Examples
+from trainer.evaluation import Examiner
+from trainer.models import mlp
+from trainer.tensorflow import tf, tf1
+
+PARAMETERS = mlp.parameters((6,), 3, 5)
+
+
+@pytest.fixture
+def split() -> Examples:
+    random = np.random.default_rng(0)
+    return Examples(random.random((20, 6), np.float32), random.integers(0, 3, 20, np.int32))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A checkpoint of step 0, as a run of one process saves it."""
+    found = replica.build(Settings(seed=3), None, mlp, PARAMETERS, (6,), 0)
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        return str(found.saver.save(session, str(tmp_path / "model.ckpt"), global_step=0, write_meta_graph=False))
+
+
+@pytest.fixture
+def examiner(split: Examples) -> Iterator[Examiner]:
+    with Examiner(mlp, PARAMETERS, split) as made:
+        yield made
+
+
+def by_hand(checkpoint: str, split: Examples) -> tuple[np.ndarray, float, float]:
+    """Probabilities, accuracy and loss."""
+    reader = tf1.train.load_checkpoint(checkpoint)
+    values = {name: reader.get_tensor(name) for name in PARAMETERS}
+    hidden = np.maximum(split.images @ values["hidden/weights"] + values["hidden/biases"], 0)
+    powers = np.exp(hidden @ values["softmax/weights"] + values["softmax/biases"])
+    probabilities = powers / powers.sum(axis=1, keepdims=True)
+    accuracy = float((probabilities.argmax(axis=1) == split.labels).mean())
+    return probabilities, accuracy, float(-np.log(probabilities[np.arange(len(split)), split.labels]).mean())
+
+
+@pytest.mark.parametrize("chunk", [7, 20, 1000])
+def test_the_score_is_that_of_the_whole_split_in_whatever_chunks(
+    chunk: int, examiner: Examiner, checkpoint: str, split: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK", chunk)
+    score = examiner.score(checkpoint)
+    _, accuracy, loss = by_hand(checkpoint, split)
+    assert score.global_step == 0
+    assert score.accuracy == pytest.approx(accuracy)
+    assert score.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_checkpoint_that_was_deleted_is_an_error_and_the_next_is_scored(
+    examiner: Examiner, checkpoint: str, tmp_path: Path
+) -> None:
+    with pytest.raises((tf.errors.NotFoundError, ValueError)):
+        examiner.score(str(tmp_path / "model.ckpt-7"))
+    assert examiner.score(checkpoint).global_step == 0
+
+
+def test_the_exported_model_gives_probabilities(
+    examiner: Examiner, checkpoint: str, split: Examples, tmp_path: Path
+) -> None:
+    examiner.score(checkpoint)
+    examiner.export(tmp_path / "export" / "0")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        signature = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export" / "0")).signature_def
+        serving = signature["serving_default"]
+        feed = {serving.inputs["images"].name: split.images}
+        found = session.run(serving.outputs["probabilities"].name, feed)
+    assert np.allclose(found, by_hand(checkpoint, split)[0], atol=1e-5)

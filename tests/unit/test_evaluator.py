@@ -1,0 +1,107 @@
+"""The evaluator: each checkpoint once, until the last."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer import datasets, evaluator, replica
+from trainer.config import Settings
+from trainer.errors import ConfigurationError, LostPeersError
+from trainer.evaluator import evaluate
+from trainer.guard import Guard
+from trainer.models import mlp
+from trainer.tensorflow import tf1
+from trainer.training_directory import TrainingDirectory, describe
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of a run of 2 steps on eleven examples."""
+    monkeypatch.setattr(evaluator, "POLL_SECONDS", 0.01)
+    np.savez(tmp_path / "train.npz", x=np.eye(11, dtype=np.float32), y=np.arange(11) % 3)
+    return Settings(dataset="npz", data_dir=tmp_path, train_dir=tmp_path / "run", train_steps=2, wait_seconds=0.1)
+
+
+def train(settings: Settings) -> None:
+    """Leave the checkpoints of steps 0, 1 and 2."""
+    dataset = datasets.load("npz", settings.data_dir, download=False)
+    parameters = mlp.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
+    found = replica.build(settings, None, mlp, parameters, dataset.image_shape, 0)
+    assert settings.train_dir
+    directory = TrainingDirectory(settings.train_dir)
+    directory.create()
+    directory.claim(describe("mlp", parameters, dataset))
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        for step in range(3):
+            found.saver.save(session, str(directory.checkpoint_prefix), global_step=step, write_meta_graph=False)
+            feed = {found.images: dataset.train.images, found.labels: dataset.train.labels}
+            session.run(found.replication.step, feed)
+
+
+def guard() -> Guard:
+    return Guard(stall_seconds=60, grace_seconds=1)
+
+
+def noted(settings: Settings) -> list[dict[str, Any]]:
+    assert settings.train_dir
+    return [json.loads(line) for line in TrainingDirectory(settings.train_dir).evaluations.read_text().splitlines()]
+
+
+def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) -> None:
+    train(settings)
+    said: list[str] = []
+    evaluate(settings, guard(), said.append)
+    assert [line["global_step"] for line in noted(settings)] == [0, 1, 2]
+    assert all(0 <= line["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
+    assert [line.partition(":")[0] for line in said] == ["step 0", "step 1", "step 2"]
+
+
+def examined(settings: Settings) -> list[str]:
+    """The steps that an evaluator examines in its next life."""
+    said: list[str] = []
+    evaluate(settings, guard(), said.append)
+    return [line.partition(":")[0] for line in said]
+
+
+def cut_off_last_line(settings: Settings) -> None:
+    """Leave the notes as a crash in the midst of writing does."""
+    assert settings.train_dir
+    path = TrainingDirectory(settings.train_dir).evaluations
+    path.write_text(path.read_text()[:-20])
+
+
+def test_an_evaluator_that_comes_back_examines_only_what_is_new(settings: Settings) -> None:
+    train(settings)
+    assert examined(settings) == ["step 0", "step 1", "step 2"]
+    assert examined(settings) == []
+    cut_off_last_line(settings)
+    assert examined(settings) == ["step 2"]
+
+
+def test_a_checkpoint_examined_again_after_a_crash_is_noted_for_good(settings: Settings) -> None:
+    train(settings)
+    evaluate(settings, guard(), lambda _: None)
+    cut_off_last_line(settings)
+    assert examined(settings) == ["step 2"]
+    assert examined(settings) == []
+
+
+def test_a_run_that_never_saves_is_given_up(settings: Settings) -> None:
+    with pytest.raises(LostPeersError, match=f"no new checkpoint appeared in {settings.train_dir}"):
+        evaluate(settings, guard(), lambda _: None)
+
+
+def test_another_models_run_is_refused(settings: Settings) -> None:
+    train(settings)
+    other = Settings(dataset="npz", data_dir=settings.data_dir, train_dir=settings.train_dir, hidden_units=7)
+    with pytest.raises(ConfigurationError, match="another parameters"):
+        evaluate(other, guard(), lambda _: None)
+
+
+def test_an_evaluator_must_know_the_training_directory() -> None:
+    with pytest.raises(ConfigurationError, match="train_dir"):
+        evaluate(Settings(), guard(), lambda _: None)

@@ -1,0 +1,92 @@
+"""The guard, in processes of its own, as it ends them."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+START = """
+import sys, time
+from trainer.guard import Guard
+guard = Guard(stall_seconds={stall}, grace_seconds={grace})
+guard.start()
+def save():
+    print("saved", flush=True)
+"""
+BUSY = "\nprint('ready', flush=True)\ntime.sleep(100)\n"
+POLITE = """
+print("ready", flush=True)
+while not guard.stopping:
+    time.sleep(0.01)
+guard.finished()
+print("left", flush=True)
+sys.exit(guard.exit_code)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a program with a guard, and waits until it is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(program: str, stall: float = 600, grace: float = 0.2) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", START.format(stall=stall, grace=grace) + program]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_task_that_is_told_to_end_may_do_so_by_itself(
+    start: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    process = start(POLITE, grace=60)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert output == f"{number.name}: ending\nleft\n"
+    assert errors == ""
+
+
+def test_a_task_that_does_not_hear_is_saved_and_ended(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("guard.last_save = save" + BUSY)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert output == "SIGTERM: ending\nsaved\n"
+
+
+def test_a_save_that_hangs_does_not_keep_the_task(start: Callable[..., subprocess.Popen[str]]) -> None:
+    hang = (
+        "from trainer import guard as module\nmodule.LAST_SAVE_SECONDS = 0.2\nguard.last_save = lambda: time.sleep(100)"
+    )
+    process = start(hang + BUSY)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_a_task_that_makes_no_progress_ends_so_that_it_is_tried_again(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = start("guard.progress()" + BUSY, stall=0.2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 138
+    assert "no global step within 0.2 s" in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("phase", ["", "guard.progress()\nguard.pause()"], ids=["before the first step", "paused"])
+def test_a_phase_with_bounds_of_its_own_is_no_stall(start: Callable[..., subprocess.Popen[str]], phase: str) -> None:
+    process = start(phase + BUSY, stall=0.2)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)

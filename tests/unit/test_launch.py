@@ -1,0 +1,226 @@
+"""The launcher's parts; whole launches are in tests/processes."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer import launch
+from trainer.cluster import ClassicFlags, Task, resolve
+from trainer.config import Settings
+from trainer.display import Display
+from trainer.errors import ConfigurationError
+from trainer.launch import Plan, Process
+from trainer.training_directory import TrainingDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> TrainingDirectory:
+    found = TrainingDirectory(tmp_path)
+    found.logs.mkdir()
+    return found
+
+
+@pytest.fixture
+def process(directory: TrainingDirectory) -> Callable[..., Process]:
+    """Gives the process, not started yet, of a task that runs a Python program."""
+
+    def make(program: str, task: Task = Task("worker", 1), is_chief: bool = False) -> Process:  # noqa: B008 - frozen
+        return Process(task, is_chief, [sys.executable, "-c", program], dict(os.environ), directory)
+
+    return make
+
+
+class Recorder(Display):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.states: list[str] = []
+
+    def line(self, task: Task, line: str) -> None:
+        self.lines.append(line)
+
+    def state(self, task: Task, state: str) -> None:
+        self.states.append(f"{task}: {state}")
+
+
+def plan(**changes: object) -> Plan:
+    values: dict[str, object] = {
+        "settings": Settings(),
+        "ps": 1,
+        "workers": 2,
+        "chief": False,
+        "evaluator": False,
+        "max_restarts": 3,
+        "tensorboard": False,
+        "json": False,
+    }
+    return Plan(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: TrainingDirectory) -> None:
+    processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory)
+    clusters = []
+    for each in processes:
+        found, _ = resolve(each._environment["TF_CONFIG"], ClassicFlags())
+        assert found
+        assert found.task == each.task
+        assert each.is_chief == found.is_chief
+        assert each.log == directory.logs / f"{each.task.slug}.log"
+        clusters.append(json.dumps(found.spec))
+    assert [str(each.task) for each in processes] == [
+        *("ps 0", "ps 1", "chief 0", "worker 0", "worker 1", "evaluator 0")
+    ]
+    assert len(set(clusters)) == 1
+
+
+def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(
+    directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINER_TRAIN_STEPS", "5")  # it is in the settings by now, where the command line may win
+    assert not any("TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory))
+
+
+def test_gpus_are_dealt_out_to_replicas_and_never_to_parameter_servers(
+    directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    processes = launch._plan_processes(plan(workers=3, evaluator=True), directory)
+    shown = {str(each.task): each._environment["CUDA_VISIBLE_DEVICES"] for each in processes}
+    assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(None, ["4", "7"]), (0, []), (1, ["4"]), (2, ["4", "7"])])
+def test_so_many_gpus_are_used_as_are_wanted(
+    wanted: int | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert launch._visible_gpus(wanted) == expected
+
+
+def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigurationError, match="num_gpus: 1 were asked for, but there are 0"):
+        launch._visible_gpus(1)
+
+
+def test_free_ports_are_all_different() -> None:
+    assert len(set(launch.free_ports(50))) == 50
+
+
+@pytest.mark.parametrize(
+    ("ps", "workers", "chief", "max_restarts", "named"),
+    [
+        (0, 1, False, 0, "--ps"),
+        (1, 0, False, 0, "--workers"),
+        (1, -1, True, 0, "--workers"),
+        (1, 1, False, -1, "--max"),
+    ],
+)
+def test_a_cluster_needs_somebody_of_each_kind(
+    ps: int, workers: int, chief: bool, max_restarts: int, named: str
+) -> None:
+    arguments = argparse.Namespace(ps=ps, workers=workers, chief=chief, max_restarts=max_restarts)
+    with pytest.raises(ConfigurationError, match=named):
+        launch._check(arguments)
+
+
+def test_a_chief_can_train_without_workers() -> None:
+    launch._check(argparse.Namespace(ps=1, workers=0, chief=True, max_restarts=0))
+
+
+def test_only_whole_lines_of_a_log_are_read_and_each_once(process: Callable[..., Process]) -> None:
+    made = process("")
+    for written, read in ((b"one\ntw", ["one"]), (b"o\nthr", ["two"]), ("é".encode()[:1], []), (b"\n", ["thr�"])):
+        with made.log.open("ab") as log:
+            log.write(written)
+        assert made.new_lines() == read
+
+
+def test_a_log_of_an_earlier_run_is_not_read_again(
+    process: Callable[..., Process], directory: TrainingDirectory
+) -> None:
+    (directory.logs / "worker-1.log").write_text("earlier\n")
+    made = process("print('now')")
+    made.start()
+    assert made.handle
+    made.handle.wait(60)
+    assert made.new_lines() == ["now"]
+
+
+def test_tasks_that_all_end_well_end_the_run(process: Callable[..., Process]) -> None:
+    display = Recorder()
+    tasks = [process("print('hello')", Task("worker", 0), True), process("", Task("ps", 0))]
+    assert launch._run(tasks, 0, display) is None
+    assert "hello" in display.lines
+    assert sorted(display.states) == ["ps 0: done", "worker 0: done"]
+
+
+def test_the_last_lines_of_a_task_are_shown_too(process: Callable[..., Process]) -> None:
+    display = Recorder()
+    launch._run([process("print('first'); print('last')", Task("worker", 0), True)], 0, display)
+    assert display.lines == ["first", "last"]
+
+
+def test_a_task_that_dies_of_a_signal_is_started_again(process: Callable[..., Process], tmp_path: Path) -> None:
+    program = f"""
+import os, pathlib, signal
+tried = pathlib.Path({str(tmp_path / "tried")!r})
+if not tried.exists():
+    tried.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    display = Recorder()
+    assert launch._run([process(program)], 1, display) is None
+    assert display.states == ["worker 1: starting again (SIGKILL)", "worker 1: done"]
+
+
+def test_a_task_is_started_again_only_so_often(process: Callable[..., Process]) -> None:
+    display = Recorder()
+    made = process("import sys; sys.exit(138)")
+    assert launch._run([made], 2, display) == (made, 138)
+    assert display.states == ["worker 1: starting again (exit code 138)"] * 2 + ["worker 1: failed (exit code 138)"]
+
+
+@pytest.mark.parametrize("code", [1, 2, 127])
+def test_a_permanent_failure_is_not_tried_again(process: Callable[..., Process], code: int) -> None:
+    display = Recorder()
+    made = process(f"import sys; sys.exit({code})")
+    assert launch._run([made], 3, display) == (made, code)
+    assert display.states == [f"worker 1: failed (exit code {code})"]
+
+
+def test_the_end_of_the_tasks_kills_who_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "TERMINATION_SECONDS", 0.5)
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
+    gone = subprocess.Popen(["true"])
+    gone.wait(60)
+    polite = subprocess.Popen(["sleep", "100"])
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:
+        assert stubborn.stdout
+        stubborn.stdout.readline()
+        launch._end([stubborn, polite, gone])
+    assert (stubborn.returncode, polite.returncode, gone.returncode) == (-9, -15, 0)
+
+
+def test_a_task_dies_with_its_launcher(tmp_path: Path) -> None:
+    launcher = """
+import os, signal, subprocess, sys
+from trainer.launch import _die_with_parent
+child = subprocess.Popen(["sleep", "100"], preexec_fn=_die_with_parent, start_new_session=True)
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", launcher], capture_output=True, text=True, check=False, timeout=60)
+    status = Path(f"/proc/{int(done.stdout)}/status")
+    deadline = time.monotonic() + 30
+    while status.exists() and "(zombie)" not in status.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

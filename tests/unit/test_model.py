@@ -1,0 +1,90 @@
+"""What a model is, its loss, and how it is found."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trainer.errors import ConfigurationError
+from trainer.model import accuracy, clipped_cross_entropy, find
+from trainer.models import cnn, mlp
+from trainer.tensorflow import tf, tf1
+
+OWN_MODEL = """
+from trainer.model import Parameter
+
+def parameters(image_shape, classes, hidden_units):
+    return {"weights": Parameter((*image_shape, classes))}
+
+def logits(parameters, images):
+    return images @ parameters["weights"]
+"""
+
+
+def test_the_models_of_the_package_are_found_by_name() -> None:
+    assert find("mlp") is mlp
+    assert find("cnn") is cnn
+
+
+def test_a_model_of_ones_own_is_found_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_MODEL)
+    model = find(str(tmp_path / "own.py"))
+    assert model.parameters((4,), 3, 10)["weights"].shape == (4, 3)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found = session.run(model.logits({"weights": tf.ones([4, 3])}, tf.ones([2, 4])))
+    assert np.array_equal(found, np.full((2, 3), 4.0))
+
+
+@pytest.mark.parametrize("function", ["parameters", "logits"])
+def test_a_file_without_one_of_the_two_functions_is_refused(tmp_path: Path, function: str) -> None:
+    (tmp_path / "own.py").write_text(OWN_MODEL.replace(f"def {function}(", "def another("))
+    with pytest.raises(ConfigurationError, match=f"own.py lacks the function {function}"):
+        find(str(tmp_path / "own.py"))
+
+
+@pytest.mark.parametrize("name", ["resnet", "absent.py", "", "../mlp", "/etc/passwd"])
+def test_an_unknown_model_is_refused_with_the_names_that_there_are(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name!r} is none of cnn, mlp, nor a Python file"):
+        find(name)
+
+
+def evaluate(tensor: Any) -> Any:
+    with tf1.Session(graph=tensor.graph) as session:
+        return session.run(tensor)
+
+
+def expected_cross_entropy(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int32]) -> float:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = powers / powers.sum(axis=1, keepdims=True)
+    return float(-np.log(np.clip(probabilities, 1e-10, 1)[np.arange(len(labels)), labels]).mean())
+
+
+def test_the_loss_is_the_mean_of_the_clipped_cross_entropies() -> None:
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(0, 3, (50, 10)), random.integers(0, 10, 50, np.int32)
+    with tf.Graph().as_default():
+        loss = evaluate(clipped_cross_entropy(tf.constant(logits, tf.float32), tf.constant(labels)))
+    assert loss == pytest.approx(expected_cross_entropy(logits, labels), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [([0.0, 1e30, 0.0], 23.02585), ([1e30, 0.0, 0.0], 0.0), ([0.0, 0.0, 0.0], 1.09861), ([-1e38, 1e38, 0.0], 23.02585)],
+)
+def test_the_loss_is_finite_however_certain_the_answer(logits: list[float], expected: float) -> None:
+    with tf.Graph().as_default():
+        variable = tf.constant([logits], tf.float32)
+        loss = clipped_cross_entropy(variable, tf.constant([0]))
+        gradient = tf1.gradients(loss, variable)[0]
+        with tf1.Session() as session:
+            found, slope = session.run([loss, gradient])
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert np.isfinite(slope).all()
+
+
+def test_the_accuracy_is_the_share_of_right_answers() -> None:
+    logits = np.array([[5, 1, 1], [1, 5, 1], [1, 1, 5], [5, 1, 1]], np.float32)
+    with tf.Graph().as_default():
+        assert evaluate(accuracy(tf.constant(logits), tf.constant([0, 1, 2, 2]))) == 0.75

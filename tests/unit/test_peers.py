@@ -1,0 +1,154 @@
+"""Looking for other tasks: who answers, and why somebody does not."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from trainer import peers
+from trainer.errors import ConfigurationError, LostPeersError
+
+NOBODY = "no-such-host.invalid:2222"
+
+
+def never() -> bool:
+    return False
+
+
+def address_of(listener: socket.socket) -> str:
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def answering() -> Iterator[str]:
+    """An address at which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield address_of(listener)
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An address at which nobody listens; it is kept so that nobody else does meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield address_of(bound)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address at which packets are dropped: that of a listener that accepts nobody, with a full queue."""
+    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(listener.getsockname())
+        yield address_of(listener)
+        for each in waiting:
+            each.close()
+
+
+def test_who_listens_is_no_complaint(answering: str) -> None:
+    assert peers.complaint(answering) is None
+
+
+def test_an_ipv6_address_may_stand_in_brackets() -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        assert peers.complaint(f"[::1]:{listener.getsockname()[1]}") is None
+
+
+def test_a_refused_connection_is_told(refusing: str) -> None:
+    assert "refused" in str(peers.complaint(refusing))
+
+
+def test_a_name_that_does_not_resolve_is_told() -> None:
+    assert "no-such-host.invalid does not resolve" in str(peers.complaint(NOBODY))
+
+
+def test_a_silent_address_is_told(silent: str) -> None:
+    assert "no answer within 0.5 s" in str(peers.complaint(silent))
+
+
+@pytest.mark.parametrize("host", ["double..dot", "x" * 64])
+def test_a_name_that_cannot_be_one_is_told(host: str) -> None:
+    assert host in str(peers.complaint(f"{host}:2222"))
+
+
+def test_waiting_for_all_who_answer_ends_without_a_word(answering: str) -> None:
+    said: list[str] = []
+    peers.wait_for({"ps 0": answering, "ps 1": answering}, 60, said.append, never)
+    assert said == []
+
+
+def test_waiting_in_vain_is_an_error_that_says_who_where_and_why(refusing: str, answering: str) -> None:
+    with pytest.raises(LostPeersError) as caught:
+        peers.wait_for({"ps 0": answering, "ps 1": refusing}, 0.1, lambda _: None, never)
+    assert f"ps 1 did not answer at {refusing} within 0.1 s: the connection is refused" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_of_several_lost_peers_one_is_named_and_the_others_are_counted(refusing: str) -> None:
+    with pytest.raises(LostPeersError, match=r"ps 0 \(and 2 more\) did not answer"):
+        peers.wait_for({f"ps {index}": refusing for index in range(3)}, 0.1, lambda _: None, never)
+
+
+def test_a_long_wait_is_said_for_each_who_does_not_answer(
+    refusing: str, answering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "BETWEEN_MESSAGES", 600.0)
+    said: list[str] = []
+    with pytest.raises(LostPeersError):
+        peers.wait_for({"ps 0": answering, "ps 1": refusing, "ps 2": NOBODY}, 1.5, said.append, never)
+    assert len(said) == 2  # once each, as the next message would be due in ten minutes
+    assert said[0].startswith(f"waiting for ps 1 at {refusing}: the connection is refused")
+    assert said[1].startswith(f"waiting for ps 2 at {NOBODY}: the name no-such-host.invalid does not resolve")
+
+
+def test_who_comes_late_ends_the_wait() -> None:
+    with socket.socket() as late:
+        late.bind(("127.0.0.1", 0))
+        coming = threading.Timer(0.7, late.listen)
+        coming.start()
+        peers.wait_for({"ps 0": address_of(late)}, 60, lambda _: None, never)
+        assert peers.complaint(address_of(late)) is None
+        coming.join()
+
+
+def test_an_interrupted_wait_ends_without_an_error(refusing: str) -> None:
+    peers.wait_for({"ps 0": refusing}, 600, lambda _: None, lambda: True)
+    peers.wait_for_own_name(NOBODY, 600, lambda _: None, lambda: True)
+
+
+def test_a_task_finds_its_own_name() -> None:
+    said: list[str] = []
+    peers.wait_for_own_name("localhost:1", 600, said.append, never)
+    peers.wait_for_own_name("[::1]:1", 600, said.append, never)
+    assert said == []
+
+
+def test_a_task_whose_own_name_does_not_resolve_says_so_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "BETWEEN_MESSAGES", 0.3)
+    said: list[str] = []
+    with pytest.raises(LostPeersError, match=r"own name no-such-host.invalid does not resolve .* after 0.2 s"):
+        peers.wait_for_own_name(NOBODY, 0.2, said.append, never)
+    assert len(said) == 1
+    assert said[0].startswith("waiting for this task's own name no-such-host.invalid to resolve")
+
+
+def test_a_port_in_use_is_named(answering: str) -> None:
+    port = answering.rpartition(":")[2]
+    with pytest.raises(ConfigurationError, match=f"port {port} of this task's address localhost:{port}.*is used"):
+        peers.check_port_is_free(f"localhost:{port}")
+
+
+def test_a_port_that_was_just_used_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = address_of(listener)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0]:
+            pass  # closed by the server's side first, it lingers in TIME_WAIT
+    peers.check_port_is_free(address)

@@ -1,0 +1,179 @@
+"""The graph of a replica: what is where, and what it takes to save and restore it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trainer import replica
+from trainer.cluster import Cluster, Task
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+from trainer.models import mlp
+from trainer.replica import Replica
+from trainer.tensorflow import tf, tf1
+
+from .conftest import Batch, Servers
+
+SHAPE = (784,)
+PARAMETERS = mlp.parameters(SHAPE, 10, 100)
+CHIEF = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
+OTHER = Cluster(Task("worker", 1), (), ("w:1", "w:2"), ("p:1", "p:2"))
+
+both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous", "synchronous"])
+
+
+def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings: Any) -> Replica:
+    return replica.build(Settings(sync_replicas=sync, **settings), cluster, mlp, PARAMETERS, SHAPE, gpus)
+
+
+def operations(found: Replica, *kinds: str) -> list[Any]:
+    return [operation for operation in found.graph.get_operations() if operation.type in kinds]
+
+
+def ancestors(*tensors: Any) -> set[Any]:
+    """Every op that must run for these."""
+    found: set[Any] = set()
+    waiting = [tensor if isinstance(tensor, tf.Operation) else tensor.op for tensor in tensors]
+    while waiting:
+        operation = waiting.pop()
+        if operation not in found:
+            found.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return found
+
+
+@both_modes
+def test_variables_are_on_both_parameter_servers_and_slots_beside_them(sync: bool) -> None:
+    handles = {operation.name: operation.device for operation in operations(build(CHIEF, sync), "VarHandleOp")}
+    assert handles["hidden/weights/part_0"] != handles["hidden/weights/part_1"]
+    assert set(handles.values()) == {f"/job:ps/task:{index}/device:CPU:0" for index in range(2)}
+    for name, device in handles.items():
+        if name.endswith(("/Adam", "/Adam_1")):
+            assert device == handles[name.rpartition("/")[0]]
+
+
+@both_modes
+def test_the_large_array_is_cut_in_pieces_only_where_there_are_several_parameter_servers(sync: bool) -> None:
+    one_ps = Cluster(Task("worker", 0), (), ("w:1",), ("p:1",))
+    names = [operation.name for operation in operations(build(one_ps, sync), "VarHandleOp")]
+    assert "hidden/weights" in names
+    assert not any("part_0" in name for name in names)
+
+
+@both_modes
+@pytest.mark.parametrize("chief", [CHIEF, Cluster(Task("chief", 0), ("c:1",), ("w:1",), ("p:1", "p:2"))])
+def test_the_savers_own_ops_are_on_the_chief(sync: bool, chief: Cluster) -> None:
+    found = operations(build(chief, sync), "SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename")
+    assert {operation.type for operation in found} >= {"SaveV2", "RestoreV2"}
+    assert {operation.device for operation in found} == {f"{chief.task.device}/device:CPU:0"}
+
+
+@both_modes
+def test_who_is_not_the_chief_has_no_saver_and_no_update(sync: bool) -> None:
+    other = build(OTHER, sync)
+    assert other.saver is None
+    assert other.replication.update is None
+    assert operations(other, "SaveV2", "RestoreV2") == []
+
+
+def test_the_chief_updates_in_synchronous_mode_only() -> None:
+    assert build(CHIEF, sync=True).replication.update is not None
+    assert build(CHIEF, sync=False).replication.update is None
+
+
+@both_modes
+@pytest.mark.parametrize("cluster", [CHIEF, OTHER, None])
+def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, sync: bool) -> None:
+    found = build(cluster, sync)
+    ways = found.replication
+    all_ways = [ways.step, ways.loss, ways.accuracy, ways.join, ways.lead, found.is_ready, found.initialize]
+    all_ways += [found.announce, found.global_step] + ([ways.update] if ways.update is not None else [])
+    for operation in ancestors(*all_ways):
+        colocated = operation.colocation_groups() != [b"loc:@" + operation.name.encode()]
+        # TensorFlow never moves an op away from the variable that it reads.
+        beside_a_variable = any(tensor.dtype == tf.resource for tensor in operation.inputs)
+        assert operation.device or colocated or beside_a_variable, operation.name
+
+
+@both_modes
+def test_a_replica_computes_at_home_and_only_on_its_own_task(sync: bool) -> None:
+    step = ancestors(build(OTHER, sync).replication.step)
+    multiplications = [operation for operation in step if operation.type == "MatMul"]
+    assert multiplications
+    assert {operation.device for operation in multiplications} == {"/job:worker/task:1/device:CPU:0"}
+    jobs = {operation.device.rpartition("/device")[0] for operation in step if operation.device}
+    assert jobs == {"/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:1"}
+
+
+@pytest.mark.parametrize(("worker", "gpus", "expected"), [(0, 1, 0), (1, 1, 0), (0, 2, 0), (1, 2, 1)])
+def test_replicas_share_the_gpus_of_a_machine_in_turn(worker: int, gpus: int, expected: int) -> None:
+    found = build(Cluster(Task("worker", worker), (), ("w:1", "w:2"), ("p:1",)), gpus=gpus)
+    multiplications = operations(found, "MatMul")
+    assert {operation.device for operation in multiplications} == {f"/job:worker/task:{worker}/device:GPU:{expected}"}
+    assert {operation.device for operation in operations(found, "VarHandleOp")} == {"/job:ps/task:0/device:CPU:0"}
+
+
+def test_more_gradients_a_step_than_replicas_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="3 gradients a step were asked for, but there are 2 replicas"):
+        build(CHIEF, sync=True, replicas_to_aggregate=3)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sync", "mode"), [(None, True, "single"), (CHIEF, False, "asynchronous"), (CHIEF, True, "synchronous")]
+)
+def test_a_run_has_a_word_for_its_mode(cluster: Cluster | None, sync: bool, mode: str) -> None:
+    assert replica.describe_mode(Settings(sync_replicas=sync), cluster) == mode
+
+
+@both_modes
+def test_a_run_begins_when_the_chief_has_announced_it(servers: Servers, sync: bool) -> None:
+    chief, other = build(servers.member(0), sync), build(servers.member(1), sync)
+    with servers.session(chief.graph, 0) as leading, servers.session(other.graph, 1) as following:
+        assert not leading.run(chief.is_initialized)
+        leading.run(chief.initialize)
+        assert leading.run(chief.is_initialized)
+        assert not following.run(other.is_ready)
+        leading.run(chief.announce)
+        assert following.run(other.is_ready)
+
+
+@both_modes
+def test_a_checkpoint_holds_whole_arrays_under_the_models_names_and_fits_any_cluster(
+    servers: Servers,
+    sync: bool,
+    make_batch: Callable[[int], Batch],
+    values: Callable[[Replica, Any], dict[str, npt.NDArray[Any]]],
+    tmp_path: Any,
+) -> None:
+    chief = build(servers.member(0, workers=1), sync)
+    with servers.session(chief.graph) as session:
+        session.run([chief.initialize, chief.announce])
+        session.run(chief.replication.lead)
+        session.run(chief.replication.join)
+        images, labels = make_batch(0)
+        session.run(chief.replication.step, {chief.images: images, chief.labels: labels})
+        if chief.replication.update is not None:
+            session.run(chief.replication.update)
+        before = values(chief, session)
+        path = chief.saver.save(session, str(tmp_path / "model.ckpt"), write_meta_graph=False)
+    shapes = {name: parameter.shape for name, parameter in PARAMETERS.items()}
+    slots = {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in ("Adam", "Adam_1")}
+    scalars = {"global_step": (), "beta1_power": (), "beta2_power": ()}
+    assert {name: value.shape for name, value in before.items()} == {**shapes, **slots, **scalars}
+    assert before["global_step"] == 1
+    assert before["hidden/weights/Adam"].any()
+
+    one_ps, alone = build(servers.member(0, ps=1)), build(None)
+    with servers.session(one_ps.graph) as session:
+        one_ps.saver.restore(session, path)
+        assert session.run(one_ps.is_initialized)
+        after_on_one_ps = values(one_ps, session)
+    with tf1.Session(graph=alone.graph) as session:
+        alone.saver.restore(session, path)
+        after_alone = values(alone, session)
+    for after in (after_on_one_ps, after_alone):
+        assert after.keys() == before.keys()
+        assert all(np.array_equal(after[name], before[name]) for name in before)

@@ -1,0 +1,82 @@
+"""A task's server, sessions on it, and how a parameter server learns that the run is done."""
+
+import socket
+import threading
+
+import pytest
+
+from trainer import server
+from trainer.cluster import Cluster, Task
+from trainer.errors import ConfigurationError
+from trainer.launch import free_ports
+from trainer.tensorflow import tf, tf1
+
+from .conftest import THREADS
+
+
+def cluster(workers: int, task: Task) -> Cluster:
+    """A cluster of one parameter server and so many workers on free ports, as a task sees it."""
+    ps, *others = (f"localhost:{port}" for port in free_ports(1 + workers))
+    return Cluster(task, (), tuple(others), (ps,))
+
+
+def as_seen_by(whole: Cluster, task: Task) -> Cluster:
+    return Cluster(task, whole.chief, whole.worker, whole.ps)
+
+
+def test_a_port_in_use_is_a_sentence() -> None:
+    with socket.create_server(("", 0)) as listener:
+        address = f"localhost:{listener.getsockname()[1]}"
+        taken = Cluster(Task("worker", 0), (), (address,), ("localhost:1",))
+        with pytest.raises(ConfigurationError, match=f"address {address} cannot be listened on"):
+            server.start(taken, THREADS)
+
+
+def test_a_session_waits_for_no_other_worker() -> None:
+    worker = cluster(workers=2, task=Task("worker", 0))  # worker 1 never comes
+    server.start(as_seen_by(worker, Task("ps", 0)), THREADS)
+    here = server.start(worker, THREADS)
+    with tf.Graph().as_default() as graph, tf1.device("/job:ps/task:0"):
+        variable = tf1.get_variable("answer", initializer=42, use_resource=True)
+    with server.open_session(graph, here, THREADS, "/job:ps") as session:
+        session.run(variable.initializer)
+        assert session.run(variable.read_value()) == 42
+        devices = {device.name.rpartition("/device")[0] for device in session.list_devices()}
+    assert devices == {"/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0"}
+
+
+def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(server, "LINGER_SECONDS", 0.5)  # this worker's server cannot leave
+    worker = cluster(workers=1, task=Task("worker", 0))
+    ps_said: list[str] = []
+    ps = as_seen_by(worker, Task("ps", 0))
+    serving = threading.Thread(target=server.serve, args=[ps, THREADS, ps_said.append, lambda: False], daemon=True)
+    serving.start()
+    here = server.start(worker, THREADS)
+    assert serving.is_alive()
+    monkeypatch.setattr(server, "LINGER_SECONDS", 60.0)
+    said: list[str] = []
+    server.say_done(worker, here, THREADS, said.append)
+    monkeypatch.setattr(server, "LINGER_SECONDS", 0.5)
+    serving.join(60)
+    assert not serving.is_alive()
+    assert said == []
+    assert ps_said == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
+
+
+def test_a_parameter_server_that_is_gone_is_said_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(server, "LINGER_SECONDS", 0.3)
+    worker = cluster(workers=1, task=Task("worker", 0))
+    said: list[str] = []
+    server.say_done(worker, server.start(worker, THREADS), THREADS, said.append)
+    assert len(said) == 1
+    assert said[0].startswith(
+        f"ps 0 at {worker.ps[0]} could not be told that the run is done: the connection is refused"
+    )
+
+
+def test_an_error_is_shortened_to_its_first_line() -> None:
+    assert server.brief(RuntimeError("what\nwhere\nwhy")) == "what"
+    assert len(server.brief(RuntimeError("x" * 1000))) == 200

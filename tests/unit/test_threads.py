@@ -1,0 +1,74 @@
+"""How many threads TensorFlow gets."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer.config import Settings
+from trainer.threads import Threads, _cgroup_limit, choose, usable_cpus
+
+
+@pytest.mark.parametrize(
+    ("content", "limit"), [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000\n", 0.5), ("odd\n", None)]
+)
+def test_the_limit_of_a_container_by_cgroup_version_2(tmp_path: Path, content: str, limit: float | None) -> None:
+    (tmp_path / "cpu.max").write_text(content)
+    assert _cgroup_limit(tmp_path) == limit
+
+
+@pytest.mark.parametrize(("quota", "limit"), [("-1\n", None), ("400000\n", 4.0)])
+def test_the_limit_of_a_container_by_cgroup_version_1(tmp_path: Path, quota: str, limit: float | None) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert _cgroup_limit(tmp_path) == limit
+
+
+def test_where_there_are_no_cgroups_there_is_no_limit(tmp_path: Path) -> None:
+    assert _cgroup_limit(tmp_path) is None
+
+
+def test_only_the_cpus_that_this_process_is_bound_to_count(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    program = (
+        f"import os; os.sched_setaffinity(0, [{cpu}]); from trainer.threads import usable_cpus; print(usable_cpus())"
+    )
+    assert run_python("-c", program).stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(None, 8), (0.5, 1), (1.5, 2), (4.0, 4), (100.0, 8)], ids=lambda value: str(value)
+)
+def test_a_containers_limit_cuts_the_cpus_and_counts_a_part_as_one(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr("trainer.threads._cgroup_limit", lambda _: limit)
+    assert usable_cpus() == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "cpus", "expected"),
+    [
+        (None, 8, Threads(8, 8)),
+        ("worker", 8, Threads(4, 4)),
+        ("chief", 8, Threads(4, 4)),
+        ("worker", 1, Threads(1, 1)),
+        ("ps", 8, Threads(1, 8)),
+        ("ps", 1, Threads(1, 2)),
+    ],
+)
+def test_each_role_has_the_threads_that_its_work_needs(
+    monkeypatch: pytest.MonkeyPatch, role: str | None, cpus: int, expected: Threads
+) -> None:
+    monkeypatch.setattr("trainer.threads.usable_cpus", lambda: cpus)
+    assert choose(Settings(), role) == expected
+
+
+def test_the_settings_win_over_the_choice() -> None:
+    assert choose(Settings(intra_op_threads=3, inter_op_threads=5), "ps") == Threads(3, 5)

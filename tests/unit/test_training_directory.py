@@ -1,0 +1,109 @@
+"""Whose a training directory is, and what lies in it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.datasets import Dataset, Examples
+from trainer.errors import ConfigurationError
+from trainer.model import Parameter
+from trainer.training_directory import TrainingDirectory, describe, new_path
+
+RUN: dict[str, Any] = {
+    "model": "mlp",
+    "parameters": {"hidden/weights": [784, 100]},
+    "dataset": "digits",
+    "dataset_digest": "0" * 64,
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> TrainingDirectory:
+    return TrainingDirectory(tmp_path)
+
+
+def test_a_directory_is_made_with_all_above_it(tmp_path: Path) -> None:
+    directory = TrainingDirectory(tmp_path / "a" / "b")
+    directory.create()
+    directory.create()
+    assert list(directory.path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=f"train_dir: {tmp_path}/file/run cannot be written"):
+        TrainingDirectory(tmp_path / "file" / "run").create()
+
+
+def test_the_same_run_may_come_back(directory: TrainingDirectory) -> None:
+    directory.claim(RUN)
+    directory.claim(dict(RUN))
+    directory.check(RUN)
+
+
+def test_a_directory_that_is_nobodys_is_refused_to_nobody(directory: TrainingDirectory) -> None:
+    directory.check(RUN)
+    assert list(directory.path.iterdir()) == []  # looking claims nothing
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model": "cnn"}, r'another model \("mlp", this run\'s is "cnn"\)'),
+        ({"parameters": {"hidden/weights": [784, 200]}}, "another parameters"),
+        ({"dataset": "mnist"}, "another dataset"),
+        ({"dataset_digest": "1" * 64}, "another dataset digest"),
+    ],
+)
+def test_another_runs_directory_is_refused_and_left_as_it_is(
+    directory: TrainingDirectory, change: dict[str, Any], named: str
+) -> None:
+    directory.claim(RUN)
+    before = (directory.path / "run.json").read_bytes()
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        directory.claim({**RUN, **change})
+    assert str(directory.path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert (directory.path / "run.json").read_bytes() == before
+
+
+def test_a_run_is_described_by_its_model_its_shapes_and_its_data(directory: TrainingDirectory) -> None:
+    examples = Examples(np.zeros((2, 4), np.float32), np.array([0, 1], np.int32))
+    dataset = Dataset("npz", examples, examples)
+    run = describe("mlp", {"weights": Parameter((4, 2)), "bias": Parameter(())}, dataset)
+    directory.claim(run)
+    directory.check(run)
+    assert run["parameters"] == {"weights": [4, 2], "bias": []}
+    with pytest.raises(ConfigurationError, match="another parameters"):
+        directory.check(describe("mlp", {"weights": Parameter((4, 3)), "bias": Parameter(())}, dataset))
+
+
+def test_the_result_is_read_as_it_was_written(directory: TrainingDirectory) -> None:
+    assert directory.read_result() == {}
+    directory.write_result({"global_step": 200})
+    directory.write_result({"global_step": 400})
+    assert directory.read_result() == {"global_step": 400}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["result.json", "run.json"])
+def test_a_file_that_cannot_be_read_is_named(directory: TrainingDirectory, name: str, content: bytes) -> None:
+    (directory.path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"{directory.path}/{name}") as caught:
+        directory.read_result() if name == "result.json" else directory.check(RUN)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_new_path_is_never_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [new_path() for _ in range(2)]
+    for _ in range(20):
+        path = new_path()
+        assert not path.exists()
+        path.mkdir(parents=True)
+        paths.append(path)
+    assert len(set(paths[2:])) == 20
+    assert all(path.parent == Path("runs") for path in paths)
+    assert not paths[0].is_absolute()

@@ -1,0 +1,66 @@
+"""The chief's loop of updates, with a real session."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainer.tensorflow import tf, tf1
+from trainer.updates import Updates
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    """A session on a counter, and a queue into which nobody puts anything."""
+    with tf.Graph().as_default() as graph:
+        counter = tf1.get_variable("counter", initializer=0, use_resource=True)
+        tf.identity(counter.assign_add(1), name="count")
+        tf.identity(counter.read_value(), name="now")
+        tf.identity(tf.queue.FIFOQueue(1, tf.int32, shapes=[()]).dequeue(), name="wait")
+        with tf1.Session(graph=graph) as made:
+            made.run(counter.initializer)
+            yield made
+
+
+def wait_for(updates: Updates) -> None:
+    updates._thread.join(60)
+    assert not updates._thread.is_alive()
+
+
+def test_updates_go_on_until_the_last_step(session: Any) -> None:
+    with Updates(session, session.make_callable("count:0"), step=0, train_steps=20) as updates:
+        wait_for(updates)
+    assert updates.error is None
+    assert session.run("now:0") == 20
+
+
+def test_no_update_is_run_where_the_last_step_is_done(session: Any) -> None:
+    with Updates(session, session.make_callable("count:0"), step=20, train_steps=20) as updates:
+        wait_for(updates)
+    assert session.run("now:0") == 0
+
+
+def test_leaving_the_loop_ends_it_before_the_last_step(session: Any) -> None:
+    begun = threading.Event()
+    count = session.make_callable("count:0")
+
+    def update() -> int:
+        begun.set()
+        return int(count())
+
+    with Updates(session, update, step=0, train_steps=10**9) as updates:
+        assert begun.wait(60)
+    wait_for(updates)
+    assert updates.error is None
+
+
+def test_an_error_is_kept_and_frees_a_main_thread_that_waits(session: Any) -> None:
+    def update() -> int:
+        raise tf.errors.UnavailableError(None, None, "the parameter server is gone")
+
+    with Updates(session, update, step=0, train_steps=20) as updates:
+        with pytest.raises((tf.errors.CancelledError, RuntimeError)):
+            session.run("wait:0")
+        wait_for(updates)
+    assert isinstance(updates.error, tf.errors.UnavailableError)
