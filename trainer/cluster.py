@@ -218,7 +218,7 @@ def _split(name: str, hosts: str | None) -> tuple[str, ...] | None:
 
 def _check_address(origin: str, address: str) -> None:
     host, _, port = address.rpartition(":")
-    if not host or any(character.isspace() or character in "/," for character in host):
+    if not host.strip("[]") or not host.isprintable() or any(character in " /," for character in host):
         raise ConfigurationError(f'{origin}: the address {_shorten(address)} has no host; "HOST:PORT" was expected.')
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
         raise ConfigurationError(

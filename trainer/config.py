@@ -8,6 +8,7 @@ The classic names of `mnist_replica.py` keep their meanings; on the command line
 
 import argparse
 import dataclasses
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -19,7 +20,7 @@ from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -51,7 +52,7 @@ class RunSettings:
     train_steps: Count = _setting(200, "global steps to train, all replicas together")
     batch_size: Count = _setting(100, "examples per replica and step")
     learning_rate: Annotated[float, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
-    seed: Annotated[int, Field(ge=0)] = _setting(0, "of initial values and of every replica's shuffling")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,9 +195,9 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     else:
         origin = f"{arguments.config}: {name}"
     if name not in names:
-        raise ConfigurationError(f"{origin}: there is no such setting.")
+        raise ConfigurationError(f"{' '.join(origin.split())}: there is no such setting.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
-    raise ConfigurationError(f"{origin}: {problem['input']!r} was given, but the {expected}.")
+    raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

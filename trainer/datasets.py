@@ -151,7 +151,11 @@ def _examples(images: npt.NDArray[Any], labels: npt.NDArray[Any], origin: object
             f"{origin}: images must be uint8 or float arrays [n, height, width, channels], [n, height, width] or "
             f"[n, features], not {images.dtype} {list(images.shape)}."
         )
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (len(labels) and labels.min() < 0):
+    if (
+        labels.ndim != 1
+        or labels.dtype.kind not in "iu"
+        or (len(labels) and not 0 <= labels.min() <= labels.max() < 2**31)
+    ):
         raise ConfigurationError(
             f"{origin}: labels must be whole numbers from 0, [n], not {labels.dtype} {list(labels.shape)}."
         )
@@ -159,7 +163,8 @@ def _examples(images: npt.NDArray[Any], labels: npt.NDArray[Any], origin: object
         raise ConfigurationError(f"{origin}: there are {len(images)} images but {len(labels)} labels.")
     if not len(images):
         raise ConfigurationError(f"{origin}: there are no examples in it.")
-    scaled = images.astype(np.float32) / np.float32(255) if images.dtype == np.uint8 else images.astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large for float32 is found just below
+        scaled = images.astype(np.float32) / np.float32(255 if images.dtype == np.uint8 else 1)
     if not np.isfinite(scaled).all():
         raise ConfigurationError(f"{origin}: some pixels are not finite numbers.")
     if scaled.ndim == 3:

@@ -38,36 +38,23 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
     dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
     model = find(settings.model)
     parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
+    run = describe(settings.model, parameters, dataset)
     directory = TrainingDirectory(settings.train_dir)
-    noted = directory.evaluations
-    examined = _read_steps(noted)
+    examined = _read_steps(directory.evaluations)
     deadline = time.monotonic() + settings.wait_seconds
     next_message = time.monotonic() + BETWEEN_MESSAGES
     with Examiner(model, parameters, dataset.test) as examiner:
         while not guard.stopping and max(examined, default=0) < settings.train_steps:
-            directory.check(describe(settings.model, parameters, dataset))
+            directory.check(run)
             state = tf1.train.get_checkpoint_state(str(directory.path))
-            waiting = [
-                checkpoint
-                for checkpoint in (state.all_model_checkpoint_paths if state else [])
-                if _step_of(checkpoint) not in examined
-            ]
+            checkpoints = state.all_model_checkpoint_paths if state else []
+            waiting = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in examined]
             for checkpoint in waiting:
-                try:
-                    score = examiner.score(checkpoint)
-                except (tf.errors.NotFoundError, ValueError):
-                    say(f"{checkpoint} was deleted before it could be examined")
-                    examined.add(_step_of(checkpoint))
-                    continue
-                examined.add(_step_of(checkpoint))
-                _note(noted, {"checkpoint": _step_of(checkpoint), **asdict(score)})
-                summaries = SummaryWriter(directory.test_summaries)
-                summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
-                summaries.close()
-                say(f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}")
-                deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
                 if guard.stopping:
                     return
+                _examine(checkpoint, examiner, directory, say)
+                examined.add(_step_of(checkpoint))
+                deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
             now = time.monotonic()
             if not waiting and now >= deadline:
                 raise LostPeersError(f"train_dir: no new checkpoint appeared in {directory.path} in the time allowed.")
@@ -75,6 +62,20 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
                 say(f"waiting for the first checkpoint in {directory.path}")
                 next_message = now + BETWEEN_MESSAGES
             time.sleep(POLL_SECONDS)
+
+
+def _examine(checkpoint: str, examiner: Examiner, directory: TrainingDirectory, say: Callable[[str], None]) -> None:
+    """Score one checkpoint, unless it is gone already, and note the score."""
+    try:
+        score = examiner.score(checkpoint)
+    except (tf.errors.NotFoundError, ValueError):
+        say(f"{checkpoint} was deleted before it could be examined")
+        return
+    _note(directory.evaluations, {"checkpoint": _step_of(checkpoint), **asdict(score)})
+    summaries = SummaryWriter(directory.test_summaries)
+    summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
+    summaries.close()
+    say(f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}")
 
 
 def _step_of(checkpoint: str) -> int:

@@ -301,7 +301,7 @@ def _show_result(directory: TrainingDirectory, plan: Plan) -> None:
     if plan.json:
         print(json.dumps(result))
         return
-    more = 5 * int(result["global_step"])
+    more = 5 * plan.settings.train_steps
     print(
         f"""
 test accuracy {result["test_accuracy"]:.4f} after {result["global_step"]} global steps in {result["seconds"]:.1f} s \
@@ -316,7 +316,7 @@ test accuracy {result["test_accuracy"]:.4f} after {result["global_step"]} global
 next:
   {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
   {_beside_python("trainer")} launch --train_dir {directory.path} --train_steps {more}   # train on from here
-  {_beside_python("trainer")} launch --workers 3 --sync_replicas --dataset digits         # another way to train"""
+  {_beside_python("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
     )
 
 

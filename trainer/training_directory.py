@@ -9,6 +9,7 @@
 Only the chief (and a single process) writes here, besides the evaluator in `test/`.
 """
 
+import itertools
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,13 +99,24 @@ class TrainingDirectory:
 
 
 def new_path() -> Path:
-    """A name in `runs/` that no run has yet."""
+    """A folder in `runs/` that is this run's alone, made now so that no other run takes the name.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
     stem = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path, number = Path("runs") / stem, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{stem}-{number}"
-    return path
+    for number in itertools.count(1):
+        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not path.is_dir():
+                raise ConfigurationError("train_dir: runs is no folder; choose a train_dir.") from None
+        except OSError as error:
+            raise ConfigurationError(f"train_dir: {path} cannot be made ({error.strerror}); choose another.") from None
+        else:
+            return path
+    raise AssertionError  # there is always a next number
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:

@@ -171,20 +171,20 @@ def test_a_gzipped_file_with_a_wrong_byte_is_named(tmp_path: Path) -> None:
         assert str(path) in refusal("mnist", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "complaint"),
-    [
-        (NAMES[0], b"\x00\x00\x08\x01" + b"\x00" * 12, "no IDX file of bytes in 3 dimensions"),
-        (NAMES[1], b"\x00\x00\x08\x03" + b"\x00" * 12, "no IDX file of bytes in 1 dimensions"),
-        (NAMES[1], b"\x00\x00\x0d\x01\x00\x00\x00\x01" + b"\x00" * 4, "no IDX file of bytes"),  # of floats
-        (NAMES[2], b"<html>not found</html>", "no IDX file"),
-        (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8)) + b"\x00", "promises 23536 bytes, but there are 23537"),
-        (NAMES[0], idx(np.zeros((30, 28, 27), np.uint8))[:-1], "promises 22696 bytes, but there are 22695"),
-        (NAMES[0], idx(np.zeros((29, 28, 28), np.uint8)), "29 images but 30 labels"),
-        (NAMES[1], idx(np.zeros(31, np.uint8)), "30 images but 31 labels"),
-        (NAMES[0], struct.pack(">4I", 0x0803, 2**31, 2**31, 4), "promises"),
-    ],
-)
+WRONG_FILES = {
+    "labels for images": (NAMES[0], idx(np.zeros(30, np.uint8)), "no IDX file of bytes in 3 dimensions"),
+    "images for labels": (NAMES[1], idx(np.zeros((30, 28, 28), np.uint8)), "no IDX file of bytes in 1 dimensions"),
+    "floats": (NAMES[1], struct.pack(">2If", 0x0D01, 1, 0.5), "no IDX file of bytes"),
+    "a page that says no": (NAMES[2], b"<html>not found</html>", "no IDX file"),
+    "a byte too many": (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8)) + b"\0", "promises 23536 bytes, but"),
+    "a byte too few": (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8))[:-1], "promises 23536 bytes, but"),
+    "an image too few": (NAMES[0], idx(np.zeros((29, 28, 28), np.uint8)), "29 images but 30 labels"),
+    "a label too many": (NAMES[1], idx(np.zeros(31, np.uint8)), "30 images but 31 labels"),
+    "sizes beyond 64 bits": (NAMES[0], struct.pack(">4I", 0x0803, 2**31, 2**31, 4), "promises"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "complaint"), WRONG_FILES.values(), ids=WRONG_FILES)
 def test_a_wrong_file_is_named_with_what_is_wrong(
     folder: Path, write: Callable[[str, bytes], Path], name: str, content: bytes, complaint: str
 ) -> None:

@@ -96,14 +96,9 @@ def test_a_file_that_cannot_be_read_is_named(directory: TrainingDirectory, name:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_new_path_is_never_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_path_is_made_and_never_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    paths = [new_path() for _ in range(2)]
-    for _ in range(20):
-        path = new_path()
-        assert not path.exists()
-        path.mkdir(parents=True)
-        paths.append(path)
-    assert len(set(paths[2:])) == 20
-    assert all(path.parent == Path("runs") for path in paths)
+    paths = [new_path() for _ in range(20)]
+    assert len(set(paths)) == 20
+    assert all(path.is_dir() and path.parent == Path("runs") for path in paths)
     assert not paths[0].is_absolute()
