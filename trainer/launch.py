@@ -84,6 +84,11 @@ class Process:
         """The exit code of a process that has exited and is not ended for good; None otherwise."""
         return None if self.handle is None or self.ended else self.handle.poll()
 
+    def terminate(self) -> None:
+        """Ask it to end, if it runs."""
+        if self.handle is not None and not self.ended:
+            self.handle.terminate()
+
     def new_lines(self) -> list[str]:
         """Whole lines that its log has got since the last call."""
         with self.log.open("rb") as log:
@@ -270,6 +275,10 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
                 process.restarts += 1
                 display.state(process.task, f"starting again ({_name_of(code)})")
                 process.start()
+        if chief_ended is not None and all(each.ended for each in processes if each.task.role == "ps"):
+            for process in processes:
+                if process.task.role == "worker":
+                    process.terminate()  # one that has just come back finds nobody to train with
         if chief_ended is not None and time.monotonic() - chief_ended > LEAVING_SECONDS:
             for process in processes:
                 if not process.ended:

@@ -31,15 +31,12 @@ def _without_banner() -> Iterator[None]:
             os.close(stderr)
 
 
-if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-    quietly: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-else:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # errors only; set it to 0 to see all that TensorFlow says
-    quietly = _without_banner()
+# Errors only; set it to 0 to see all that TensorFlow says.
+talks = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
 # Keras is not used here, and importing it takes every task a third of its start; this defers it until `tf.keras` is.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:
-    with quietly:
+    with contextlib.nullcontext() if talks else _without_banner():
         import tensorflow as tf
 except ModuleNotFoundError as absent:
     raise ConfigurationError(

@@ -5,6 +5,7 @@ gradients is `trainer.replication`'s business, what the chief does beside them i
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,7 +69,9 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
     while True:
         if cluster:
             try:
-                _look_for_peers(life, cluster, server.LINGER_SECONDS if was_done else settings.wait_seconds)
+                _look_for_peers(
+                    life, cluster, min(settings.wait_seconds, server.LINGER_SECONDS if was_done else math.inf)
+                )
             except LostPeersError:
                 if not was_done:
                     raise

@@ -313,7 +313,7 @@ def test_a_chief_started_again_after_the_end_does_not_wait_for_its_parameter_ser
 ) -> None:
     assert trainer.run("train", "--train_steps=20", "--train_dir=run")[0] == 0
     words = [*hosts(1, 1), "--job_name=worker", "--task_index=0", "--train_dir=run"]
-    code, output = trainer.run("train", *words, "--train_steps=20")
+    code, output = trainer.run("train", *words, "--train_steps=20", "--wait_seconds=3")
     assert code == 0, output
     assert "the run was done before" in output
 
