@@ -1,0 +1,1 @@
+"""Every test of the project; `make help` says which command runs which folder."""
