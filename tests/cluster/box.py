@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.places import STATE, SYSTEM_PATH
@@ -156,10 +157,10 @@ class Box:
     def _enter(self, command: Sequence[str | Path]) -> list[str]:
         first = self.first_process()
         if not first:
-            raise ClusterError(f"the box {self.name} is gone: end the rest with `down` and start again with `up`.")
+            raise ClusterError(f"the box {self.name} does not run: `up` starts it.")
         return ["nsenter", f"--target={first}", "--mount", "--net", "--pid", *map(str, command)]
 
-    def run(self, command: Sequence[str | Path], stdin: int | None = subprocess.DEVNULL) -> str:
+    def run(self, command: Sequence[str | Path], stdin: int | IO[bytes] | None = subprocess.DEVNULL) -> str:
         """Run a command in the box and return what it printed.
 
         Raises:
@@ -181,6 +182,8 @@ class Box:
                 env=environment(),
                 check=True,
             )
+        # setsid leaves before its child has become the program, and who looked for it now would find it missing
+        until(lambda: "setsid" not in self.programs(), 5)
 
     def log(self, name: str) -> Path:
         """The log of a program that `spawn` started."""

@@ -118,13 +118,12 @@ def _import(name: str, change: str, archive: IO[bytes] | None) -> None:
         raise ClusterError(f"docker cannot import {name}: {done.stderr.strip()}")
 
 
-def save(image: str, archive: IO[bytes]) -> None:
-    """Write an image of the engine's as an archive, which the cluster's containerd reads.
+def saving(image: str) -> subprocess.Popen[bytes]:
+    """Start to write an image of the engine's to a pipe, as an archive that containerd reads.
 
     Raises:
         UsageError: the engine has no such image.
     """
-    done = subprocess.run(["docker", "save", image], stdout=archive, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise UsageError(f"docker cannot save {image}, build or pull it first: {done.stderr.strip()}")
-    archive.seek(0)
+    if docker("image", "inspect", image).returncode:
+        raise UsageError(f"the local Docker engine has no image {image}: build or pull it first (docker images).")
+    return subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE, env=environment())

@@ -6,7 +6,6 @@ for the API server, and writes KUBECONFIG.
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,9 +295,8 @@ def load(image: str) -> None:
         UsageError: the engine has no such image.
         ClusterError: containerd refused it.
     """
-    with tempfile.TemporaryFile(dir=BOX.folder) as archive:
-        engine.save(image, archive)
-        BOX.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], stdin=archive.fileno())
+    with engine.saving(image) as save:
+        BOX.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], stdin=save.stdout)
 
 
 def state() -> dict[str, bool]:
