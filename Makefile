@@ -27,7 +27,7 @@ run: $(SETUP) ## train on real digits here: one parameter server and two workers
 test: $(SETUP) lint ## everything that needs no cluster: lint, types, unit tests, real multi-process training
 	$(BIN)/python -m pytest
 
-e2e: $(SETUP) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
+e2e: $(SETUP) $(if $(KUBECONFIG),,cluster-build) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
 	$(BIN)/python -m pytest tests/e2e
 
 cluster-build: ## the throw-away cluster's programs: minutes the first time, afterwards nothing

@@ -23,6 +23,7 @@ A throw-away Kubernetes on this machine. Needs Linux, root, Python and Go; Debia
 
 commands:
   build       the binaries, once for each version of tests/cluster/modules: minutes; afterwards nothing
+  engine      the Docker engine and its base image only, to build images before there is a cluster
   up          start what does not run, and say how to reach it
   load IMAGE  take an image from the local Docker engine onto the node
   status      say what runs
@@ -32,7 +33,13 @@ commands:
 
 def main(words: Sequence[str]) -> int:
     """Run the command of these words and return its exit code."""
-    commands: dict[str, Callable[[], int]] = {"build": _build, "up": _up, "status": _status, "down": _down}
+    commands: dict[str, Callable[[], int]] = {
+        "build": _build,
+        "engine": _engine,
+        "up": _up,
+        "status": _status,
+        "down": _down,
+    }
     try:
         if list(words) in (["--help"], ["-h"], ["help"]):
             print(USAGE, end="")
@@ -75,13 +82,18 @@ def _build() -> int:
     return 0
 
 
-def _up() -> int:
+def _engine() -> int:
     _need_root()
     packages.ensure()
-    build.ensure()
-    print(f"starting in {STATE}")
     engine.start()
     engine.ensure_base_image()
+    return 0
+
+
+def _up() -> int:
+    _engine()
+    build.ensure()
+    print(f"starting in {STATE}")
     kubernetes.start()
     print(f"export KUBECONFIG={KUBECONFIG}")
     return 0

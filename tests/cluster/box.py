@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from tests.cluster.errors import ClusterError
+from tests.cluster.errors import ClusterError, UsageError
 from tests.cluster.places import STATE, SYSTEM_PATH
 from tests.cluster.waiting import until
 
@@ -72,7 +72,10 @@ class Box:
     def first_process(self) -> int | None:
         """The process id, on this machine, of the box's first process; None when there is no box."""
         for holder in _processes(self._holder):
-            children = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
+            try:
+                children = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
+            except OSError:
+                continue  # it has ended in this moment
             if children:
                 return int(children[0])
         return None
@@ -81,8 +84,12 @@ class Box:
         """Make the box if there is none.
 
         Raises:
+            UsageError: the box's folder lies where the box covers this machine's folders.
             ClusterError: the box gets no network, or its port is taken.
         """
+        for covered in ("/run", *self.overlays):
+            if self.folder.is_relative_to(covered):
+                raise UsageError(f"{self.folder} cannot lie under {covered}: set XDG_CACHE_HOME to another folder.")
         complete = self.folder / "complete"
         if complete.exists() and self.first_process():
             return
@@ -93,7 +100,7 @@ class Box:
             subprocess.Popen(
                 self._holder, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        if not until(lambda: self._first_process_is_at_rest(), 10):
+        if not until(self._first_process_is_at_rest, 10):
             raise ClusterError(f"no namespaces can be made here: try `{' '.join(self._holder[:8])} true`.")
         self._connect()
         self._cover()
@@ -151,7 +158,7 @@ class Box:
             lines.append(f"mount --bind {cover} /proc/sys/{name}")
         # 10.0.2.3 is slirp4netns's relay to this machine's resolver; no search list, which would leak into the pods
         lines += ["rm -f /etc/resolv.conf", "echo nameserver 10.0.2.3 > /etc/resolv.conf"]
-        lines += ["sysctl --quiet net.ipv4.ip_forward=1"]
+        lines += ["echo 1 > /proc/sys/net/ipv4/ip_forward"]
         self.run(["sh", "-ec", "\n".join(lines)])
 
     def _enter(self, command: Sequence[str | Path]) -> list[str]:
@@ -204,13 +211,12 @@ class Box:
     def stop(self) -> None:
         """End the box and all that is in it; nothing happens when there is none."""
         if first := self.first_process():
-            _kill(first)
+            _end(first)  # which ends after all others in the box
         for holder in _processes(self._holder):
-            _wait_for_end(holder)  # it ends with its child, which ends after all others in the box
+            _end(holder)
         for process, arguments in _command_lines():
             if arguments[0] == b"slirp4netns" and os.fsencode(self._network_socket) in arguments:
-                _kill(process)
-                _wait_for_end(process)
+                _end(process)
         for cgroup in self._cgroups():
             _remove_cgroup(cgroup)
 
@@ -255,14 +261,11 @@ def _readlink(path: str) -> str | None:
         return None
 
 
-def _kill(process: int) -> None:
+def _end(process: int) -> None:
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _wait_for_end(process: int) -> None:
     if not until(lambda: _readlink(f"/proc/{process}/exe") is None, 15):  # true of a zombie as well
         raise ClusterError(f"process {process} was killed and does not end: /proc/{process}/stack says what holds it.")
 

@@ -18,6 +18,7 @@ from tests.cluster.waiting import until
 
 BOX = Box("docker", overlays=("/etc", "/opt"))
 BASE_IMAGE = "debian:bookworm-slim"
+_PROCESS_ID = BOX.folder / "dockerd.pid"
 USUAL_SOCKET = Path("/run/docker.sock")
 
 # What Debian's slim images leave out too, and what debootstrap leaves behind.
@@ -54,7 +55,7 @@ def start() -> None:
         BOX.start()
         socket = BOX.folder / "docker.sock"
         if "dockerd" not in BOX.programs():
-            own_folders = [f"--exec-root={BOX.folder}/run", f"--pidfile={BOX.folder}/dockerd.pid"]
+            own_folders = [f"--exec-root={BOX.folder}/run", f"--pidfile={_PROCESS_ID}"]
             own_cgroup = ["--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{BOX.cgroup}"]
             BOX.spawn("dockerd", ["dockerd", f"--host=unix://{socket}", *own_folders, *own_cgroup])
         if not USUAL_SOCKET.exists():
@@ -67,7 +68,7 @@ def start() -> None:
 def stop() -> None:
     """End the engine that `start` started, and no other."""
     if "dockerd" in BOX.programs():
-        BOX.run(["pkill", "-x", "dockerd"])  # asked, not killed: it keeps a database of its images
+        BOX.run(["sh", "-c", f"kill $(cat {_PROCESS_ID})"])  # asked, not killed: it keeps a database of its images
         until(lambda: "dockerd" not in BOX.programs(), 15)
     BOX.stop()
     if USUAL_SOCKET.is_symlink() and USUAL_SOCKET.readlink().is_relative_to(BOX.folder):

@@ -1,6 +1,7 @@
 """The cluster is a real one: pods run, find each other, store, and are refused what their namespace forbids."""
 
 import subprocess
+import urllib.request
 from typing import Any
 
 import pytest
@@ -41,8 +42,8 @@ def test_a_pod_can_be_entered_and_its_port_forwarded(kubectl: Kubectl, namespace
         try:
             assert forwarding.stdout
             address = forwarding.stdout.readline().split()[2]  # "Forwarding from 127.0.0.1:PORT -> 6006"
-            curl = ["curl", "--silent", "--fail", "--max-time", "10", f"http://{address}/"]
-            assert subprocess.run(curl, capture_output=True, text=True).stdout == "served"
+            with urllib.request.urlopen(f"http://{address}/", timeout=10) as answer:
+                assert answer.read() == b"served"
         finally:
             forwarding.terminate()
 

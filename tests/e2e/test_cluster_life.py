@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster import build, kubernetes
@@ -36,7 +37,8 @@ def namespaces() -> set[str]:
 
 def our_processes() -> set[str]:
     """Those that name one of the tool's folders; others come and go on a machine that people work on."""
-    return {line for line in lines_of("ps", "-eo", "pid,args") if str(STATE) in line or str(build.binaries()) in line}
+    lines = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+    return {line for line in lines if str(STATE) in line or str(build.binaries()) in line}
 
 
 def machine() -> dict[str, set[str]]:
@@ -82,7 +84,11 @@ def test_down_leaves_the_machine_as_it_was() -> None:
     assert cluster_tool("up").returncode == 0
     assert cluster_tool("status").returncode == 0
 
-    kubernetes.BOX.run(["pkill", "-KILL", "-x", "kube-scheduler"])
+    first = kubernetes.BOX.first_process()
+    assert first
+    for process in psutil.Process(first).children():
+        if process.name() == "kube-scheduler":
+            process.kill()
     assert "kube-scheduler                   does not run" in cluster_tool("status").stdout
     assert cluster_tool("up").returncode == 0
     assert cluster_tool("status").returncode == 0
