@@ -18,30 +18,22 @@ from tests.cluster.progress import step
 OLDEST_GO = (1, 26)
 
 
-def _kubernetes_version() -> str:
-    pinned = re.search(r"^\s*(?:require )?k8s\.io/kubernetes v(\S+)", (MODULES / "kubernetes/go.mod").read_text(), re.M)
+def _variables() -> dict[str, str]:
+    """What the release builds of Kubernetes and Helm set, for else a chart's kubeVersion refuses both.
+
+    The API server would call itself v0.0.0, and `helm template` would take the cluster for Kubernetes 1.20.
+    """
+    pinned = re.search(r"\bk8s\.io/kubernetes v(\d+)\.(\d+)\.\d+", (MODULES / "kubernetes/go.mod").read_text())
     assert pinned, "modules/kubernetes/go.mod pins k8s.io/kubernetes"
-    return pinned[1]
-
-
-def _variables() -> dict[str, dict[str, str]]:
-    """What each module's own release build sets, and plain `go build` leaves at something that breaks its users."""
-    version = _kubernetes_version()
-    major, minor, _ = version.split(".")
+    major, minor = pinned.groups()
     return {
-        # the API server would call itself v0.0.0, and charts' kubeVersion refuse it
-        "kubernetes": {
-            "k8s.io/component-base/version.gitVersion": f"v{version}",
-            "k8s.io/component-base/version.gitMajor": major,
-            "k8s.io/component-base/version.gitMinor": minor,
-        },
-        # `helm template` would take the cluster for Kubernetes 1.20, and charts' kubeVersion refuse it
-        "helm": {
-            "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor": major,
-            "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor": minor,
-            "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor": major,
-            "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor": minor,
-        },
+        "k8s.io/component-base/version.gitVersion": pinned[0].split()[1],
+        "k8s.io/component-base/version.gitMajor": major,
+        "k8s.io/component-base/version.gitMinor": minor,
+        "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor": major,
+        "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor": minor,
+        "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor": major,
+        "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor": minor,
     }
 
 
@@ -92,7 +84,7 @@ def _build(module: Path, folder: Path) -> None:
     # A lone command is called like its folder: etcd's own import path would make it "server".
     output = f"{folder}/{module.name if len(commands) == 1 else ''}"
     command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
-    settings = [f"-X {name}={value}" for name, value in _variables().get(module.name, {}).items()]
+    settings = [f"-X {name}={value}" for name, value in _variables().items()]  # a module without the name ignores it
     done = subprocess.run(
         [*command, f"-ldflags={' '.join(['-s -w', *settings])}", "-o", output, "tool"],
         cwd=module,
