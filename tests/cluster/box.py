@@ -211,9 +211,10 @@ class Box:
     def stop(self) -> None:
         """End the box and all that is in it; nothing happens when there is none."""
         if first := self.first_process():
-            _end(first)  # which ends after all others in the box
+            _end(first)  # which ends after all others in the box, and its holder after it
+            until(lambda: not _processes(self._holder), 5)
         for holder in _processes(self._holder):
-            _end(holder)
+            _end(holder)  # one that had not come to make the first process
         for process, arguments in _command_lines():
             if arguments[0] == b"slirp4netns" and os.fsencode(self._network_socket) in arguments:
                 _end(process)

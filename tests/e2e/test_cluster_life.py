@@ -26,12 +26,14 @@ def lines_of(*command: str) -> set[str]:
 
 
 def namespaces() -> set[str]:
+    """Those of all processes, less zombies: reaping them is the machine's first process's, which may take its time."""
     found = set()
     for link in Path("/proc").glob("[0-9]*/ns/*"):
         try:
+            os.readlink(link.parent.parent / "exe")
             found.add(os.readlink(link))
         except OSError:
-            continue  # it has ended in this moment, or is a zombie
+            continue
     return found
 
 
