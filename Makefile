@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format benchmark lock clean
+.PHONY: help setup run test e2e cluster-build cluster-up cluster-down lint format benchmark lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## make .venv with everything pinned (needs Python 3.10 to 3.13, nothing else)
 
@@ -25,7 +25,19 @@ run: $(SETUP) ## train on real digits here: one parameter server and two workers
 	@$(BIN)/trainer launch --ps 1 --workers 2 --train_steps 2000
 
 test: $(SETUP) lint ## everything that needs no cluster: lint, types, unit tests, real multi-process training
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/unit tests/processes
+
+e2e: $(SETUP) $(if $(KUBECONFIG),,cluster-build) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
+	$(BIN)/python -m pytest tests/e2e
+
+cluster-build: ## the throw-away cluster's programs: minutes the first time, afterwards nothing
+	$(PYTHON) -m tests.cluster build
+
+cluster-up: ## start a throw-away Kubernetes on this machine and say how to reach it (KEEP_CLUSTER=1 keeps it after e2e)
+	$(PYTHON) -m tests.cluster up
+
+cluster-down: ## end it, and leave the machine as it was
+	$(PYTHON) -m tests.cluster down
 
 lint: $(SETUP) ## ruff and mypy
 	$(BIN)/ruff check .

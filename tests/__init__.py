@@ -1,1 +1,1 @@
-"""Tests on real things: see CONTRIBUTING.md."""
+"""Every test of the project; `make help` says which command runs which folder."""

@@ -115,7 +115,7 @@ def test_a_chief_that_waits_for_a_lost_worker_still_saves_when_told_to_end(train
 
 
 def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 2), "--train_steps=1500", "--save_steps=100"]
+    words = [*hosts(1, 2), "--train_steps=800", "--save_steps=50"]
     first_ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
@@ -129,7 +129,7 @@ def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(train
 
 
 def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 2), "--train_steps=1500"]
+    words = [*hosts(1, 2), "--train_steps=800"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
@@ -142,7 +142,7 @@ def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(train
 
 
 def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 2), "--sync_replicas", "--replicas_to_aggregate=1", "--train_steps=2000"]
+    words = [*hosts(1, 2), "--sync_replicas", "--replicas_to_aggregate=1", "--train_steps=1200"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     read_until(chief, "step 100/")
@@ -151,7 +151,7 @@ def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -
     for name, process in {"chief": chief, "late": late, "ps": ps}.items():
         outputs[name], _ = process.communicate(timeout=120)
         assert process.returncode == 0, outputs[name]
-    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 2000
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 1200
 
 
 def test_with_a_backup_a_stopped_worker_holds_nobody_up(trainer: Trainer, hosts: Hosts) -> None:

@@ -1,0 +1,305 @@
+"""Kubernetes itself: the programs that make it up, how each is started, and when each is ready.
+
+Called by `up`, `load`, `status` and `down`. Everything runs in one box; of this machine it takes one port of 127.0.0.1,
+for the API server, and writes KUBECONFIG.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster import build, certificates, engine
+from tests.cluster.box import ADDRESS, Box, environment, tail
+from tests.cluster.errors import ClusterError
+from tests.cluster.places import KUBECONFIG, MANIFESTS
+from tests.cluster.progress import step
+from tests.cluster.waiting import until
+
+PORT = 16443
+"""Not the usual 6443: another Kubernetes on this machine may have that."""
+
+BOX = Box("kubernetes", overlays=("/etc", "/opt", "/var/lib", "/var/log"), port=PORT)
+NODE = "node-0"
+PODS = "10.244.0.0/16"
+SERVICES = "10.96.0.0/16"
+API_SERVICE = "10.96.0.1"
+DNS_SERVICE = "10.96.0.10"
+
+PAUSE_IMAGE = "distributed-tensorflow/pause:1"
+STORAGE_NAMESPACE = "local-path-storage"
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+
+_ASK_COREDNS = f"exec 3<>/dev/tcp/{ADDRESS}/8181; printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' >&3; grep -q OK <&3"
+
+_KEYS = BOX.folder / "keys"
+_CONFIGURATION = BOX.folder / "configuration"
+
+
+def _commands() -> dict[str, list[str]]:
+    """What runs on the node, by name, in the order in which it is started."""
+    configured = [f"--kubeconfig={KUBECONFIG}"]
+    return {
+        # a cluster that is thrown away need not survive a power cut
+        "etcd": ["--data-dir", f"{BOX.folder}/etcd", "--unsafe-no-fsync"],
+        "kube-apiserver": [
+            "--etcd-servers=http://127.0.0.1:2379",
+            f"--secure-port={PORT}",
+            f"--advertise-address={ADDRESS}",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--authorization-mode=Node,RBAC",
+            "--allow-privileged",
+            f"--client-ca-file={_KEYS}/ca.crt",
+            f"--tls-cert-file={_KEYS}/api.crt",
+            f"--tls-private-key-file={_KEYS}/api.key",
+            f"--kubelet-client-certificate={_KEYS}/admin.crt",
+            f"--kubelet-client-key={_KEYS}/admin.key",
+            "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
+            f"--service-account-key-file={_KEYS}/accounts.pub",
+            f"--service-account-signing-key-file={_KEYS}/accounts.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+        ],
+        "containerd": [f"--config={_CONFIGURATION}/containerd.toml"],
+        "kube-controller-manager": [
+            *configured,
+            "--leader-elect=false",
+            "--use-service-account-credentials",
+            f"--service-account-private-key-file={_KEYS}/accounts.key",
+            f"--root-ca-file={_KEYS}/ca.crt",
+        ],
+        "kube-scheduler": [*configured, "--leader-elect=false"],
+        "kubelet": [
+            *configured,
+            f"--config={_CONFIGURATION}/kubelet.json",
+            f"--hostname-override={NODE}",
+            f"--root-dir={BOX.folder}/kubelet",
+        ],
+        "kube-proxy": [
+            *configured,
+            f"--hostname-override={NODE}",
+            f"--cluster-cidr={PODS}",
+            "--proxy-mode=iptables",
+            "--conntrack-max-per-core=0",  # the limit is the whole machine's, and not to be written from a box
+        ],
+        "coredns": ["-conf", f"{_CONFIGURATION}/Corefile"],
+        "local-path-provisioner": [
+            "start",
+            *configured,
+            "--provisioner-name=rancher.io/local-path",
+            f"--namespace={STORAGE_NAMESPACE}",
+            "--configmap-name=local-path-config",
+            "--service-account-name=local-path-provisioner",
+            f"--helper-image=docker.io/library/{engine.BASE_IMAGE}",
+        ],
+    }
+
+
+def _write_configuration() -> None:
+    _CONFIGURATION.mkdir(exist_ok=True)
+    (_CONFIGURATION / "cni").mkdir(exist_ok=True)
+    (_CONFIGURATION / "cni" / "bridge.conflist").write_text(
+        json.dumps(
+            {
+                "cniVersion": "1.0.0",
+                "name": "pods",
+                "plugins": [
+                    {
+                        "type": "bridge",
+                        "bridge": "cni0",
+                        "isGateway": True,
+                        "ipMasq": True,
+                        "hairpinMode": True,
+                        "ipam": {"type": "host-local", "subnet": PODS, "routes": [{"dst": "0.0.0.0/0"}]},
+                    },
+                    {"type": "portmap", "capabilities": {"portMappings": True}},
+                ],
+            }
+        )
+    )
+    # restrict_oom_score_adj: inside many virtual machines and containers root has no CAP_SYS_RESOURCE, and without this
+    # setting no pod starts there ("can't get final child's PID from pipe").
+    (_CONFIGURATION / "containerd.toml").write_text(f"""\
+version = 2
+root = "{BOX.folder}/containerd"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "docker.io/{PAUSE_IMAGE}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{_CONFIGURATION}/cni"
+""")
+    (_CONFIGURATION / "kubelet.json").write_text(
+        json.dumps(
+            {
+                "apiVersion": "kubelet.config.k8s.io/v1beta1",
+                "kind": "KubeletConfiguration",
+                "authentication": {
+                    "anonymous": {"enabled": False},
+                    "webhook": {"enabled": True},
+                    "x509": {"clientCAFile": f"{_KEYS}/ca.crt"},
+                },
+                "cgroupDriver": "cgroupfs",
+                "cgroupRoot": f"/{BOX.cgroup}",
+                "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+                "clusterDNS": [DNS_SERVICE],
+                "clusterDomain": "cluster.local",
+                "failSwapOn": False,
+                # A fairly full disk must not evict pods, nor remove images that nobody can pull again.
+                "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+                "imageGCHighThresholdPercent": 100,
+            }
+        )
+    )
+    # It answers for the cluster alone: a test whose outcome depends on names of the world outside is no test.
+    (_CONFIGURATION / "Corefile").write_text(f"""\
+.:53 {{
+    errors
+    ready {ADDRESS}:8181
+    kubernetes cluster.local in-addr.arpa ip6.arpa {{
+        kubeconfig {KUBECONFIG}
+        ttl 5
+    }}
+    cache 5
+}}
+""")
+
+
+def start() -> None:
+    """Start whatever of the cluster does not run, and wait until all of it is ready.
+
+    Raises:
+        ClusterError: a part did not start; its log's last lines follow.
+    """
+    with step("box"):
+        _load_bridge_filter()
+        BOX.start()
+        if not KUBECONFIG.exists():
+            names = f"IP:127.0.0.1,IP:{ADDRESS},IP:{API_SERVICE},DNS:localhost,DNS:kubernetes.default.svc"
+            certificates.create(_KEYS, f"https://127.0.0.1:{PORT}", names)
+        _write_configuration()
+    # Those that need not wait for each other start together, and the images are loaded while the API server wakes up.
+    _start("etcd", "kube-apiserver", "containerd")
+    _ready("containerd", lambda: _succeeds(["ctr", "version"]))
+    _load_own_images()
+    _ready("kube-apiserver", lambda: _answers("/readyz"))
+    _start("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
+    with step("manifests"):
+        _apply_manifests()
+    _start("local-path-provisioner")
+    _ready("kube-controller-manager", lambda: _answers("/api/v1/namespaces/default/serviceaccounts/default"))
+    _ready("kubelet", node_is_ready)
+    _ready("kube-proxy", lambda: _succeeds(["iptables", "-t", "nat", "-n", "-L", "KUBE-SERVICES"]))
+    _ready("coredns", lambda: _succeeds(["bash", "-c", _ASK_COREDNS]))
+    _ready("local-path-provisioner", lambda: True)
+
+
+def _load_bridge_filter() -> None:
+    """Have the kernel show bridged packets to iptables, without which a pod's way to a Service on its own node is lost.
+
+    Where that is a module it stays loaded, as it does after any Docker.
+    """
+    if not Path("/proc/sys/net/bridge").exists():
+        done = subprocess.run(["modprobe", "br_netfilter"], capture_output=True, text=True, env=environment())
+        if done.returncode:
+            raise ClusterError(f"this kernel does not show bridged packets to iptables: {done.stderr.strip()}")
+
+
+def _start(*names: str) -> None:
+    running = BOX.programs()
+    commands = _commands()
+    for name in names:
+        if name not in running:
+            own = build.binaries() / name
+            BOX.spawn(name, [own if own.exists() else name, *commands[name]])
+
+
+def _ready(name: str, condition: Callable[[], bool]) -> None:
+    with step(name):
+        gone = False
+
+        def over() -> bool:
+            nonlocal gone
+            gone = name not in BOX.programs()
+            return gone or condition()
+
+        if not until(over, 60) or gone:
+            how = "ended instead of starting" if gone else "is not ready after 60 s"
+            raise ClusterError(f"{name} {how}; its log {BOX.log(name)} ends:\n{tail(BOX.log(name))}")
+
+
+def _succeeds(command: list[str]) -> bool:
+    try:
+        BOX.run(command)
+    except ClusterError:
+        return False
+    return True
+
+
+def kubectl(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run kubectl against this cluster.
+
+    Raises:
+        ClusterError: it is not built, as after a change of the modules.
+    """
+    program = build.binaries() / "kubectl"
+    if not program.exists():
+        raise ClusterError("these modules have no binaries yet: `build` makes them.")
+    return subprocess.run(
+        [program, f"--kubeconfig={KUBECONFIG}", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+    )
+
+
+def _answers(path: str) -> bool:
+    return kubectl("get", "--raw", path).returncode == 0
+
+
+def node_is_ready() -> bool:
+    """Whether the node takes pods."""
+    said = kubectl("get", "node", NODE, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
+    return said.stdout == "True"
+
+
+def _apply_manifests() -> None:
+    text = MANIFESTS.read_text()
+    for word, value in {
+        "DNS_ADDRESS": DNS_SERVICE,
+        "NODE_ADDRESS": ADDRESS,
+        "VOLUMES": f"{BOX.folder}/volumes",
+        "BASE_IMAGE": f"docker.io/library/{engine.BASE_IMAGE}",
+    }.items():
+        text = text.replace(word, value)
+    done = kubectl("apply", "--filename=-", text=text)
+    if done.returncode:
+        raise ClusterError(f"{MANIFESTS.name} was not accepted: {done.stderr.strip()}")
+
+
+def _load_own_images() -> None:
+    loaded = BOX.run(["ctr", "--namespace=k8s.io", "images", "list", "--quiet"]).split()
+    if f"docker.io/{PAUSE_IMAGE}" not in loaded:
+        with step("pause image"):
+            engine.create_image(PAUSE_IMAGE, build.binaries() / "pause")
+            load(PAUSE_IMAGE)
+            engine.docker("image", "rm", PAUSE_IMAGE)
+    if f"docker.io/library/{engine.BASE_IMAGE}" not in loaded:
+        with step(engine.BASE_IMAGE):
+            load(engine.BASE_IMAGE)
+
+
+def load(image: str) -> None:
+    """Take an image from the Docker engine onto the node.
+
+    Raises:
+        UsageError: the engine has no such image.
+        ClusterError: containerd refused it.
+    """
+    with engine.saving(image) as save:
+        BOX.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], stdin=save.stdout)
+
+
+def state() -> dict[str, bool]:
+    """Which of the cluster's programs run."""
+    running = BOX.programs()
+    return {name: name in running for name in _commands()}

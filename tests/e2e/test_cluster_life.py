@@ -1,0 +1,121 @@
+"""`up` survives whatever happened before it, and `down` leaves the machine as it was, wherever `up` had come to."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster import build, kubernetes
+from tests.cluster.box import MACHINE_WIDE
+from tests.cluster.places import STATE
+from tests.e2e.conftest import cluster_tool
+
+# Folders in which container programs leave things when nobody holds them back.
+FOLDERS = ("/etc", "/etc/cni", "/opt", "/run", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log")
+SETTINGS = (*MACHINE_WIDE, "net/ipv4/ip_forward", "net/ipv4/conf/all/route_localnet", "net/netfilter/nf_conntrack_max")
+
+
+def lines_of(*command: str) -> set[str]:
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+
+
+def namespaces() -> set[str]:
+    """Those of all processes, less zombies: reaping them is the machine's first process's, which may take its time."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/*"):
+        try:
+            os.readlink(link.parent.parent / "exe")
+            found.add(os.readlink(link))
+        except OSError:
+            continue
+    return found
+
+
+def our_processes() -> set[str]:
+    """Those that name one of the tool's folders; others come and go on a machine that people work on."""
+    lines = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+    return {line for line in lines if str(STATE) in line or str(build.binaries()) in line}
+
+
+def machine() -> dict[str, set[str]]:
+    """All that a cluster might change."""
+    return {
+        "processes": our_processes(),
+        "namespaces": namespaces(),
+        "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "interfaces": {path.name for path in Path("/sys/class/net").iterdir()},
+        "rules": {line.split(" [")[0] for line in lines_of("iptables-save") if line[0] != "#"},
+        "rules for IPv6": {line.split(" [")[0] for line in lines_of("ip6tables-save") if line[0] != "#"},
+        "routes": lines_of("ip", "route", "show", "table", "all"),
+        "settings": {f"{name}={Path('/proc/sys', name).read_text()}" for name in SETTINGS},
+        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()},
+        "files": {str(path) for folder in FOLDERS for path in Path(folder).glob("*")},
+        "hosts": lines_of("cat", "/etc/hosts", "/etc/resolv.conf"),
+        "state": {str(path) for path in STATE.glob("*")},
+    }
+
+
+@pytest.mark.skipif("KUBECONFIG" in os.environ, reason="the cluster is another one, in KUBECONFIG")
+def test_down_leaves_the_machine_as_it_was() -> None:
+    if cluster_tool("status").returncode == 0:
+        pytest.skip("a throw-away cluster runs already, and may be in use: `make cluster-down` ends it")
+    assert cluster_tool("down").returncode == 0
+    before = machine()
+
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", kubernetes.PORT))
+        taken.listen()
+        failed = cluster_tool("up")
+    assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
+    assert f"port {kubernetes.PORT} of 127.0.0.1 is taken" in failed.stderr
+    assert cluster_tool("down").returncode == 0
+    assert machine() == before
+
+    with subprocess.Popen([sys.executable, "-m", "tests.cluster", "up"], stdout=subprocess.PIPE) as killed:
+        while not {"kube-apiserver", "containerd"} <= kubernetes.BOX.programs():
+            assert killed.poll() is None
+            time.sleep(0.05)
+        killed.send_signal(signal.SIGKILL)
+    assert cluster_tool("up").returncode == 0
+    assert cluster_tool("status").returncode == 0
+
+    first = kubernetes.BOX.first_process()
+    assert first
+    for process in psutil.Process(first).children():
+        if process.name() == "kube-scheduler":
+            process.kill()
+    assert "kube-scheduler                   does not run" in cluster_tool("status").stdout
+    assert cluster_tool("up").returncode == 0
+    assert cluster_tool("status").returncode == 0
+
+    assert cluster_tool("down").returncode == 0
+    assert machine() == before
+    assert cluster_tool("down").returncode == 0
+    assert machine() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["start"], "'start' is no command"),
+        ([], "'nothing' is no command"),
+        (["load"], "'load' is no command"),
+    ],
+)
+def test_wrong_use_is_told_in_one_sentence(words: list[str], sentence: str) -> None:
+    said = cluster_tool(*words)
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert sentence in said.stderr
+
+
+def test_an_image_that_is_not_there_is_named(kubeconfig: Path) -> None:
+    said = cluster_tool("load", "absent:1")
+    assert said.returncode == 2
+    assert "has no image absent:1" in said.stderr
