@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        train = datasets.load("digits", folder, download=False).train
-        np.savez(folder / "digits.npz", x=train.images.reshape(len(train), -1), y=train.labels)
+        digits = datasets.load("digits", folder, download=False)
+        for file, examples in {"digits": digits.train, "test": digits.test}.items():
+            np.savez(folder / f"{file}.npz", x=examples.images.reshape(len(examples), -1), y=examples.labels)
         print(f"{'mode':13} {'pair':>4} {'classic':>9} {'trainer':>9} {'ratio':>6}   (global steps/s)")
         for mode in ("asynchronous", "synchronous"):
             pairs = []
@@ -76,6 +78,9 @@ def run_classic(program: Path, data_dir: Path, steps: int, mode: str) -> float:
             stack.callback(process.wait)
             stack.callback(process.kill)
             processes.append(process)
+        timer = threading.Timer(PATIENCE, processes[-1].kill)
+        stack.callback(timer.cancel)
+        timer.start()
         chief = processes[-1]
         assert chief.stdout is not None
         line = chief.stdout.readline()  # its last act; then nobody waits for the program's slow end

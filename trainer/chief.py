@@ -6,10 +6,11 @@ from typing import Any
 
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
+from trainer.evaluation import UNREADABLE
 from trainer.progress import Progress
 from trainer.replica import Replica
 from trainer.summaries import SummaryWriter
-from trainer.tensorflow import tf, tf1
+from trainer.tensorflow import tf1
 from trainer.training_directory import TrainingDirectory
 
 
@@ -23,9 +24,12 @@ class Chief:
         replica: Replica,
         session: Any,
         say: Callable[[str], None],
+        run: str,
     ) -> None:
         self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
-        self._say = say
+        self._say, self._run = say, run
+        self.checkpoint = ""
+        """The checkpoint restored or saved last."""
         self._saved_step = -1
         self._saved_time = time.monotonic()
         self._summaries = SummaryWriter(directory.train_summaries)
@@ -42,26 +46,32 @@ class Chief:
         Parameter servers that hold all values are taken as they are: then it was only the chief that was away.
 
         Raises:
-            ConfigurationError: there are checkpoints, but none can be read.
+            ConfigurationError: there are checkpoints, but none can be read; or the parameter servers hold another run.
         """
-        if self._session.run(self._replica.is_initialized):
+        state = tf1.train.get_checkpoint_state(str(self._directory.path))
+        checkpoints = list(state.all_model_checkpoint_paths) if state else []
+        self._replica.saver.recover_last_checkpoints(checkpoints)
+        if self._session.run(self._replica.is_ready):
+            if self._session.run(self._replica.led_run).decode() != self._run:
+                raise ConfigurationError(
+                    "ps_hosts: the parameter servers still hold a run of another model, data set or train_dir: "
+                    "end them and start them again."
+                )
             self._say("the parameter servers hold the run already; going on with it")
         else:
-            self._restore_or_initialize()
+            self._restore_or_initialize(checkpoints)
         self._session.run(self._replica.replication.lead)
         self._session.run(self._replica.announce)
 
-    def _restore_or_initialize(self) -> None:
-        state = tf1.train.get_checkpoint_state(str(self._directory.path))
-        checkpoints = list(state.all_model_checkpoint_paths) if state else []
+    def _restore_or_initialize(self, checkpoints: list[str]) -> None:
         for checkpoint in reversed(checkpoints):
             try:
                 self._replica.saver.restore(self._session, checkpoint)
-            except (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError) as error:
+            except UNREADABLE as error:
                 reason = str(error).splitlines()[0]
                 self._say(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the one before")
                 continue
-            self._replica.saver.recover_last_checkpoints(checkpoints)
+            self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
             self._say(f"restored {checkpoint}")
             return
@@ -85,7 +95,7 @@ class Chief:
         """Save a checkpoint of the global step now, unless there is one."""
         step = int(self._session.run(self._replica.global_step))
         if step != self._saved_step:
-            self._replica.saver.save(
+            self.checkpoint = self._replica.saver.save(
                 self._session, str(self._directory.checkpoint_prefix), global_step=step, write_meta_graph=False
             )
         self._saved_step, self._saved_time = step, time.monotonic()

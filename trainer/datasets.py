@@ -146,7 +146,7 @@ def _split(examples: Examples, held_out: int) -> tuple[Examples, Examples]:
 
 def _examples(images: npt.NDArray[Any], labels: npt.NDArray[Any], origin: object) -> Examples:
     """Check and normalise what a file held; bytes are scaled to [0, 1], floats are kept as they are."""
-    if images.ndim < 2 or images.dtype.kind not in "fu":
+    if images.ndim < 2 or not (images.dtype == np.uint8 or images.dtype.kind == "f"):
         raise ConfigurationError(
             f"{origin}: images must be uint8 or float arrays [n, height, width, channels], [n, height, width] or "
             f"[n, features], not {images.dtype} {list(images.shape)}."
@@ -266,7 +266,7 @@ def _read_npz(path: Path) -> Examples:
             return _examples(arrays["x"], arrays["y"], path)
     except KeyError:
         raise ConfigurationError(f"{path}: it lacks an array x (images) or y (labels).") from None
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"{path}: the file is damaged or not .npz ({error}).") from None
 
 

@@ -52,7 +52,7 @@ class Lines(Display):
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._shown = 0.0
-        self._latest: Progress | None = None
+        self._progress: dict[Task, Progress] = {}
 
     def __enter__(self) -> Self:
         print(f"training directory: {self._directory}", flush=True)
@@ -62,11 +62,12 @@ class Lines(Display):
         progress = parse(line)
         if progress is None:
             print(line, flush=True)
-        elif self._latest is None or progress.step >= self._latest.step:
-            self._latest = progress
-            if time.monotonic() - self._shown >= BETWEEN_LINES or progress.step >= progress.train_steps:
-                self._shown = time.monotonic()
-                print(f"{progress}{_time_left(progress)}", flush=True)
+            return
+        self._progress[task] = progress
+        due = time.monotonic() - self._shown >= BETWEEN_LINES or progress.step >= progress.train_steps
+        if due and progress is _foremost(self._progress):
+            self._shown = time.monotonic()
+            print(f"{progress}{_time_left(progress)}", flush=True)
 
     def state(self, task: Task, state: str) -> None:
         print(f"{task}: {state}", flush=True)
@@ -79,7 +80,7 @@ class Screen(Display):
         self._directory = directory
         # No thread of its own: the launcher forks, and a fork beside threads may hang.
         self._live = Live(console=console, auto_refresh=False)
-        self._latest: Progress | None = None
+        self._progress: dict[Task, Progress] = {}
         self._states: dict[Task, str] = {}
         self._last_lines: dict[Task, str] = {}
 
@@ -95,8 +96,8 @@ class Screen(Display):
         progress = parse(line)
         self._states[task] = "training" if progress else "running"
         self._last_lines[task] = line.partition(": ")[2] or line
-        if progress and (self._latest is None or progress.step >= self._latest.step):
-            self._latest = progress
+        if progress:
+            self._progress[task] = progress
 
     def state(self, task: Task, state: str) -> None:
         self._states[task] = state
@@ -111,14 +112,20 @@ class Screen(Display):
         self._live.update(Group(Text(f"training directory: {self._directory}"), self._headline(), tasks), refresh=True)
 
     def _headline(self) -> Table | Text:
-        if self._latest is None:
+        if not self._progress:
             return Text("starting …", style="dim")
+        latest = _foremost(self._progress)
         line = Table.grid(padding=(0, 1))
         line.add_row(
-            ProgressBar(self._latest.train_steps, min(self._latest.step, self._latest.train_steps), width=30),
-            f"{self._latest}{_time_left(self._latest)}",
+            ProgressBar(latest.train_steps, min(latest.step, latest.train_steps), width=30),
+            f"{latest}{_time_left(latest)}",
         )
         return line
+
+
+def _foremost(progress: dict[Task, Progress]) -> Progress:
+    """The run's progress: that of the task which is furthest now (all fall back when a checkpoint is restored)."""
+    return max(progress.values(), key=lambda each: each.step)
 
 
 def _time_left(progress: Progress) -> str:

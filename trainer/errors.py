@@ -1,6 +1,6 @@
 """The ways a task ends otherwise than well, and the exit code of each (the whole table is in README, "Exit codes").
 
-Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` alone.
+Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` (a stall: by `trainer.guard`).
 """
 
 EXIT_CONFIGURATION = 2

@@ -1,5 +1,6 @@
 """Examining checkpoints on the held-out split, in a graph of this process alone: no server, no parameter servers."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
 from trainer.parameters import create
 from trainer.tensorflow import tf, tf1
 
+UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
+"""What TensorFlow raises, by turns, for a checkpoint that is damaged or gone."""
 CHUNK = 1000
 """Examples per run, which bounds the memory that a large split takes."""
 
@@ -48,7 +51,7 @@ class Examiner:
         """Restore a checkpoint and score it.
 
         Raises:
-            tf.errors.NotFoundError: the checkpoint has been deleted meanwhile.
+            Exception: one of UNREADABLE.
         """
         self._saver.restore(self._session, checkpoint)
         total_accuracy = total_loss = 0.0
@@ -61,11 +64,18 @@ class Examiner:
         return Score(step, total_accuracy / len(self._test), total_loss / len(self._test))
 
     def export(self, path: Path) -> None:
-        """Write the checkpoint scored last as a SavedModel: images [n, …] to probabilities [n, classes]."""
+        """Write the checkpoint scored last as a SavedModel: images [n, …] to probabilities [n, classes].
+
+        It appears whole, in the place of one that may be there from an earlier life.
+        """
+        partial = path.with_name(f".{path.name}")
+        shutil.rmtree(partial, ignore_errors=True)
         with self._graph.as_default():
-            builder = tf1.saved_model.Builder(str(path))
+            builder = tf1.saved_model.Builder(str(partial))
             signature = tf1.saved_model.predict_signature_def(
                 {"images": self._images}, {"probabilities": self._probabilities}
             )
             builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
             builder.save()
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)

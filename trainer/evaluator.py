@@ -15,12 +15,12 @@ from typing import Any
 from trainer import datasets
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError
-from trainer.evaluation import Examiner
+from trainer.evaluation import UNREADABLE, Examiner
 from trainer.guard import Guard
 from trainer.model import find
 from trainer.peers import BETWEEN_MESSAGES
 from trainer.summaries import SummaryWriter
-from trainer.tensorflow import tf, tf1
+from trainer.tensorflow import tf1
 from trainer.training_directory import TrainingDirectory, describe
 
 POLL_SECONDS = 0.5
@@ -31,7 +31,7 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
 
     Raises:
         ConfigurationError: no training directory is given, or it holds a run of another model or data set.
-        LostPeersError: no new checkpoint came within `stall_seconds` and `save_seconds` (`wait_seconds` for the first).
+        LostPeersError: no new checkpoint came within `stall_seconds` and `save_seconds` (and `wait_seconds`, at first).
     """
     if settings.train_dir is None:
         raise ConfigurationError("train_dir: an evaluator must be told which training directory to follow.")
@@ -41,7 +41,7 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
     run = describe(settings.model, parameters, dataset)
     directory = TrainingDirectory(settings.train_dir)
     examined = _read_steps(directory.evaluations)
-    deadline = time.monotonic() + settings.wait_seconds
+    deadline = time.monotonic() + settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     next_message = time.monotonic() + BETWEEN_MESSAGES
     with Examiner(model, parameters, dataset.test) as examiner:
         while not guard.stopping and max(examined, default=0) < settings.train_steps:
@@ -68,8 +68,8 @@ def _examine(checkpoint: str, examiner: Examiner, directory: TrainingDirectory, 
     """Score one checkpoint, unless it is gone already, and note the score."""
     try:
         score = examiner.score(checkpoint)
-    except (tf.errors.NotFoundError, ValueError):
-        say(f"{checkpoint} was deleted before it could be examined")
+    except UNREADABLE:
+        say(f"{checkpoint} is damaged, or was deleted before it could be examined")
         return
     _note(directory.evaluations, {"checkpoint": _step_of(checkpoint), **asdict(score)})
     summaries = SummaryWriter(directory.test_summaries)

@@ -135,15 +135,7 @@ def main(words: Sequence[str]) -> int:
         print(config.to_yaml(settings), end="")
         return 0
     plan = Plan(
-        # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
-        settings=dataclasses.replace(
-            settings,
-            train_dir=settings.train_dir or new_path(),
-            ps_hosts=None,
-            worker_hosts=None,
-            job_name=None,
-            task_index=None,
-        ),
+        settings=settings,
         ps=arguments.ps,
         workers=arguments.workers,
         chief=arguments.chief,
@@ -152,8 +144,6 @@ def main(words: Sequence[str]) -> int:
         tensorboard=arguments.tensorboard,
         json=arguments.json,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _raise_terminated)
     return launch(plan)
 
 
@@ -169,16 +159,16 @@ def _raise_terminated(number: int, _frame: object) -> None:
 
 def launch(plan: Plan) -> int:
     """Run the plan to its end; the exit code: 0, that of the task that failed, or 128 and the signal's number."""
-    directory = TrainingDirectory(Path(str(plan.settings.train_dir)))
-    directory.create()
-    directory.logs.mkdir(exist_ok=True)
-    datasets.fetch_absent(plan.settings.dataset, plan.settings.data_dir, plan.settings.download)
-    # num_gpus is dealt with here: each task is shown its own GPU only.
-    own_settings = dataclasses.replace(plan.settings, num_gpus=None)
-    (directory.path / "config.yaml").write_text(config.to_yaml(own_settings), encoding="utf-8")
-    processes = _plan_processes(plan, directory)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _raise_terminated)
+    processes: list[Process] = []
     others: list[subprocess.Popen[bytes]] = []
     try:
+        gpus = _visible_gpus(plan.settings.num_gpus)
+        datasets.fetch_absent(plan.settings.dataset, plan.settings.data_dir, plan.settings.download)
+        directory = TrainingDirectory(plan.settings.train_dir or new_path())
+        directory.create()
+        processes += _plan_processes(plan, directory, gpus)
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)
@@ -188,7 +178,7 @@ def launch(plan: Plan) -> int:
         if failure:
             failed, code = failure
             _explain_failure(failed)
-            return code if code > 0 else 128 - code
+            return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
         _show_result(directory, plan)
         if plan.tensorboard:
             print(f"TensorBoard stays at {address} until Ctrl-C.", file=sys.stderr)
@@ -203,23 +193,43 @@ def launch(plan: Plan) -> int:
         _end([process.handle for process in processes if process.handle] + others)
 
 
-def _plan_processes(plan: Plan, directory: TrainingDirectory) -> list[Process]:
-    """The tasks' processes, not started yet, each with its TF_CONFIG and its share of the GPUs."""
+def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str]) -> list[Process]:
+    """The tasks' processes, not started yet, each with its TF_CONFIG and its share of the GPUs.
+
+    Raises:
+        ConfigurationError: their folder of logs cannot be made.
+    """
+    # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
+    own_settings = dataclasses.replace(
+        plan.settings,
+        train_dir=directory.path,
+        num_gpus=None,
+        ps_hosts=None,
+        worker_hosts=None,
+        job_name=None,
+        task_index=None,
+    )
+    settings_file = directory.logs / "config.yaml"
+    try:
+        directory.logs.mkdir(exist_ok=True)
+        settings_file.write_text(config.to_yaml(own_settings), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"train_dir: {directory.logs} cannot be written ({error.strerror}).") from None
     ports = iter(free_ports(plan.ps + plan.workers + plan.chief))
     ps, worker, chief = (
         tuple(f"localhost:{next(ports)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
     )
     tasks = [Task("ps", index) for index in range(plan.ps)]
-    tasks += [Task("chief", 0)] * plan.chief + [Task("worker", index) for index in range(plan.workers)]
-    tasks += [Task("evaluator", 0)] * plan.evaluator
-    gpus = _visible_gpus(plan.settings.num_gpus)
+    tasks += [Task("chief", 0)] if plan.chief else []
+    tasks += [Task("worker", index) for index in range(plan.workers)]
+    tasks += [Task("evaluator", 0)] if plan.evaluator else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith(config.ENVIRONMENT_PREFIX)}
     processes = []
     for task in tasks:
         cluster = Cluster(task, chief, worker, ps)
         gpu = gpus[cluster.replica_index % len(gpus)] if gpus and task in cluster.replicas else ""
         own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "trainer", "train", "--config", str(directory.path / "config.yaml")]
+        command = [sys.executable, "-m", "trainer", "train", "--config", str(settings_file)]
         processes.append(Process(task, task == cluster.chief_task, command, environment | own, directory))
     return processes
 

@@ -9,6 +9,7 @@ Models know nothing of clusters: where parameters live and how replicas share th
 `trainer.replication`'s business. TensorFlow is imported only when a graph is built.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -62,13 +63,22 @@ def find(name: str) -> Model:
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"model: {name} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigurationError(f"model: {name} cannot be imported: {type(error).__name__}: {error}") from error
     for function in ("parameters", "logits"):
         if not callable(getattr(module, function, None)):
             raise ConfigurationError(
                 f"model: {name} lacks the function {function}; trainer/models/mlp.py has an example."
             )
     return cast(Model, module)
+
+
+def identify(name: str) -> str:
+    """What tells this model from others: its name, or a digest of its file's text, wherever the file lies."""
+    path = Path(name)
+    return f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.suffix == ".py" else name
 
 
 def clipped_cross_entropy(logits: Any, labels: Any) -> Any:

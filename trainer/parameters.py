@@ -45,7 +45,7 @@ def create(parameters: Mapping[str, Parameter], ps_devices: list[str], seed: int
 
     Args:
         parameters: What the model asks for, by name.
-        ps_devices: The parameter servers' devices; [""] keeps everything in this process.
+        ps_devices: The parameter servers' devices; ["/device:CPU:0"] keeps everything in this process.
         seed: Of the initial values.
     """
     devices = itertools.cycle(ps_devices)

@@ -7,7 +7,8 @@ for others happens here, where it is bounded and says which address does not ans
 import errno
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from trainer.errors import ConfigurationError, LostPeersError
 
@@ -34,6 +35,12 @@ def complaint(address: str) -> str | None:
         return f"{error.strerror or error}"
 
 
+def complaints(addresses: Sequence[str]) -> list[str | None]:
+    """The complaint of each address, all probed at the same time."""
+    with ThreadPoolExecutor(max_workers=min(64, len(addresses) or 1)) as pool:
+        return list(pool.map(complaint, addresses))
+
+
 def wait_for(
     peers: Mapping[str, str], seconds: float, say: Callable[[str], None], interrupted: Callable[[], bool]
 ) -> None:
@@ -51,7 +58,8 @@ def wait_for(
     deadline = time.monotonic() + seconds
     next_message = time.monotonic() + 1.0
     while True:
-        silent = {name: reason for name, address in peers.items() if (reason := complaint(address))}
+        reasons = zip(peers, complaints(list(peers.values())), strict=True)
+        silent = {name: reason for name, reason in reasons if reason}
         if not silent or interrupted():
             return
         now = time.monotonic()

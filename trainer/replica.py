@@ -35,6 +35,8 @@ class Replica:
     """Gives every variable its initial value; the chief's."""
     announce: Any
     """Makes `is_ready` true; the chief's."""
+    led_run: Any
+    """string scalar: the run that the parameter servers hold; to be read when `is_ready`."""
     saver: Any
     """The chief's `tf.compat.v1.train.Saver`, all of its own ops on the chief; None on others."""
 
@@ -46,6 +48,7 @@ def build(
     parameters: dict[str, Parameter],
     image_shape: tuple[int, ...],
     gpus: int,
+    run: str,
 ) -> Replica:
     """Build the graph of this task's replica, or of a single process where there is no cluster.
 
@@ -56,6 +59,7 @@ def build(
         parameters: What the model asks for.
         image_shape: The shape of one image.
         gpus: GPUs that the replicas of this machine share; 0 computes on the CPU.
+        run: Tells this run from others, on the parameter servers.
 
     Raises:
         ConfigurationError: replicas_to_aggregate is more than there are replicas.
@@ -77,7 +81,7 @@ def build(
     with graph.as_default(), tf1.device(compute):
         variables = create(parameters, ps_devices, settings.seed)
         with tf1.device(ps_devices[0]):
-            leading = tf1.get_variable("chief_leads", initializer=True, trainable=False, use_resource=True)
+            leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         images = tf1.placeholder(tf.float32, [None, *image_shape], "images")
         labels = tf1.placeholder(tf.int32, [None], "labels")
 
@@ -97,7 +101,9 @@ def build(
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
-            saver = tf1.train.Saver(values, max_to_keep=settings.keep_checkpoints) if is_chief else None
+            saver = None
+            if is_chief:  # relative paths: a directory that is copied or mounted elsewhere has its own checkpoints
+                saver = tf1.train.Saver(values, max_to_keep=settings.keep_checkpoints, save_relative_paths=True)
         replica = Replica(
             graph=graph,
             images=images,
@@ -108,6 +114,7 @@ def build(
             is_initialized=is_initialized,
             initialize=tf1.variables_initializer(values),
             announce=leading.initializer,
+            led_run=leading.read_value(),
             saver=saver,
         )
     graph.finalize()

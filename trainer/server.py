@@ -4,6 +4,7 @@ Sessions are filtered to the parameter servers and this task: without that, each
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,28 +100,35 @@ def serve(cluster: Cluster, threads: Threads, say: Callable[[str], None], stoppi
 
 def _wait_until_gone(addresses: list[str], seconds: float, stopping: Callable[[], bool]) -> None:
     deadline = time.monotonic() + seconds
-    while not stopping() and time.monotonic() < deadline and not all(map(peers.complaint, addresses)):
+    while not stopping() and time.monotonic() < deadline and not all(peers.complaints(addresses)):
         time.sleep(0.2)
 
 
 def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str], None]) -> None:
     """Tell every parameter server that the run is done; one that just restarts is waited for, for a bounded time."""
-    for ps in cluster.parameter_servers:
-        graph, set_done, _ = _done_flag(ps)
-        deadline = time.monotonic() + LINGER_SECONDS
-        while True:
-            reason = peers.complaint(cluster.address(ps))
-            if reason is None:
-                try:
-                    with open_session(graph, server, threads, ps.device) as session:
-                        session.run(set_done, options=tf1.RunOptions(timeout_in_ms=5000))
-                    break
-                except LOST as error:
-                    reason = brief(error)
-            if time.monotonic() >= deadline:
-                say(f"{ps} at {cluster.address(ps)} could not be told that the run is done: {reason}")
-                break
-            time.sleep(POLL_SECONDS)
+    # In threads, because TensorFlow waits without a bound for a parameter server that listens and does not answer.
+    telling = {
+        ps: threading.Thread(target=_tell_done, args=(ps, cluster.address(ps), server, threads), daemon=True)
+        for ps in cluster.parameter_servers
+    }
+    for thread in telling.values():
+        thread.start()
+    deadline = time.monotonic() + LINGER_SECONDS
+    for ps, thread in telling.items():
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            reason = peers.complaint(cluster.address(ps)) or "it listens, but does not answer"
+            say(f"{ps} at {cluster.address(ps)} could not be told that the run is done: {reason}")
+
+
+def _tell_done(ps: Task, address: str, server: Any, threads: Threads) -> None:
+    graph, set_done, _ = _done_flag(ps)
+    while True:
+        if peers.complaint(address) is None:
+            with contextlib.suppress(*LOST), open_session(graph, server, threads, ps.device) as session:
+                session.run(set_done)
+                return
+        time.sleep(POLL_SECONDS)
 
 
 def _done_flag(ps: Task) -> tuple[Any, Any, Any]:

@@ -5,6 +5,7 @@ gradients is `trainer.replication`'s business, what the chief does beside them i
 """
 
 import contextlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -52,13 +53,15 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
     dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
     model = find(settings.model)
     parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
-    replica = build(settings, cluster, model, parameters, dataset.image_shape, _count_gpus(settings))
-    directory = None
+    directory, run = None, {}
     if cluster is None or cluster.is_chief:
         directory = TrainingDirectory(settings.train_dir or new_path())
         directory.create()
-        directory.claim(describe(settings.model, parameters, dataset))
+        run = describe(settings.model, parameters, dataset)
+        directory.claim(run)
         say(f"training directory: {directory.path}")
+    led_run = json.dumps([run, str(directory.path.resolve())]) if directory else ""
+    replica = build(settings, cluster, model, parameters, dataset.image_shape, _count_gpus(settings), led_run)
     seed = (settings.seed, cluster.replica_index if cluster else 0)
     batches = datasets.batches(dataset.train, settings.batch_size, seed)
     threads = choose(settings, cluster.task.role if cluster else None)
@@ -84,11 +87,12 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
                 session = stack.enter_context(server.open_session(replica.graph, here, threads, "/job:ps"))
                 chief = None
                 if directory:
-                    chief = stack.enter_context(Chief(settings, directory, replica, session, say))
+                    chief = stack.enter_context(Chief(settings, directory, replica, session, say, led_run))
                     chief.prepare()
                 elif cluster:
                     _wait_for_the_chief(life, cluster, session)
                 _take_steps(life, session, batches, chief)
+                checkpoint = chief.checkpoint if chief else ""
                 break
         except server.LOST as error:
             if cluster is None:
@@ -107,7 +111,7 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
     if directory is None:
         return True
     with Examiner(model, parameters, dataset.test) as examiner:
-        _write_result(life, directory, dataset, examiner)
+        _write_result(life, directory, checkpoint, dataset, examiner)
     if cluster:
         server.say_done(cluster, here, threads, say)
     return True
@@ -190,10 +194,10 @@ def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], ch
             guard.progress()
             images, labels = next(batches)
             if step + 1 < min(_next_multiple(life.settings.report_steps, reported_step), last_step):
-                step = int(_run(take_step, images, labels, updates))
+                step = int(take_step(images, labels))
                 life.clock.tick(step)
             else:
-                measured, loss, accuracy = _run(take_step_and_measure, images, labels, updates)
+                measured, loss, accuracy = take_step_and_measure(images, labels)
                 step = int(measured)
                 life.clock.tick(step)
                 now = time.monotonic()
@@ -205,37 +209,28 @@ def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], ch
                     chief.report(progress)
             if chief:
                 chief.save_if_due(step)
-    if chief:
-        chief.save()
+        if chief:
+            chief.save()
 
 
 def _next_multiple(of: int, after: int) -> int:
     return (after // of + 1) * of
 
 
-def _run(take: Callable[..., Any], images: Any, labels: Any, updates: Updates | None) -> Any:
-    """Take a step; if it fails because the chief's updates did, their error is the one that says why."""
-    try:
-        return take(images, labels)
-    except Exception:
-        if updates and updates.error:
-            raise updates.error from None
-        raise
-
-
-def _write_result(life: Life, directory: TrainingDirectory, dataset: Dataset, examiner: Examiner) -> None:
-    """Examine the last checkpoint, export it, and leave result.json.
+def _write_result(
+    life: Life, directory: TrainingDirectory, checkpoint: str, dataset: Dataset, examiner: Examiner
+) -> None:
+    """Examine the run's last checkpoint, export it, and leave result.json.
 
     A run that was done before this process began keeps the result that it has.
     """
     settings, cluster = life.settings, life.cluster
-    checkpoint = tf.train.latest_checkpoint(str(directory.path))
     score = examiner.score(checkpoint)
     result = directory.read_result()
     if life.clock.seconds > 0 or result.get("global_step") != score.global_step:
         export = directory.path / "export" / str(score.global_step)
-        if not export.exists():
-            examiner.export(export)
+        export.parent.mkdir(exist_ok=True)
+        examiner.export(export)
         summaries = SummaryWriter(directory.test_summaries)
         summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
         summaries.close()
@@ -244,7 +239,7 @@ def _write_result(life: Life, directory: TrainingDirectory, dataset: Dataset, ex
             "seconds": round(life.clock.seconds, 3),
             "steps_per_second": round(life.clock.steps_per_second, 2),
             "test_accuracy": round(score.accuracy, 4),
-            "test_loss": round(score.loss, 4),
+            "test_loss": round(score.loss, 4) if math.isfinite(score.loss) else None,  # JSON has no NaN
             "mode": describe_mode(settings, cluster),
             "workers": len(cluster.replicas) if cluster else 1,
             "ps": len(cluster.ps) if cluster else 0,
@@ -259,6 +254,6 @@ def _write_result(life: Life, directory: TrainingDirectory, dataset: Dataset, ex
         directory.write_result(result)
     life.say(
         f"done: {result['global_step']} steps in {result['seconds']:.1f} s ({result['steps_per_second']:.1f} steps/s), "
-        f"test accuracy {result['test_accuracy']:.4f}, test loss {result['test_loss']:.4f}, "
+        f"test accuracy {result['test_accuracy']:.4f}, test loss {score.loss:.4f}, "
         f"result in {directory.path / 'result.json'}"
     )

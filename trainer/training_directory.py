@@ -3,10 +3,12 @@
     model.ckpt-STEP.*, checkpoint   checkpoints
     run.json                        what the run trains: model and data; another model or data set is refused
     result.json                     the result, once the run is done
+    export/STEP/                    the trained network as a SavedModel
     train/, test/                   TensorBoard summaries
-    logs/ROLE-INDEX.log             the tasks' logs
+    test/evaluations.jsonl          what the evaluator has examined
+    logs/                           of `trainer launch`: each task's log, and config.yaml, the settings it started with
 
-Only the chief (and a single process) writes here, besides the evaluator in `test/`.
+Only the chief (or a single process) writes here, besides the evaluator in `test/` and the launcher in `logs/`.
 """
 
 import itertools
@@ -19,7 +21,7 @@ from typing import Any
 from trainer.datasets import Dataset
 from trainer.errors import ConfigurationError
 from trainer.files import write_atomically
-from trainer.model import Parameter
+from trainer.model import Parameter, identify
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def new_path() -> Path:
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:
     """What makes a run this run: its checkpoints fit no other."""
     return {
-        "model": model,
+        "model": identify(model),
         "parameters": {name: list(parameter.shape) for name, parameter in parameters.items()},
         "dataset": dataset.name,
         "dataset_digest": dataset.digest,

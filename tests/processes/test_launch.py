@@ -81,7 +81,9 @@ def test_a_run_leaves_its_directory_as_promised(trainer: Trainer) -> None:
     assert list(run.glob("model.ckpt-*.index"))
     assert list((run / "train").glob("events.*"))
     assert list((run / "test").glob("events.*"))
-    assert {path.name for path in (run / "logs").iterdir()} == {"ps-0.log", "worker-0.log", "worker-1.log"}
+    assert {path.name for path in (run / "logs").iterdir()} == {
+        *("config.yaml", "ps-0.log", "worker-0.log", "worker-1.log")
+    }
     assert (run / "export" / str(result["global_step"]) / "saved_model.pb").exists()
 
 

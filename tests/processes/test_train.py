@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -119,13 +120,44 @@ def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(train
     first_ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
-    read_until(chief, "step 3")
+    read_until(chief, "step 10", "/800")
     first_ps.kill()
     first_ps.communicate()
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
-    for process in (chief, worker, ps):
+    output, _ = chief.communicate(timeout=120)
+    assert chief.returncode == 0, output
+    assert "restored" in output
+    for process in (worker, ps):
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
+
+
+def test_a_copied_directory_goes_on_by_itself_and_leaves_the_original_alone(trainer: Trainer) -> None:
+    words = ["train", "--save_steps=20", "--keep_checkpoints=2"]
+    original, copy = trainer.folder / "original", trainer.folder / "copy"
+    assert trainer.run(*words, "--train_steps=60", f"--train_dir={original}")[0] == 0
+    before = sorted(path.name for path in original.iterdir())
+    shutil.copytree(original, copy)
+    code, output = trainer.run(*words, "--train_steps=160", f"--train_dir={copy}")
+    assert code == 0, output
+    assert f"restored {copy}/model.ckpt-60" in output
+    assert sorted(path.name for path in original.iterdir()) == before
+    assert len(list(copy.glob("model.ckpt-*.index"))) == 2
+
+
+def test_parameters_of_another_run_are_refused(trainer: Trainer, hosts: Hosts) -> None:
+    flags = hosts(1, 1)
+    ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
+    words = ["train", *flags, "--job_name=worker", "--task_index=0", "--train_steps=1000000"]
+    chief = trainer.start(*words, "--train_dir=first")
+    read_until(chief, ": loss")
+    chief.kill()
+    chief.communicate()
+    code, output = trainer.run(*words, "--train_dir=second")
+    assert code == 2, output
+    assert "still hold a run of another model, data set or train_dir" in output
+    ps.kill()
+    ps.communicate()
 
 
 def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(trainer: Trainer, hosts: Hosts) -> None:

@@ -32,7 +32,7 @@ class Linear:
 
 
 def linear(cluster: Cluster | None) -> Replica:
-    return replica.build(SETTINGS, cluster, Linear(), Linear().parameters((784,), 10, 0), (784,), 0)
+    return replica.build(SETTINGS, cluster, Linear(), Linear().parameters((784,), 10, 0), (784,), 0, "this run")
 
 
 def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: list[Batch]) -> dict[str, npt.NDArray[Any]]:
@@ -92,7 +92,7 @@ def test_replicas_that_take_turns_learn_as_one_would_from_their_batches_in_turn(
 
 
 def test_loss_and_accuracy_are_those_before_the_steps_own_update(make_batch: Callable[[int], Batch]) -> None:
-    found = replica.build(Settings(learning_rate=0.1), None, mlp, mlp.parameters((784,), 10, 20), (784,), 0)
+    found = replica.build(Settings(learning_rate=0.1), None, mlp, mlp.parameters((784,), 10, 20), (784,), 0, "this run")
     images, labels = make_batch(0)
     feed = {found.images: images, found.labels: labels}
     ways = found.replication

@@ -44,13 +44,16 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Life]]:
 
     def next_life(**settings: Any) -> Life:
         chosen = Settings(**settings)
-        found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), (6,), 0)
+        found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), (6,), 0, "this run")
         for session in sessions:
             session.close()
         sessions.append(tf1.Session(graph=found.graph))
         said: list[str] = []
         return Life(
-            Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append), found, sessions[-1], said
+            Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append, "this run"),
+            found,
+            sessions[-1],
+            said,
         )
 
     yield next_life

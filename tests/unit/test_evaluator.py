@@ -1,5 +1,6 @@
 """The evaluator: each checkpoint once, until the last."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def train(settings: Settings) -> None:
     """Leave the checkpoints of steps 0, 1 and 2."""
     dataset = datasets.load("npz", settings.data_dir, download=False)
     parameters = mlp.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
-    found = replica.build(settings, None, mlp, parameters, dataset.image_shape, 0)
+    found = replica.build(settings, None, mlp, parameters, dataset.image_shape, 0, "this run")
     assert settings.train_dir
     directory = TrainingDirectory(settings.train_dir)
     directory.create()
@@ -92,7 +93,7 @@ def test_a_checkpoint_examined_again_after_a_crash_is_noted_for_good(settings: S
 
 def test_a_run_that_never_saves_is_given_up(settings: Settings) -> None:
     with pytest.raises(LostPeersError, match=f"no new checkpoint appeared in {settings.train_dir}"):
-        evaluate(settings, guard(), lambda _: None)
+        evaluate(dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), guard(), lambda _: None)
 
 
 def test_another_models_run_is_refused(settings: Settings) -> None:

@@ -66,7 +66,7 @@ def plan(**changes: object) -> Plan:
 
 
 def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: TrainingDirectory) -> None:
-    processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory)
+    processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory, [])
     clusters = []
     for each in processes:
         found, _ = resolve(each._environment["TF_CONFIG"], ClassicFlags())
@@ -85,14 +85,11 @@ def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(
     directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINER_TRAIN_STEPS", "5")  # it is in the settings by now, where the command line may win
-    assert not any("TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory))
+    assert not any("TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory, []))
 
 
-def test_gpus_are_dealt_out_to_replicas_and_never_to_parameter_servers(
-    directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    processes = launch._plan_processes(plan(workers=3, evaluator=True), directory)
+def test_gpus_are_dealt_out_to_replicas_and_never_to_parameter_servers(directory: TrainingDirectory) -> None:
+    processes = launch._plan_processes(plan(workers=3, evaluator=True), directory, ["4", "7"])
     shown = {str(each.task): each._environment["CUDA_VISIBLE_DEVICES"] for each in processes}
     assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
 

@@ -26,7 +26,7 @@ both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous",
 
 
 def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings: Any) -> Replica:
-    return replica.build(Settings(sync_replicas=sync, **settings), cluster, mlp, PARAMETERS, SHAPE, gpus)
+    return replica.build(Settings(sync_replicas=sync, **settings), cluster, mlp, PARAMETERS, SHAPE, gpus, "this run")
 
 
 def operations(found: Replica, *kinds: str) -> list[Any]:

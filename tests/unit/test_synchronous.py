@@ -93,7 +93,7 @@ def member(servers: Servers) -> Iterator[Callable[..., Member]]:
 
         def make(index: int, aggregate: int | None = None, model: Model = mlp) -> Member:
             settings = Settings(sync_replicas=True, replicas_to_aggregate=aggregate)
-            found = replica.build(settings, servers.member(index), model, PARAMETERS, (784,), 0)
+            found = replica.build(settings, servers.member(index), model, PARAMETERS, (784,), 0, "this run")
             return Member(found, stack.enter_context(servers.session(found.graph, index)))
 
         yield make
@@ -119,7 +119,7 @@ def alone(values: Values) -> Callable[[Mapping[str, Any], list[Batch]], dict[str
     """Gives the values that a single process reaches from values of a cluster, stepping through these batches."""
 
     def train(start: Mapping[str, Any], batches: list[Batch]) -> dict[str, npt.NDArray[Any]]:
-        found = replica.build(Settings(), None, mlp, PARAMETERS, (784,), 0)
+        found = replica.build(Settings(), None, mlp, PARAMETERS, (784,), 0, "this run")
         with tf1.Session(graph=found.graph) as session:
             for variable in found.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
                 if variable.op.name in start:
@@ -236,7 +236,7 @@ def test_a_replica_that_was_away_takes_part_in_the_step_that_is_on_now(
 
 def take_from(session_of: Servers, name: str) -> None:
     """Take the gradients of one variable alone, as a chief does that dies in the midst of an update."""
-    found = replica.build(Settings(sync_replicas=True), session_of.member(0), mlp, PARAMETERS, (784,), 0)
+    found = replica.build(Settings(sync_replicas=True), session_of.member(0), mlp, PARAMETERS, (784,), 0, "this run")
     variable = next(each for each in found.graph.get_collection("trainable_variables") if each.op.name == name)
     graph = tf.Graph()
     with graph.as_default(), tf1.device(variable.device):
