@@ -189,8 +189,9 @@ class Box:
                 env=environment(),
                 check=True,
             )
-        # setsid leaves before its child has become the program, and who looked for it now would find it missing
-        until(lambda: "setsid" not in self.programs(), 5)
+        # setsid leaves before its child has become the program (a process in the midst of that has no name at all), and
+        # who looked for it now would find it missing; one that is not there by then has ended
+        until(lambda: name in self.programs(), 2)
 
     def log(self, name: str) -> Path:
         """The log of a program that `spawn` started."""

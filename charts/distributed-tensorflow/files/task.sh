@@ -1,0 +1,40 @@
+# Runs one task: sh task.sh COMMAND [ARGUMENT]...   (ConfigMap of the chart; the command of every task's container)
+#
+# A StatefulSet restarts its containers for ever. This lets a task end: when the command has ended for good, a marker is
+# left in $TASK_DIR, an emptyDir that lives as long as the pod, and a container started after that only rests. The
+# command's own exit code is this one's, so it is seen in the pod's status. Needs nothing of the image but `sh`.
+#
+# TASK_RESTART_POLICY: OnFailure (again unless 0), ExitCode (again from 128 on), Never, or Always.
+marker=$TASK_DIR/done
+if [ -e "$marker" ]; then
+  read -r code < "$marker"
+  echo "task: ended with code $code and rests; what it said: kubectl logs --previous $HOSTNAME"
+  trap 'exit 0' TERM INT
+  while :; do sleep 3600 & wait $!; done
+fi
+
+starts=0
+if [ -e "$TASK_DIR/starts" ]; then read -r starts < "$TASK_DIR/starts"; fi
+echo $((starts + 1)) > "$TASK_DIR/starts"
+export TASK_RESTARTS="$starts"
+
+# An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both.
+"$@" &
+child=$!
+trap 'kill -TERM $child 2>/dev/null' TERM INT
+wait $child
+code=$?
+# A signal that was trapped ends `wait` before the child has ended.
+while kill -0 $child 2>/dev/null; do
+  wait $child
+  code=$?
+done
+
+over=
+case $TASK_RESTART_POLICY in
+  Never) over=yes ;;
+  OnFailure) if [ "$code" -eq 0 ]; then over=yes; fi ;;
+  ExitCode) if [ "$code" -lt 128 ]; then over=yes; fi ;;
+esac
+if [ "$over" ]; then echo "$code" > "$marker"; fi
+exit "$code"

@@ -1,0 +1,14 @@
+{{/* What every task reads from /etc/distributed-tensorflow: the data of one ConfigMap, whose checksum is on the pods. */}}
+
+{{- define "distributed-tensorflow.config" -}}
+cluster.json: {{ include "distributed-tensorflow.cluster" . | quote }}
+trainer.yaml: |
+  {{- $train := deepCopy .Values.train }}
+  {{- $_ := set $train "train_dir" .Values.trainingDirectory.path }}
+  {{- if .Values.data.enabled }}{{ $_ := set $train "data_dir" .Values.data.path }}{{ end }}
+  {{- toYaml $train | nindent 2 }}
+task.sh: |
+  {{- .Files.Get "files/task.sh" | nindent 2 }}
+ready.sh: |
+  {{- .Files.Get "files/ready.sh" | nindent 2 }}
+{{- end }}

@@ -1,0 +1,233 @@
+{{/* What all pods of a run share, and the pod of a task. */}}
+
+{{/* Labels and annotations of a pod. (list $ component spec), then annotations of the chart's own as YAML */}}
+{{- define "distributed-tensorflow.podMetadata" -}}
+{{- $spec := index . 2 -}}
+{{- $labels := dict "app.kubernetes.io/part-of" "distributed-tensorflow" "sidecar.istio.io/inject" "false" -}}
+{{- include "distributed-tensorflow.overlay" (list $labels ($spec.labels | default dict)) -}}
+{{- include "distributed-tensorflow.overlay" (list $labels (include "distributed-tensorflow.selector" . | fromYaml)) -}}
+{{- if $spec.sharesNode }}{{ $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" }}{{ end -}}
+{{- $annotations := dict "sidecar.istio.io/inject" "false" "linkerd.io/inject" "disabled" -}}
+{{- include "distributed-tensorflow.overlay" (list $annotations ($spec.annotations | default dict)) -}}
+{{- include "distributed-tensorflow.overlay" (list $annotations (index . 3 | fromYaml)) -}}
+labels:
+  {{- toYaml $labels | nindent 2 }}
+annotations:
+  {{- toYaml $annotations | nindent 2 }}
+{{- end }}
+
+{{/* Where and as whom a pod runs. (list $ component spec near): `near` is the component whose node it must share, where
+     the training directory can be on one node only; empty for a task of any component */}}
+{{- define "distributed-tensorflow.podSettings" -}}
+{{- $root := index . 0 -}}
+{{- $spec := index . 2 -}}
+{{- $leader := include "distributed-tensorflow.role" (list $root (include "distributed-tensorflow.leader" $root)) | fromYaml -}}
+{{- $tolerations := $spec.tolerations | default list -}}
+{{- if or $spec.gpus (and $spec.sharesNode $leader.gpus) -}}
+{{- $tolerations = append $tolerations (dict "key" $root.Values.gpu.resourceName "operator" "Exists") -}}
+{{- end -}}
+{{- $affinity := $spec.affinity -}}
+{{- if $spec.sharesNode -}}
+{{- $affinity = include "distributed-tensorflow.affinityToTraining" (list $root $affinity (index . 3)) | fromYaml -}}
+{{- end -}}
+serviceAccountName: {{ include "distributed-tensorflow.serviceAccountName" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with $spec.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key := list "imagePullSecrets" "nodeSelector" "topologySpreadConstraints" "priorityClassName" "schedulerName" "runtimeClassName" "dnsConfig" "hostAliases" "terminationGracePeriodSeconds" }}
+{{- with get $spec $key }}
+{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else if or (kindIs "map" .) (kindIs "slice" .) }}{{ toYaml . | nindent 2 }}{{ else }}{{ int . }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* With a read-only root, /tmp and HOME are writable all the same. (spec) */}}
+{{- define "distributed-tensorflow.scratchMounts" -}}
+{{- if (.securityContext | default dict).readOnlyRootFilesystem -}}
+- name: scratch
+  mountPath: /tmp
+  subPath: tmp
+- name: scratch
+  mountPath: /home/trainer
+  subPath: home
+{{- end }}
+{{- end }}
+
+{{- define "distributed-tensorflow.scratchVolume" -}}
+{{- if (.securityContext | default dict).readOnlyRootFilesystem -}}
+- name: scratch
+  emptyDir: {}
+{{- end }}
+{{- end }}
+
+{{/* The environment by which a task knows its cluster. (list $ spec) */}}
+{{- define "distributed-tensorflow.clusterEnvironment" -}}
+{{- $root := index . 0 -}}
+{{- $spec := index . 1 -}}
+- name: POD_INDEX
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+{{- if not (include "distributed-tensorflow.clusterIsTooLong" $root) }}
+- name: TF_CLUSTER
+  valueFrom:
+    configMapKeyRef:
+      name: {{ include "distributed-tensorflow.stem" $root }}-config
+      key: cluster.json
+- name: TF_CONFIG
+  value: '{"cluster":$(TF_CLUSTER),"task":{"type":"{{ $spec.role }}","index":$(POD_INDEX)},"environment":"cloud"}'
+{{- else }}
+- name: TRAINER_CLUSTER_FILE
+  value: /etc/distributed-tensorflow/cluster.json
+- name: TRAINER_JOB_NAME
+  value: {{ $spec.role }}
+- name: TRAINER_TASK_INDEX
+  value: $(POD_INDEX)
+{{- end }}
+{{- end }}
+
+{{/* The pod of a task. (list $ spec) */}}
+{{- define "distributed-tensorflow.taskPod" -}}
+{{- $root := index . 0 -}}
+{{- $values := $root.Values -}}
+{{- $spec := index . 1 -}}
+{{- $metrics := and $spec.packaged $values.metrics.enabled -}}
+metadata:
+  {{- $annotations := dict "checksum/config" (include "distributed-tensorflow.config" $root | sha256sum) "kubectl.kubernetes.io/default-container" $spec.role }}
+  {{- include "distributed-tensorflow.podMetadata" (list $root $spec.role $spec (toYaml $annotations)) | nindent 2 }}
+spec:
+  {{- include "distributed-tensorflow.podSettings" (list $root $spec.role $spec (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}
+  {{- if $spec.hostNetwork }}
+  hostNetwork: true
+  {{- end }}
+  {{- with $spec.dnsPolicy | default (ternary "ClusterFirstWithHostNet" "" (eq $spec.hostNetwork true)) }}
+  dnsPolicy: {{ . }}
+  {{- end }}
+  {{- with $spec.initContainers }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: {{ $spec.role }}
+      image: {{ include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus) | quote }}
+      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list $root $spec.image) }}
+      command: [sh, /etc/distributed-tensorflow/task.sh]
+      args:
+        {{- if $spec.command }}
+        {{- toYaml (concat $spec.command ($spec.args | default list)) | nindent 8 }}
+        {{- else }}
+        {{- toYaml (concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $values.extraArgs) | nindent 8 }}
+        {{- end }}
+      env:
+        {{- include "distributed-tensorflow.clusterEnvironment" (list $root $spec) | nindent 8 }}
+        - name: TASK_DIR
+          value: /run/task
+        - name: TASK_RESTART_POLICY
+          value: {{ $spec.restartPolicy }}
+        {{- if $metrics }}
+        - name: TRAINER_METRICS_PORT
+          value: {{ $values.metrics.port | quote }}
+        {{- end }}
+        {{- if ($spec.securityContext | default dict).readOnlyRootFilesystem }}
+        - name: HOME
+          value: /home/trainer
+        {{- end }}
+        {{- with $spec.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- with $spec.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      ports:
+        - name: grpc
+          containerPort: {{ $values.port }}
+        {{- if $metrics }}
+        - name: metrics
+          containerPort: {{ $values.metrics.port }}
+        {{- end }}
+      {{- $resources := deepCopy ($spec.resources | default dict) }}
+      {{- if $spec.gpus }}
+      {{- $_ := set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus) }}
+      {{- end }}
+      {{- with $resources }}
+      resources:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $spec.securityContext }}
+      securityContext:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- if $spec.readinessProbe }}
+      readinessProbe:
+        {{- toYaml $spec.readinessProbe | nindent 8 }}
+      {{- else if ne $spec.role "evaluator" }}
+      readinessProbe:
+        exec:
+          command: [sh, /etc/distributed-tensorflow/ready.sh, {{ $values.port | quote }}]
+        periodSeconds: 3
+        timeoutSeconds: 5
+      {{- end }}
+      {{- range $key := list "livenessProbe" "startupProbe" "lifecycle" }}
+      {{- with get $spec $key }}
+      {{ $key }}:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- end }}
+      volumeMounts:
+        - name: config
+          mountPath: /etc/distributed-tensorflow
+          readOnly: true
+        - name: task
+          mountPath: /run/task
+        {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
+        {{- if $spec.mountsTraining }}
+        {{- include "distributed-tensorflow.volumeMount" (list "training" $values.trainingDirectory false) | nindent 8 }}
+        {{- end }}
+        {{- if $spec.mountsData }}
+        {{- include "distributed-tensorflow.volumeMount" (list "data" $values.data $values.data.readOnly) | nindent 8 }}
+        {{- end }}
+        {{- if $spec.sharedMemorySize }}
+        - name: shared-memory
+          mountPath: /dev/shm
+        {{- end }}
+        {{- with $spec.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    {{- with $spec.sidecars }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  volumes:
+    - name: config
+      configMap:
+        name: {{ include "distributed-tensorflow.stem" $root }}-config
+    - name: task
+      emptyDir: {}
+    {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
+    {{- if $spec.mountsTraining }}
+    {{- include "distributed-tensorflow.volume" (list $root "training" $values.trainingDirectory) | nindent 4 }}
+    {{- end }}
+    {{- if $spec.mountsData }}
+    {{- include "distributed-tensorflow.volume" (list $root "data" $values.data) | nindent 4 }}
+    {{- end }}
+    {{- with $spec.sharedMemorySize }}
+    - name: shared-memory
+      emptyDir:
+        medium: Memory
+        sizeLimit: {{ . }}
+    {{- end }}
+    {{- with $spec.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end }}

@@ -1,0 +1,70 @@
+{{/* The four roles differ by data: values of `common`, overlaid with the role's own. */}}
+
+{{/* Overlays a map with another in place: maps key by key, all else as a whole; null and an empty map take away what is
+     there. Unlike mergeOverwrite, false, 0 and [] win too. (list map other) */}}
+{{- define "distributed-tensorflow.overlay" -}}
+{{- $map := index . 0 -}}
+{{- range $key, $value := index . 1 }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $map $key }}
+{{- else if and $value (kindIs "map" $value) }}
+{{- if not (kindIs "map" (get $map $key)) }}{{ $_ := set $map $key dict }}{{ end }}
+{{- include "distributed-tensorflow.overlay" (list (get $map $key) $value) }}
+{{- else }}
+{{- $_ := set $map $key $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The values of a role as YAML, with what is derived: `addresses` (how many the cluster lists), `packaged` (it runs the
+     packaged trainer), what it mounts, and `sharesNode` (its pods must be where the training directory is). (list $ role) */}}
+{{- define "distributed-tensorflow.role" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+{{- $values := $root.Values -}}
+{{- $spec := deepCopy $values.common -}}
+{{- include "distributed-tensorflow.overlay" (list $spec (deepCopy (get $values $role))) -}}
+{{- $_ := set $spec "role" $role -}}
+{{- $_ := set $spec "gpus" (int ($spec.gpus | default 0)) -}}
+{{- $_ := set $spec "replicas" (int $spec.replicas) -}}
+{{- $_ := set $spec "addresses" $spec.replicas -}}
+{{- if and (eq $role "worker") (not (kindIs "invalid" $spec.maxReplicas)) -}}
+{{- $_ := set $spec "addresses" (int $spec.maxReplicas) -}}
+{{- end -}}
+{{- $foreign := (($spec.image | default dict).repository) -}}
+{{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
+{{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
+{{- $leads := or (eq $role "chief") (and (eq $role "worker") (not (int $values.chief.replicas))) -}}
+{{- $_ := set $spec "mountsTraining" (or (not (empty $shared)) $leads (eq $role "evaluator")) -}}
+{{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty $shared)) -}}
+{{- $_ := set $spec "mountsData" (and $values.data.enabled (ne $role "ps")) -}}
+{{- toYaml $spec -}}
+{{- end }}
+
+{{/* The image of a pod. (list $ image gpus): the packaged one, unless `image` names a repository of its own */}}
+{{- define "distributed-tensorflow.image" -}}
+{{- $root := index . 0 -}}
+{{- $own := index . 1 | default dict -}}
+{{- $packaged := $root.Values.image -}}
+{{- $name := $own -}}
+{{- $tag := $own.tag | default "latest" -}}
+{{- $digest := $own.digest -}}
+{{- if not $own.repository -}}
+{{- $name = $packaged -}}
+{{- $tag = $packaged.tag | default $root.Chart.AppVersion -}}
+{{- if index . 2 }}{{ $tag = printf "%s%s" $tag $root.Values.gpu.imageTagSuffix }}{{ end -}}
+{{- $tag = $own.tag | default $tag -}}
+{{- $digest = $own.digest | default $packaged.digest -}}
+{{- end -}}
+{{- with $name.registry }}{{ . }}/{{ end }}{{ $name.repository }}
+{{- if $digest }}@{{ $digest }}{{ else }}:{{ $tag }}{{ end -}}
+{{- end }}
+
+{{- define "distributed-tensorflow.pullPolicy" -}}
+{{- (index . 1 | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy -}}
+{{- end }}
+
+{{/* The service account of a pod. (list $ component spec) */}}
+{{- define "distributed-tensorflow.serviceAccountName" -}}
+{{- (index . 2).serviceAccount.name | default (printf "%s-%s" (include "distributed-tensorflow.stem" (index . 0)) (index . 1)) -}}
+{{- end }}

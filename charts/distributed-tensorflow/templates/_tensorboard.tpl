@@ -1,0 +1,11 @@
+{{/* TensorBoard's values as a pod's spec: it mounts the training directory like the chief, from the CPU image. */}}
+{{- define "distributed-tensorflow.tensorboardSpec" -}}
+{{- $spec := deepCopy .Values.tensorboard -}}
+{{- $_ := set $spec "sharesNode" (empty (include "distributed-tensorflow.trainingIsShared" .)) -}}
+{{- toYaml $spec -}}
+{{- end }}
+
+{{/* The address of TensorBoard's front page within the cluster. */}}
+{{- define "distributed-tensorflow.tensorboardUrl" -}}
+http://{{ include "distributed-tensorflow.stem" . }}-tensorboard:{{ .Values.tensorboard.service.port }}{{ trimSuffix "/" .Values.tensorboard.pathPrefix }}
+{{- end }}
