@@ -84,7 +84,7 @@ def _build() -> int:
 
 def _engine() -> int:
     _need_root()
-    packages.ensure()
+    packages.ensure(packages.CLUSTER)
     engine.start()
     engine.ensure_base_image()
     return 0

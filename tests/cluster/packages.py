@@ -1,11 +1,13 @@
-"""The Debian packages that the cluster needs: installs those that are missing, and says which.
+"""The Debian packages that the cluster and the tests of pages need: installs those that are missing, and says which.
 
-Called first by `up`. They stay installed after `down`, as a person's own `apt-get install` would.
+Called first by `up`, and by the tests that open a browser. They stay installed after `down`, as a person's own
+`apt-get install` would.
 """
 
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 
 from tests.cluster.errors import ClusterError, UsageError
 from tests.cluster.places import SYSTEM_PATH
@@ -13,7 +15,7 @@ from tests.cluster.progress import step
 
 # Judged by the command and not by the package, because a machine may have the same thing from elsewhere (docker-ce
 # brings dockerd and a containerd of its own), which Debian's package would push out.
-PACKAGE_OF = {
+CLUSTER = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "conntrack": "conntrack",
     "containerd": "containerd",
@@ -25,16 +27,20 @@ PACKAGE_OF = {
     "runc": "runc",
     "slirp4netns": "slirp4netns",
 }
+"""What the cluster needs: packages by a command or file of theirs."""
+
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
+"""What a test of a page needs."""
 
 
-def ensure() -> None:
+def ensure(wanted: Mapping[str, str]) -> None:
     """Install what is missing.
 
     Raises:
         UsageError: this is no Debian, so the packages have to come by other means.
         ClusterError: apt-get failed.
     """
-    missing = [package for command, package in PACKAGE_OF.items() if not shutil.which(command, path=SYSTEM_PATH)]
+    missing = [package for command, package in wanted.items() if not shutil.which(command, path=SYSTEM_PATH)]
     if not missing:
         return
     if not shutil.which("apt-get"):

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import trainer
 from tests.cluster import build
 from tests.cluster.places import KUBECONFIG
+from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]
 
@@ -46,6 +48,14 @@ def kubeconfig() -> Iterator[Path]:
         assert said.returncode == 0, said.stdout + said.stderr
 
 
+@pytest.fixture(scope="session")
+def trainer_image(kubeconfig: Path) -> None:
+    """The packaged image on the cluster's node. Another cluster than the throw-away one must have it already."""
+    if kubeconfig == KUBECONFIG:
+        said = cluster_tool("load", f"distributed-tensorflow/trainer:{trainer.__version__}")
+        assert said.returncode == 0, f"{said.stderr}`make build-images` makes it."
+
+
 @pytest.fixture
 def namespace(kubeconfig: Path) -> Iterator[str]:
     """A new namespace, removed after the test."""
@@ -66,3 +76,11 @@ def kubectl(namespace: str) -> Kubectl:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def release(namespace: str, trainer_image: None, tmp_path: Path) -> Release:
+    """A release `mnist`, not installed yet, in a namespace of its own that enforces Pod Security "restricted"."""
+    label = ["kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"]
+    subprocess.run(label, check=True, capture_output=True)
+    return Release("mnist", namespace, tmp_path)

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 90
@@ -16,6 +17,7 @@ PATIENCE = 90
 
 
 def main() -> None:
+    """Ask TensorBoard, then the tasks."""
     tensorboard = os.environ["TENSORBOARD_URL"]
     packaged = os.environ["PACKAGED"] == "true"
     if tensorboard:
@@ -23,7 +25,8 @@ def main() -> None:
     insist(lambda: run_complaint(packaged))
 
 
-def insist(complaint) -> None:
+def insist(complaint: Callable[[], str]) -> None:
+    """Ask again until there is no complaint, or patience is at an end."""
     deadline = time.monotonic() + PATIENCE
     while problem := complaint():
         if time.monotonic() > deadline:
@@ -34,7 +37,7 @@ def insist(complaint) -> None:
 def tensorboard_complaint(url: str, packaged: bool) -> str:
     """Empty where TensorBoard knows the run's curves (of a program of one's own: where it answers)."""
     try:
-        with urllib.request.urlopen(url + "/data/runs", timeout=10) as answer:
+        with urllib.request.urlopen(url + "/data/runs", timeout=10) as answer:  # noqa: S310 - it is this release's
             runs = json.load(answer)
     except (OSError, ValueError) as error:
         return f"TensorBoard does not answer at {url}: {error}"
@@ -45,7 +48,10 @@ def tensorboard_complaint(url: str, packaged: bool) -> str:
 
 
 def run_complaint(packaged: bool) -> str:
-    """Empty where the run has succeeded, or every task answers. Programs of one's own may have ended: they must resolve."""
+    """Empty where the run has succeeded, or every task answers.
+
+    A program of one's own may have ended without our knowing: its tasks must have their names.
+    """
     result = Path(os.environ["TRAINING_DIRECTORY"]) / "result.json"
     if packaged and result.exists():
         score = json.loads(result.read_text())

@@ -1,0 +1,21 @@
+"""`ct install`: every file of the chart's `ci/` that says nothing else can be installed, and passes `helm test`."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.e2e.releases import CHART, Release
+
+NOT_INSTALLABLE = "# not installable:"
+
+
+def test_ct_installs_the_chart_with_each_of_its_ci_values(release: Release, tmp_path: Path) -> None:
+    copy = tmp_path / "charts" / CHART.name
+    shutil.copytree(CHART, copy)
+    for values in (copy / "ci").glob("*-values.yaml"):
+        if NOT_INSTALLABLE in values.read_text():
+            values.unlink()
+    assert list((copy / "ci").iterdir()), "nothing would be installed but the default values"
+    command = ["ct", "install", "--charts", str(copy), "--namespace", release.namespace]
+    done = subprocess.run([*command, "--helm-extra-args=--timeout=3m"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

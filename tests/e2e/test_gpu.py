@@ -1,0 +1,98 @@
+"""GPU tasks are scheduled where `nvidia.com/gpu` is advertised, and nothing else of the run is.
+
+No GPU is needed: a node that advertises two is added to the cluster, tainted as GPU nodes are. It has no kubelet, so what
+is shown is the decision of the scheduler; that such pods run is shown on a real node, with GPUs advertised on it.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.e2e.releases import Release, wait
+
+GPU_NODE = "distributed-tensorflow-gpu"
+SHARED = {"accessModes": ["ReadWriteMany"], "existingClaim": "shared"}
+
+
+def kubectl(*words: str, text: str | None = None) -> str:
+    return subprocess.run(["kubectl", *words], input=text, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def gpu_node(kubeconfig: object) -> Iterator[str]:
+    """A node that advertises two GPUs."""
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": GPU_NODE}, "spec": {"taints": [taint]}}
+    kubectl("apply", "-f-", text=yaml.safe_dump(node))
+    there = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "2"}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": "advertised by a test"}
+    status = {"status": {"capacity": there, "allocatable": there, "conditions": [ready]}}
+    kubectl("patch", "node", GPU_NODE, "--subresource=status", "--patch", json.dumps(status))
+    yield GPU_NODE
+    kubectl("delete", "node", GPU_NODE)
+
+
+@pytest.fixture
+def shared_claim(release: Release) -> Iterator[None]:
+    """A claim that every node can mount: bound at once, so that no provisioner takes part in the scheduling."""
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": release.namespace},
+        "spec": {**spec, "capacity": {"storage": "1Gi"}, "hostPath": {"path": f"/tmp/{release.namespace}"}},  # noqa: S108
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "shared"},
+        "spec": {**spec, "volumeName": release.namespace, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    release.kubectl("apply", "-f-", text=yaml.safe_dump_all([volume, claim]))
+    yield
+    kubectl("delete", "persistentvolume", release.namespace, "--wait=false")
+
+
+def node_of(release: Release, pod: str) -> str | None:
+    name = release.tasks()[pod]["spec"].get("nodeName")
+    return None if name is None else str(name)
+
+
+@pytest.mark.usefixtures("shared_claim")
+def test_gpu_workers_go_to_the_gpu_node_and_too_many_stay_pending(release: Release, gpu_node: str) -> None:
+    release.install({"worker": {"replicas": 3, "gpus": 1}, "trainingDirectory": SHARED})
+    workers = [f"mnist-worker-{index}" for index in range(3)]
+
+    def placed() -> list[str]:
+        return [worker for worker in workers if node_of(release, worker) == gpu_node]
+
+    wait(lambda: len(placed()) == 2 and node_of(release, "mnist-ps-0"), 60, release.describe)
+    assert node_of(release, "mnist-ps-0") != gpu_node
+    board = release.get("pods", "--selector=app.kubernetes.io/component=tensorboard")["items"][0]
+    wait(lambda: release.get("pod", board["metadata"]["name"])["spec"].get("nodeName"), 60, release.describe)
+    assert release.get("pod", board["metadata"]["name"])["spec"]["nodeName"] != gpu_node
+
+    (container,) = release.tasks()["mnist-worker-0"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["image"].endswith("-gpu")
+    (left_over,) = set(workers) - set(placed())
+    assert release.tasks()[left_over]["status"]["phase"] == "Pending"
+    events = f"--field-selector=involvedObject.name={left_over},reason=FailedScheduling"
+    wait(lambda: "Insufficient nvidia.com/gpu" in release.kubectl("get", "events", events), 30, release.describe)
+
+
+def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:
+    """With the CPU image under the GPU image's name: nothing here has a GPU, the resource alone is real."""
+    nodes = json.loads(kubectl("get", "nodes", "--output=json"))["items"]
+    node = nodes[0]["metadata"]["name"]
+    path = "/status/capacity/nvidia.com~1gpu"
+    patch = ["patch", "node", node, "--subresource=status", "--type=json", "--patch"]
+    kubectl(*patch, json.dumps([{"op": "add", "path": path, "value": "2"}]))
+    try:
+        release.install({"worker": {"gpus": 1}, "gpu": {"imageTagSuffix": ""}, "train": {"train_steps": 300}})
+        assert release.wait_for_result(300)["workers"] == 2
+    finally:
+        kubectl(*patch, json.dumps([{"op": "remove", "path": path}]))

@@ -1,0 +1,158 @@
+"""A run from `helm install` to `helm uninstall`, on digits, with the packaged image."""
+
+import json
+import re
+import time
+
+import pytest
+
+from tests.e2e.releases import Release, exit_code, is_ready, wait
+
+DONE = re.compile(r"done: (\d+) steps in .* test accuracy (0\.\d+)")
+
+
+def test_an_asynchronous_run_trains_ends_and_rests(release: Release) -> None:
+    """1 ps and 2 workers, as installed without any values; then upgrades, and nothing is left of it."""
+    began = time.time()
+    release.install(None, "--wait", "--timeout=3m")
+    print(f"install to all ready: {time.time() - began:.1f} s")
+
+    result = release.wait_for_result(2000)
+    release.wait_until_all_rest()
+    assert result["test_accuracy"] > 0.95
+    assert (result["mode"], result["workers"], result["ps"]) == ("asynchronous", 2, 1)
+    said = DONE.search(release.log("mnist-worker-0"))
+    assert said, release.log("mnist-worker-0")
+    assert int(said[1]) == result["global_step"]
+    assert float(said[2]) == result["test_accuracy"]
+
+    first_step = re.search(r"^(\d\d):(\d\d):(\d\d) worker 0: at step 0 ", release.log("mnist-worker-0"), re.MULTILINE)
+    assert first_step, "worker 0 began at another step than 0"
+    at = time.gmtime(began)
+    seconds = [int(part) for part in first_step.groups()]
+    passed = (seconds[0] - at.tm_hour) * 3600 + (seconds[1] - at.tm_min) * 60 + seconds[2] - at.tm_sec
+    print(f"install to the first training step: {passed % 86400} s")
+
+    restarts = {name: pod["status"]["containerStatuses"][0]["restartCount"] for name, pod in release.tasks().items()}
+    assert restarts == {"mnist-ps-0": 1, "mnist-worker-0": 1, "mnist-worker-1": 1}, "each rests after its one end"
+    assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper()
+
+    # More steps and another worker, together: all go on from the checkpoint.
+    values = {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
+    release.upgrade(values, "--wait", "--timeout=3m")
+    result = release.wait_for_result(2500)
+    release.wait_until_all_rest()
+    assert result["workers"] == 3
+    assert "restored /training/model.ckpt-" in release.log("mnist-worker-0")
+    assert set(release.tasks()) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1", "mnist-worker-2"}
+
+    # Other resources alone replace the pods, and a run that is done stays done.
+    limits = {"common": {"resources": {"limits": {"memory": "2Gi"}}}}
+    release.upgrade(values | limits, "--wait", "--timeout=3m")
+    wait(lambda: all(memory_limits(release)), 60, release.describe)
+    release.wait_until_all_rest()
+    assert release.result() == result
+
+    release.helm("uninstall", "mnist", "--wait")
+    kinds = "all,configmaps,persistentvolumeclaims,serviceaccounts,networkpolicies,poddisruptionbudgets,secrets"
+    owned = ["get", kinds, "--selector=app.kubernetes.io/instance=mnist", "--output=name"]
+    wait(lambda: not release.kubectl(*owned), 60, lambda: release.kubectl(*owned))
+
+
+def memory_limits(release: Release) -> list[bool]:
+    """For each task's pod, whether it has the limit that the upgrade gave it."""
+    containers = [pod["spec"]["containers"][0] for pod in release.tasks().values()]
+    return [container["resources"].get("limits", {}).get("memory") == "2Gi" for container in containers]
+
+
+def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> None:
+    """Its DNS names are as promised, its metrics are served, and its kept claim outlives it."""
+    train = {"train_steps": 1500, "sync_replicas": True, "batch_size": 50}
+    values = {
+        "ps": {"replicas": 2},
+        "worker": {"replicas": 3},
+        "train": train,
+        "trainingDirectory": {"keep": True, "size": "1Gi"},
+    }
+    release.install(values)
+    metrics = f"/api/v1/namespaces/{release.namespace}/pods/mnist-worker-0:9100/proxy/metrics"
+    step = re.compile(r"^trainer_global_step (\d\.?\d*e?\+?\d*)$", re.MULTILINE)
+
+    def scraped_step() -> float:
+        found = step.search(release.try_kubectl("get", "--raw", metrics).stdout)
+        return float(found[1]) if found else 0.0
+
+    wait(lambda: scraped_step() > 0, 120, release.describe)
+
+    look_up = "import socket, sys; print(*sorted({a[4][0] for a in socket.getaddrinfo(sys.argv[1], 2222)}))"
+    for name, pod in release.tasks().items():
+        host = f"{name}.{name.rpartition('-')[0]}"
+        for asked in (host, f"{host}.{release.namespace}.svc.cluster.local"):
+            found = release.kubectl("exec", "mnist-worker-1", "--", "python", "-c", look_up, asked).split()
+            assert found == [pod["status"]["podIP"]], asked
+
+    result = release.wait_for_result(1500)
+    release.wait_until_all_rest()
+    assert result["global_step"] == 1500
+    assert result["test_accuracy"] > 0.95
+    assert (result["mode"], result["workers"], result["ps"]) == ("synchronous", 3, 2)
+    assert DONE.search(release.log("mnist-worker-0"))
+
+    release.helm("uninstall", "mnist", "--wait")
+    assert [claim["metadata"]["name"] for claim in release.get("pvc")["items"]] == ["mnist-training"]
+    # Installed again under its name, the release takes the claim back, and the run is found to be done.
+    release.install(values)
+    release.wait_until_all_rest()
+    assert release.result() == result
+    assert "restored /training/model.ckpt-1500" in release.log("mnist-worker-0")
+
+
+def test_a_chief_and_an_evaluator_and_more_steps_in_mid_run(release: Release) -> None:
+    values = {"chief": {"replicas": 1}, "worker": {"replicas": 1}, "evaluator": {"replicas": 1}}
+    train = {"train_steps": 100_000, "save_seconds": 3}
+    release.install(values | {"train": train})
+    wait(lambda: "worker 0: at step" in release.log("mnist-worker-0"), 120, release.describe)
+    wait(lambda: curve_names(release) >= {"train"}, 60, release.describe)
+    assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper(), "while it lasts, every task answers"
+
+    release.upgrade(values | {"train": train | {"train_steps": 1000}}, "--wait", "--timeout=3m")
+    result = release.wait_for_result(1000)
+    release.wait_until_all_rest()
+    assert result["workers"] == 2, "the chief trains too"
+    assert curve_names(release) >= {"train", "test"}
+
+
+def curve_names(release: Release) -> set[str]:
+    """The folders of the training directory that TensorBoard shows as runs."""
+    listed = release.try_kubectl("exec", "deployment/mnist-tensorboard", "--", "ls", "/training")
+    return set(listed.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "rests"),
+    [("ExitCode", 3, True), ("ExitCode", 137, False), ("OnFailure", 3, False), ("Never", 137, True)],
+)
+def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
+    release: Release, policy: str, code: int, rests: bool
+) -> None:
+    program = f'echo "TF_CONFIG is $TF_CONFIG"; echo "start $TASK_RESTARTS"; exit {code}'
+    image = {"registry": "docker.io", "repository": "library/debian", "tag": "bookworm-slim"}
+    release.install(
+        {
+            "ps": {"replicas": 0},
+            "worker": {"replicas": 1, "image": image, "command": ["sh", "-c", program], "restartPolicy": policy},
+            "tensorboard": {"enabled": False},
+        }
+    )
+    wait(lambda: exit_code(release.tasks().get("mnist-worker-0", {"status": {}})) is not None, 90, release.describe)
+    expected = "task: ended" if rests else "start 1"
+    wait(lambda: expected in release.log("mnist-worker-0"), 60, release.describe)
+    pod = release.tasks()["mnist-worker-0"]
+    assert exit_code(pod) == code
+    assert not is_ready(pod), "a task that failed is not ready"
+    config = json.loads(release.kubectl("logs", "--previous", "mnist-worker-0").splitlines()[0].partition(" is ")[2])
+    assert config == {
+        "cluster": {"worker": ["mnist-worker-0.mnist-worker:2222"]},
+        "task": {"type": "worker", "index": 0},
+        "environment": "cloud",
+    }

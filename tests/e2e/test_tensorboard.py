@@ -1,0 +1,72 @@
+"""TensorBoard as a person sees it: a real browser opens it, and the run's curve is drawn.
+
+The screenshot stays in `tests/e2e/artefacts/`, outside git.
+"""
+
+import io
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+from tests.cluster import packages
+from tests.e2e.releases import Release, wait
+
+ARTEFACTS = Path(__file__).parent / "artefacts"
+QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    """Headless Chromium, Debian's."""
+    packages.ensure(packages.BROWSER)
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for option in (*QUIET, *OFFLINE, "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'browser'}"):
+        options.add_argument(option)
+    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def address(release: Release) -> Iterator[str]:
+    """TensorBoard of a run that is done, by way of `kubectl port-forward`."""
+    release.install({"train": {"train_steps": 1000, "report_steps": 20}}, "--wait", "--timeout=3m")
+    release.wait_for_result(1000)
+    command = ["kubectl", "--namespace", release.namespace, "port-forward", "service/mnist-tensorboard", ":80"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+        assert forwarding.stdout
+        yield forwarding.stdout.readline().split()[2]  # "Forwarding from 127.0.0.1:PORT -> 6006"
+        forwarding.terminate()
+
+
+def test_a_browser_shows_the_curve_of_the_loss(address: str, browser: Any) -> None:
+    ARTEFACTS.mkdir(exist_ok=True)
+    browser.get(f"http://{address}/?darkMode=false&tagFilter=loss#timeseries")
+    try:
+        wait(lambda: drawn(browser) > 100, 90, lambda: f"see {ARTEFACTS}")
+    finally:
+        browser.save_screenshot(ARTEFACTS / "tensorboard.png")
+    assert "loss" in browser.find_element(By.TAG_NAME, "card-view").text
+
+
+def drawn(browser: Any) -> int:
+    """Pixels of the first card's chart in the colour that the list of runs gives to `train`."""
+    charts = browser.find_elements(By.CSS_SELECTOR, "card-view line-chart")
+    rows = [row for row in browser.find_elements(By.CSS_SELECTOR, "tb-data-table-content-row") if "train" in row.text]
+    if not charts or not rows:
+        return 0
+    colour = browser.execute_script(
+        "return getComputedStyle(arguments[0].querySelector('.run-color-swatch')).backgroundColor", rows[0]
+    )
+    wanted = tuple(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
+    picture = Image.open(io.BytesIO(charts[0].screenshot_as_png)).convert("RGB")
+    return sum(count for count, pixel in picture.getcolors(2**24) or [] if pixel == wanted)
