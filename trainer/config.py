@@ -14,14 +14,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticKnownError
 
 from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"
 
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Seconds = Annotated[float, Field(gt=0)]
+
+def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator:
+    """Refuses what YAML makes of `true` or `yes`, which pydantic would take for the number 1."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticKnownError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+Whole = Annotated[int, _unless_bool("int_type")]
+Real = Annotated[float, _unless_bool("float_type")]
+Count = Annotated[Whole, Field(ge=1, lt=2**31)]
+Seconds = Annotated[Real, Field(gt=0)]
 
 
 def _setting(default: Any, help: str) -> Any:  # noqa: A002 - argparse's word for it
@@ -35,7 +50,7 @@ class ClusterSettings:
     ps_hosts: str | None = _setting(None, "addresses of the parameter servers, HOST:PORT,HOST:PORT,…")
     worker_hosts: str | None = _setting(None, "addresses of the workers, HOST:PORT,HOST:PORT,…")
     job_name: str | None = _setting(None, "role of this task: chief, worker, ps or evaluator")
-    task_index: Annotated[int, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
+    task_index: Annotated[Whole, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +66,8 @@ class RunSettings:
     download: bool = _setting(True, "fetch absent MNIST files into data_dir, once, checked by their checksums")
     train_steps: Count = _setting(200, "global steps to train, all replicas together")
     batch_size: Count = _setting(100, "examples per replica and step")
-    learning_rate: Annotated[float, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
+    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +78,7 @@ class ReplicationSettings:
     replicas_to_aggregate: Count | None = _setting(
         None, "gradients to average per step; fewer than there are replicas makes the rest backups (default: all)"
     )
-    num_gpus: Annotated[int, Field(ge=0)] | None = _setting(
+    num_gpus: Annotated[Whole, Field(ge=0)] | None = _setting(
         None, "GPUs of this machine that replicas share by index; 0 for CPU only (default: those that are visible)"
     )
     intra_op_threads: Count | None = _setting(None, "threads of one op (default: from the CPUs this process may use)")

@@ -206,6 +206,24 @@ def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> 
     assert f"--{name}: '-1' was given" in refusal(read, f"--{name}=-1")
 
 
+@pytest.mark.parametrize("value", ["true", "false", "yes"])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("train_steps", "integer"),
+        ("save_steps", "integer"),
+        ("seed", "integer"),
+        ("task_index", "integer"),
+        ("num_gpus", "integer"),
+        ("learning_rate", "number"),
+        ("wait_seconds", "number"),
+    ],
+)
+def test_a_truth_value_is_no_number(read: Read, name: str, expected: str, value: str) -> None:
+    message = refusal(read, file=f"{name}: {value}")
+    assert message.endswith(f"{name}: {value != 'false'} was given; input should be a valid {expected}.")
+
+
 def test_a_file_that_is_absent_is_named(read: Read) -> None:
     assert "/no/such/file.yaml cannot be read" in refusal(read, "--config=/no/such/file.yaml")
 
