@@ -99,9 +99,22 @@ def serve(cluster: Cluster, threads: Threads, say: Callable[[str], None], stoppi
 
 
 def _wait_until_gone(addresses: list[str], seconds: float, stopping: Callable[[], bool]) -> None:
+    """Wait, for a bounded time, until nobody answers any more at any of these addresses."""
     deadline = time.monotonic() + seconds
-    while not stopping() and time.monotonic() < deadline and not all(peers.complaints(addresses)):
-        time.sleep(0.2)
+    given_up = threading.Event()
+
+    def watch() -> None:
+        there = addresses
+        while there and not given_up.is_set():  # who was gone once is not asked again: it may never have existed
+            there = [address for address, why in zip(there, peers.complaints(there), strict=True) if why is None]
+            given_up.wait(0.2)
+
+    # In a thread, because looking up the names of a large cluster can take a slow name server longer than the bound.
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    while watching.is_alive() and not stopping() and time.monotonic() < deadline:
+        watching.join(0.2)
+    given_up.set()
 
 
 def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str], None]) -> None:
