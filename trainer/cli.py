@@ -5,6 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import trainer
 from trainer import cluster, config
@@ -52,13 +53,14 @@ def _train(words: Sequence[str]) -> int:
     parser = config.Parser(
         prog="trainer train",
         description="Train as one task of a cluster, or in a single process where no cluster is named.\n"
-        "The cluster is in the environment variable TF_CONFIG, or in the classic flags, which win over it.",
+        "The cluster is in the environment variable TF_CONFIG, in a file, or in the classic flags: the latter win.",
     )
     config.add_settings(parser, config.TASK_GROUPS)
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
     flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
-    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags)
+    file = _read(settings.cluster_file) if settings.cluster_file else None
+    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file)
     if arguments.print_config:
         print(config.to_yaml(settings), end="")
         return 0
@@ -78,6 +80,16 @@ def _train(words: Sequence[str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _read(path: Path) -> cluster.ClusterFile:
+    try:
+        return cluster.ClusterFile(str(path), path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is no UTF-8: {error.reason}"
+        raise ConfigurationError(
+            f"--cluster_file: {path} cannot be read ({reason}): name a JSON file in the form of TF_CONFIG's cluster."
+        ) from None
 
 
 def _live(settings: config.Settings, found: cluster.Cluster | None, guard: Guard, say: Callable[[str], None]) -> int:

@@ -51,6 +51,9 @@ class ClusterSettings:
     worker_hosts: str | None = _setting(None, "addresses of the workers, HOST:PORT,HOST:PORT,…")
     job_name: str | None = _setting(None, "role of this task: chief, worker, ps or evaluator")
     task_index: Annotated[Whole, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
+    cluster_file: Path | None = _setting(
+        None, "a JSON file in the form of TF_CONFIG's cluster, for clusters too large for an environment variable"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,8 +122,13 @@ TASK_GROUPS: Mapping[str, type] = {
     **RUN_GROUPS,
     "which task of which cluster this is (without these and TF_CONFIG, one process trains alone)": ClusterSettings,
 }
-"""Those, and the ones that say which task this is."""
+"""Those, and the ones that each task has for itself."""
 _ADAPTER = TypeAdapter(Settings)
+
+
+def names(groups: Mapping[str, type]) -> list[str]:
+    """The names of all settings of these groups."""
+    return [field.name for group in groups.values() for field in dataclasses.fields(group)]
 
 
 def to_yaml(settings: Settings) -> str:
@@ -192,12 +200,12 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     Raises:
         ConfigurationError: one sentence that names the setting, where it was set, its value and what was expected.
     """
-    names = [field.name for field in dataclasses.fields(Settings)]
+    known = names(TASK_GROUPS)
     from_file = _read_yaml(arguments.config) if arguments.config else {}
     from_environment = {
-        name: value for name in names if (value := environment.get(ENVIRONMENT_PREFIX + name.upper(), "")) != ""
+        name: value for name in known if (value := environment.get(ENVIRONMENT_PREFIX + name.upper(), "")) != ""
     }
-    from_command_line = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     try:
         return _ADAPTER.validate_python({**from_file, **from_environment, **from_command_line})
     except ValidationError as error:
@@ -209,7 +217,7 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
         origin = ENVIRONMENT_PREFIX + name.upper()
     else:
         origin = f"{arguments.config}: {name}"
-    if name not in names:
+    if name not in known:
         raise ConfigurationError(f"{' '.join(origin.split())}: there is no such setting.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")

@@ -14,6 +14,7 @@ import pytest
 
 from tests.processes.trainers import Trainer, step_in, wait_until
 from trainer import server
+from trainer.launch import free_ports
 
 Hosts = Callable[[int, int], list[str]]
 
@@ -38,6 +39,24 @@ def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, host
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] > 0.9
+
+
+def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
+    chief, worker, ps = (f"localhost:{port}" for port in free_ports(3))
+    file = trainer.folder / "cluster.json"
+    file.write_text(json.dumps({"chief": [chief], "worker": [worker], "ps": [ps]}))
+    by_flags = ["--cluster_file=cluster.json", "--train_dir=run"]
+    own = {"TRAINER_CLUSTER_FILE": str(file), "TRAINER_JOB_NAME": "worker", "TRAINER_TASK_INDEX": "0"}
+    tasks = [
+        trainer.start("train", *by_flags, "--job_name=ps", "--task_index=0"),
+        trainer.start("train", *by_flags, "--job_name=chief", "--task_index=0"),
+        trainer.start("train", **own),
+    ]
+    for task in tasks:
+        output, _ = task.communicate(timeout=120)
+        assert task.returncode == 0, output
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert (result["workers"], result["ps"]) == (2, 1)
 
 
 def test_workers_that_are_listed_but_do_not_exist_delay_nobody(trainer: Trainer, hosts: Hosts) -> None:

@@ -80,3 +80,18 @@ def test_a_conflict_is_said_and_an_error_found_after_tensorflow_was_imported_is_
     assert done.returncode == 2
     assert done.stdout.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.\n")
     assert done.stderr == "trainer: data_dir: there is no .npz file to train on in absent.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file or directory"), (b"\xff\xfe", "it is no UTF-8"), (b"{", "is not JSON")]
+)
+def test_a_cluster_file_that_cannot_be_read_is_one_line(
+    run_python: Run, tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "cluster.json").write_bytes(content)
+    done = run_python("-m", "trainer", "train", "--job_name=ps", "--task_index=0", TRAINER_CLUSTER_FILE="cluster.json")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainer: --cluster_file: cluster.json ")
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -109,9 +109,9 @@ def test_every_setting_has_a_help_text_and_an_option() -> None:
         assert f"--{field.name} " in usage or f"[{field.name}" in usage, field.name
 
 
-def test_the_launcher_takes_every_setting_but_those_that_say_which_task_this_is() -> None:
-    shared = {field.name for group in config.RUN_GROUPS.values() for field in dataclasses.fields(group)}
-    own = {"ps_hosts", "worker_hosts", "job_name", "task_index"}
+def test_the_launcher_takes_every_setting_but_those_that_each_task_has_for_itself() -> None:
+    shared = set(config.names(config.RUN_GROUPS))
+    own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"}
     assert shared | own == {field.name for field in dataclasses.fields(Settings)}
     assert not shared & own
 
@@ -133,6 +133,7 @@ settings_strategy = st.builds(
     seed=st.integers(0, 2**63 - 1),
     ps_hosts=st.none() | texts,
     task_index=st.none() | st.integers(0),
+    cluster_file=st.none() | paths,
 )
 
 
