@@ -11,6 +11,7 @@ import trainer
 from trainer import cluster, config
 from trainer.errors import EXIT_CONFIGURATION, EXIT_LOST_PEERS, ConfigurationError, LostPeersError
 from trainer.guard import Guard
+from trainer.metrics import Metrics, parse_restarts, serve
 
 USAGE = """usage: trainer COMMAND [OPTION …]
 
@@ -74,7 +75,11 @@ def _train(words: Sequence[str]) -> int:
 
     for conflict in conflicts:
         say(conflict)
-    code = _live(settings, found, guard, say)
+    metrics = Metrics(*((found.task.role, found.task.index) if found else ("single", 0)))
+    if settings.metrics_port is not None:
+        metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
+        serve(metrics, settings.metrics_port)
+    code = _live(settings, found, guard, say, metrics)
     guard.finished()
     # TensorFlow's own clean-up may hang for minutes when other tasks are gone, and there is nothing left to clean.
     sys.stdout.flush()
@@ -92,21 +97,27 @@ def _read(path: Path) -> cluster.ClusterFile:
         ) from None
 
 
-def _live(settings: config.Settings, found: cluster.Cluster | None, guard: Guard, say: Callable[[str], None]) -> int:
+def _live(
+    settings: config.Settings,
+    found: cluster.Cluster | None,
+    guard: Guard,
+    say: Callable[[str], None],
+    metrics: Metrics,
+) -> int:
     """Live the task's life; its exit code."""
     try:
         if found and found.task.role == "ps":
             from trainer import server, threads
 
-            server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping)
+            server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":
             from trainer.evaluator import evaluate
 
-            evaluate(settings, guard, say)
+            evaluate(settings, guard, say, metrics)
         else:
             from trainer.train import train
 
-            if train(settings, found, guard, say):
+            if train(settings, found, guard, say, metrics):
                 return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)

@@ -57,6 +57,15 @@ class ClusterSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """How this one task is watched."""
+
+    metrics_port: Annotated[Whole, Field(ge=1, lt=2**16)] | None = _setting(
+        None, "port on which this task serves metrics to Prometheus (default: none)"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """What to train."""
 
@@ -106,7 +115,7 @@ class LifeSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
+class Settings(WatchSettings, LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
     """All settings of one task."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -121,6 +130,7 @@ RUN_GROUPS: Mapping[str, type] = {
 TASK_GROUPS: Mapping[str, type] = {
     **RUN_GROUPS,
     "which task of which cluster this is (without these and TF_CONFIG, one process trains alone)": ClusterSettings,
+    "how this task is watched": WatchSettings,
 }
 """Those, and the ones that each task has for itself."""
 _ADAPTER = TypeAdapter(Settings)

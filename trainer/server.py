@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer import peers
 from trainer.cluster import Cluster, Task
+from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.threads import Threads
 
@@ -79,18 +80,22 @@ def _session_config(threads: Threads, device_filters: list[str]) -> Any:
     return config
 
 
-def serve(cluster: Cluster, threads: Threads, say: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+def serve(
+    cluster: Cluster, threads: Threads, say: Callable[[str], None], stopping: Callable[[], bool], metrics: Metrics
+) -> None:
     """A parameter server's life: hold variables until the chief says that the run is done and the replicas have left.
 
     Raises:
         ConfigurationError: its port is in use.
     """
     server = start(cluster, threads)
+    metrics.serving = True
     say(f"serving on {cluster.address(cluster.task)}")
     graph, _, is_done = _done_flag(cluster.task)
     with open_session(graph, server, threads) as session:
         while not stopping() and not session.run(is_done):
             time.sleep(POLL_SECONDS)
+    metrics.serving = False
     if stopping():  # so is the whole run, perhaps: then the chief saves what is here
         _wait_until_gone([cluster.address(cluster.chief_task)], LAST_SAVE_SECONDS, lambda: False)
         return

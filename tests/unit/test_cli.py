@@ -1,6 +1,7 @@
 """The `trainer` command as a person types it."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainer
+from trainer.launch import free_ports
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,6 +30,7 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
         (["launch", "--ps", "0"], "--ps: 0"),
         (["launch", "--workers", "many"], "--workers"),
         (["launch", "--task_index", "0"], "--task_index"),
+        (["launch", "--metrics_port", "9100"], "--metrics_port"),
         (["fly"], "'fly'"),
         (["--train_steps", "5"], "'--train_steps'"),
     ],
@@ -94,4 +97,21 @@ def test_a_cluster_file_that_cannot_be_read_is_one_line(
     assert done.returncode == 2
     assert done.stderr.startswith("trainer: --cluster_file: cluster.json ")
     assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_metrics_port_in_use_is_one_line(run_python: Run) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_python("-m", "trainer", "train", TRAINER_METRICS_PORT=str(port))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"trainer: metrics_port: {port} cannot be listened on (Address already in use)")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_malformed_number_of_restarts_is_one_line_where_it_is_shown(run_python: Run) -> None:
+    (port,) = free_ports(1)
+    done = run_python("-m", "trainer", "train", f"--metrics_port={port}", TASK_RESTARTS="many")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainer: TASK_RESTARTS: 'many' was given")
     assert done.stderr.count("\n") == 1

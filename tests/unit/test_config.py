@@ -111,7 +111,7 @@ def test_every_setting_has_a_help_text_and_an_option() -> None:
 
 def test_the_launcher_takes_every_setting_but_those_that_each_task_has_for_itself() -> None:
     shared = set(config.names(config.RUN_GROUPS))
-    own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"}
+    own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "metrics_port"}
     assert shared | own == {field.name for field in dataclasses.fields(Settings)}
     assert not shared & own
 
@@ -134,6 +134,7 @@ settings_strategy = st.builds(
     ps_hosts=st.none() | texts,
     task_index=st.none() | st.integers(0),
     cluster_file=st.none() | paths,
+    metrics_port=st.none() | st.integers(1, 65535),
 )
 
 
@@ -216,6 +217,7 @@ def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> 
         ("seed", "integer"),
         ("task_index", "integer"),
         ("num_gpus", "integer"),
+        ("metrics_port", "integer"),
         ("learning_rate", "number"),
         ("wait_seconds", "number"),
     ],
@@ -223,6 +225,12 @@ def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> 
 def test_a_truth_value_is_no_number(read: Read, name: str, expected: str, value: str) -> None:
     message = refusal(read, file=f"{name}: {value}")
     assert message.endswith(f"{name}: {value != 'false'} was given; input should be a valid {expected}.")
+
+
+@pytest.mark.parametrize("value", ["0", "65536", "http"])
+def test_a_port_is_one_that_can_be_listened_on(read: Read, value: str) -> None:
+    assert read("--metrics-port=9100").metrics_port == 9100
+    assert f"--metrics_port: '{value}' was given" in refusal(read, f"--metrics_port={value}")
 
 
 def test_a_file_that_is_absent_is_named(read: Read) -> None:
