@@ -54,7 +54,8 @@ def _train(words: Sequence[str]) -> int:
     parser = config.Parser(
         prog="trainer train",
         description="Train as one task of a cluster, or in a single process where no cluster is named.\n"
-        "The cluster is in the environment variable TF_CONFIG, in a file, or in the classic flags: the latter win.",
+        "The cluster is in the environment variable TF_CONFIG, in a file that wins over it, or in the classic flags,\n"
+        "which win over both.",
     )
     config.add_settings(parser, config.TASK_GROUPS)
     arguments = parser.read(words)
@@ -75,7 +76,8 @@ def _train(words: Sequence[str]) -> int:
 
     for conflict in conflicts:
         say(conflict)
-    metrics = Metrics(*((found.task.role, found.task.index) if found else ("single", 0)))
+    role, index = (found.task.role, found.task.index) if found else ("single", 0)
+    metrics = Metrics(role, index)
     if settings.metrics_port is not None:
         metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
         serve(metrics, settings.metrics_port)
