@@ -7,6 +7,7 @@ from typing import Any
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.evaluation import UNREADABLE
+from trainer.metrics import Metrics
 from trainer.progress import Progress
 from trainer.replica import Replica
 from trainer.summaries import SummaryWriter
@@ -24,10 +25,11 @@ class Chief:
         replica: Replica,
         session: Any,
         say: Callable[[str], None],
+        metrics: Metrics,
         run: str,
     ) -> None:
         self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
-        self._say, self._run = say, run
+        self._say, self._metrics, self._run = say, metrics, run
         self.checkpoint = ""
         """The checkpoint restored or saved last."""
         self._saved_step = -1
@@ -98,6 +100,7 @@ class Chief:
             self.checkpoint = self._replica.saver.save(
                 self._session, str(self._directory.checkpoint_prefix), global_step=step, write_meta_graph=False
             )
+            self._metrics.checkpoints += 1
         self._saved_step, self._saved_time = step, time.monotonic()
 
     def save_if_due(self, step: int) -> None:

@@ -5,11 +5,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import trainer
 from trainer import cluster, config
 from trainer.errors import EXIT_CONFIGURATION, EXIT_LOST_PEERS, ConfigurationError, LostPeersError
 from trainer.guard import Guard
+from trainer.metrics import Metrics, parse_restarts, serve
 
 USAGE = """usage: trainer COMMAND [OPTION …]
 
@@ -52,13 +54,15 @@ def _train(words: Sequence[str]) -> int:
     parser = config.Parser(
         prog="trainer train",
         description="Train as one task of a cluster, or in a single process where no cluster is named.\n"
-        "The cluster is in the environment variable TF_CONFIG, or in the classic flags, which win over it.",
+        "The cluster is in the environment variable TF_CONFIG, in a file that wins over it, or in the classic flags,\n"
+        "which win over both.",
     )
     config.add_settings(parser, config.TASK_GROUPS)
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
     flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
-    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags)
+    file = _read(settings.cluster_file) if settings.cluster_file else None
+    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file)
     if arguments.print_config:
         print(config.to_yaml(settings), end="")
         return 0
@@ -72,7 +76,12 @@ def _train(words: Sequence[str]) -> int:
 
     for conflict in conflicts:
         say(conflict)
-    code = _live(settings, found, guard, say)
+    role, index = (found.task.role, found.task.index) if found else ("single", 0)
+    metrics = Metrics(role, index)
+    if settings.metrics_port is not None:
+        metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
+        serve(metrics, settings.metrics_port)
+    code = _live(settings, found, guard, say, metrics)
     guard.finished()
     # TensorFlow's own clean-up may hang for minutes when other tasks are gone, and there is nothing left to clean.
     sys.stdout.flush()
@@ -80,21 +89,37 @@ def _train(words: Sequence[str]) -> int:
     os._exit(code)
 
 
-def _live(settings: config.Settings, found: cluster.Cluster | None, guard: Guard, say: Callable[[str], None]) -> int:
+def _read(path: Path) -> cluster.ClusterFile:
+    try:
+        return cluster.ClusterFile(str(path), path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is no UTF-8: {error.reason}"
+        raise ConfigurationError(
+            f"--cluster_file: {path} cannot be read ({reason}): name a JSON file in the form of TF_CONFIG's cluster."
+        ) from None
+
+
+def _live(
+    settings: config.Settings,
+    found: cluster.Cluster | None,
+    guard: Guard,
+    say: Callable[[str], None],
+    metrics: Metrics,
+) -> int:
     """Live the task's life; its exit code."""
     try:
         if found and found.task.role == "ps":
             from trainer import server, threads
 
-            server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping)
+            server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":
             from trainer.evaluator import evaluate
 
-            evaluate(settings, guard, say)
+            evaluate(settings, guard, say, metrics)
         else:
             from trainer.train import train
 
-            if train(settings, found, guard, say):
+            if train(settings, found, guard, say, metrics):
                 return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)

@@ -1,6 +1,6 @@
-"""Who is in the cluster, and which task am I: TF_CONFIG or the classic flags, to one typed value.
+"""Who is in the cluster, and which task am I: TF_CONFIG, a file's text or the classic flags, to one typed value.
 
-Pure: it reads the two strings that it is given and touches nothing else. `trainer.cli` calls it once, at the edge.
+Pure: it reads the strings that it is given and touches nothing else. `trainer.cli` calls it once, at the edge.
 
 The meaning of TF_CONFIG is that of `tf.distribute.cluster_resolver.TFConfigClusterResolver`
 (https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable), with what
@@ -110,77 +110,94 @@ class ClassicFlags:
     task_index: int | None = None
 
 
-def resolve(tf_config: str | None, flags: ClassicFlags) -> tuple[Cluster | None, list[str]]:
+@dataclass(frozen=True)
+class ClusterFile:
+    """What `--cluster_file` names: a file in the form of TF_CONFIG's `cluster`, as an environment variable is short."""
+
+    path: str
+    text: str
+
+
+def resolve(
+    tf_config: str | None, flags: ClassicFlags, file: ClusterFile | None = None
+) -> tuple[Cluster | None, list[str]]:
     """Find out who is in the cluster and which task this process is.
 
     Args:
         tf_config: The value of the environment variable TF_CONFIG; None or blank where it is not set.
-        flags: The classic flags; each one given wins over what TF_CONFIG says.
+        flags: The classic flags; each one given wins over what the file and TF_CONFIG say.
+        file: The cluster's file, if there is one; it wins over TF_CONFIG's cluster as a whole.
 
     Returns:
-        The cluster, or None where neither names one (training in a single process), and a sentence for each flag that
-        contradicts TF_CONFIG.
+        The cluster, or None where nothing names one (training in a single process), and a sentence for each source that
+        contradicts one that it wins over.
 
     Raises:
         ConfigurationError: one sentence that names what is wrong and what was expected.
     """
-    config = _parse_json(tf_config) if tf_config and tf_config.strip() else {}
-    hosts = _cluster_from(config)
+    config = _parse_json("TF_CONFIG", tf_config) if tf_config and tf_config.strip() else {}
+    if not isinstance(config, dict):
+        raise ConfigurationError(f'TF_CONFIG must be a JSON object with "cluster" and "task": {_shorten(tf_config)}')
+    hosts = _cluster_from("TF_CONFIG", config.get("cluster", {}))
     task_type, task_index = _task_from(config)
 
     conflicts = []
+    origin, source = "TF_CONFIG", "TF_CONFIG"
+    if file:
+        origin, source = f"--cluster_file: {file.path}", "--cluster_file"
+        listed = _cluster_from(origin, _parse_json(origin, file.text))
+        if hosts not in ({}, listed):
+            conflicts.append(f"--cluster_file wins over TF_CONFIG: the cluster of {file.path} instead of its own.")
+        hosts = listed
 
-    def prefer(name: str, flag: Any, configured: Any) -> Any:
+    def prefer(name: str, flag: Any, source: str, configured: Any) -> Any:
         if flag is None:
             return configured
         if configured not in (None, (), flag):
-            conflicts.append(f"--{name} wins over TF_CONFIG: {_show(flag)} instead of {_show(configured)}.")
+            conflicts.append(f"--{name} wins over {source}: {_show(flag)} instead of {_show(configured)}.")
         return flag
 
-    hosts["ps"] = prefer("ps_hosts", _split("ps_hosts", flags.ps_hosts), hosts.get("ps", ()))
-    hosts["worker"] = prefer("worker_hosts", _split("worker_hosts", flags.worker_hosts), hosts.get("worker", ()))
-    task_type = prefer("job_name", _role("--job_name", flags.job_name), task_type)
-    task_index = prefer("task_index", flags.task_index, task_index)
+    for role, name, flag in (("ps", "ps_hosts", flags.ps_hosts), ("worker", "worker_hosts", flags.worker_hosts)):
+        hosts[role] = prefer(name, _split(name, flag), source, hosts.get(role, ()))
+    task_type = prefer("job_name", _role("--job_name", flags.job_name), "TF_CONFIG", task_type)
+    task_index = prefer("task_index", flags.task_index, "TF_CONFIG", task_index)
 
-    if not any(hosts.values()) and task_type is None and task_index is None:
+    if not file and not any(hosts.values()) and task_type is None and task_index is None:
         return None, []
-    origin = "TF_CONFIG" if config and flags == ClassicFlags() else "the cluster's flags"
+    if (flags.ps_hosts, flags.worker_hosts) != (None, None) or (not file and (not config or flags != ClassicFlags())):
+        origin = "the cluster's flags"
     return _checked(origin, hosts, task_type, task_index), conflicts
 
 
-def _parse_json(tf_config: str) -> dict[str, Any]:
+def _parse_json(origin: str, text: str) -> Any:
     try:
-        config = json.loads(tf_config)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigurationError(
-            f"TF_CONFIG is not JSON ({error.msg} at character {error.pos}): {_shorten(tf_config)}"
+            f"{origin} is not JSON ({error.msg} at character {error.pos}): {_shorten(text)}"
         ) from None
     except (ValueError, RecursionError):
         raise ConfigurationError(
-            f"TF_CONFIG is nested too deeply, or holds too long a number: {_shorten(tf_config)}"
+            f"{origin} is nested too deeply, or holds too long a number: {_shorten(text)}"
         ) from None
-    if not isinstance(config, dict):
-        raise ConfigurationError(f'TF_CONFIG must be a JSON object with "cluster" and "task": {_shorten(tf_config)}')
-    return config
 
 
-def _cluster_from(config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _cluster_from(origin: str, cluster: Any) -> dict[str, tuple[str, ...]]:
     """The addresses by role, each "HOST:PORT"; the evaluator's are checked and then left out."""
-    cluster = config.get("cluster", {})
     if not isinstance(cluster, dict):
-        raise ConfigurationError(f"TF_CONFIG: cluster must map roles to lists of addresses, not {_shorten(cluster)}.")
+        raise ConfigurationError(f"{origin}: cluster must map roles to lists of addresses, not {_shorten(cluster)}.")
     hosts: dict[str, tuple[str, ...]] = {}
     for name, addresses in cluster.items():
-        role = _role("TF_CONFIG: cluster", name)
+        role = _role(f"{origin}: cluster", name)
         if role in hosts:
-            raise ConfigurationError("TF_CONFIG: cluster names both chief and master, which are the same role.")
+            raise ConfigurationError(f"{origin}: cluster names both chief and master, which are the same role.")
         if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
             raise ConfigurationError(
-                f'TF_CONFIG: cluster.{name} must be a list of "HOST:PORT" strings, not {_shorten(addresses)}.'
+                f'{origin}: cluster.{name} must be a list of "HOST:PORT" strings, not {_shorten(addresses)}.'
             )
         hosts[str(role)] = tuple(addresses)
         for address in addresses:
-            _check_address(f"TF_CONFIG: cluster.{name}", address)
+            _check_address(f"{origin}: cluster.{name}", address)
     hosts.pop("evaluator", None)
     return hosts
 

@@ -14,14 +14,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticKnownError
 
 from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"
 
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Seconds = Annotated[float, Field(gt=0)]
+
+def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator:
+    """Refuses what YAML makes of `true` or `yes`, which pydantic would take for the number 1."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticKnownError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+Whole = Annotated[int, _unless_bool("int_type")]
+Real = Annotated[float, _unless_bool("float_type")]
+Count = Annotated[Whole, Field(ge=1, lt=2**31)]
+Seconds = Annotated[Real, Field(gt=0)]
 
 
 def _setting(default: Any, help: str) -> Any:  # noqa: A002 - argparse's word for it
@@ -35,7 +50,19 @@ class ClusterSettings:
     ps_hosts: str | None = _setting(None, "addresses of the parameter servers, HOST:PORT,HOST:PORT,…")
     worker_hosts: str | None = _setting(None, "addresses of the workers, HOST:PORT,HOST:PORT,…")
     job_name: str | None = _setting(None, "role of this task: chief, worker, ps or evaluator")
-    task_index: Annotated[int, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
+    task_index: Annotated[Whole, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
+    cluster_file: Path | None = _setting(
+        None, "a JSON file in the form of TF_CONFIG's cluster, for clusters too large for an environment variable"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """How this one task is watched."""
+
+    metrics_port: Annotated[Whole, Field(ge=1, lt=2**16)] | None = _setting(
+        None, "port on which this task serves metrics to Prometheus (default: none)"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +78,8 @@ class RunSettings:
     download: bool = _setting(True, "fetch absent MNIST files into data_dir, once, checked by their checksums")
     train_steps: Count = _setting(200, "global steps to train, all replicas together")
     batch_size: Count = _setting(100, "examples per replica and step")
-    learning_rate: Annotated[float, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
+    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +90,7 @@ class ReplicationSettings:
     replicas_to_aggregate: Count | None = _setting(
         None, "gradients to average per step; fewer than there are replicas makes the rest backups (default: all)"
     )
-    num_gpus: Annotated[int, Field(ge=0)] | None = _setting(
+    num_gpus: Annotated[Whole, Field(ge=0)] | None = _setting(
         None, "GPUs of this machine that replicas share by index; 0 for CPU only (default: those that are visible)"
     )
     intra_op_threads: Count | None = _setting(None, "threads of one op (default: from the CPUs this process may use)")
@@ -88,7 +115,7 @@ class LifeSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
+class Settings(WatchSettings, LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
     """All settings of one task."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -103,9 +130,15 @@ RUN_GROUPS: Mapping[str, type] = {
 TASK_GROUPS: Mapping[str, type] = {
     **RUN_GROUPS,
     "which task of which cluster this is (without these and TF_CONFIG, one process trains alone)": ClusterSettings,
+    "how this task is watched": WatchSettings,
 }
-"""Those, and the ones that say which task this is."""
+"""Those, and the ones that each task has for itself."""
 _ADAPTER = TypeAdapter(Settings)
+
+
+def names(groups: Mapping[str, type]) -> list[str]:
+    """The names of all settings of these groups."""
+    return [field.name for group in groups.values() for field in dataclasses.fields(group)]
 
 
 def to_yaml(settings: Settings) -> str:
@@ -177,12 +210,12 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     Raises:
         ConfigurationError: one sentence that names the setting, where it was set, its value and what was expected.
     """
-    names = [field.name for field in dataclasses.fields(Settings)]
+    known = names(TASK_GROUPS)
     from_file = _read_yaml(arguments.config) if arguments.config else {}
     from_environment = {
-        name: value for name in names if (value := environment.get(ENVIRONMENT_PREFIX + name.upper(), "")) != ""
+        name: value for name in known if (value := environment.get(ENVIRONMENT_PREFIX + name.upper(), "")) != ""
     }
-    from_command_line = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     try:
         return _ADAPTER.validate_python({**from_file, **from_environment, **from_command_line})
     except ValidationError as error:
@@ -194,7 +227,7 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
         origin = ENVIRONMENT_PREFIX + name.upper()
     else:
         origin = f"{arguments.config}: {name}"
-    if name not in names:
+    if name not in known:
         raise ConfigurationError(f"{' '.join(origin.split())}: there is no such setting.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")

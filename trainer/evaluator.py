@@ -17,6 +17,7 @@ from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.evaluation import UNREADABLE, Examiner
 from trainer.guard import Guard
+from trainer.metrics import Metrics
 from trainer.model import find
 from trainer.peers import BETWEEN_MESSAGES
 from trainer.summaries import SummaryWriter
@@ -26,7 +27,7 @@ from trainer.training_directory import TrainingDirectory, describe
 POLL_SECONDS = 0.5
 
 
-def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> None:
+def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None], metrics: Metrics) -> None:
     """Follow a run's checkpoints until the one of its last step has been examined, or the guard stops it.
 
     Raises:
@@ -52,7 +53,7 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
             for checkpoint in waiting:
                 if guard.stopping:
                     return
-                _examine(checkpoint, examiner, directory, say)
+                _examine(checkpoint, examiner, directory, say, metrics)
                 examined.add(_step_of(checkpoint))
                 deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
             now = time.monotonic()
@@ -64,7 +65,13 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None]) -> No
             time.sleep(POLL_SECONDS)
 
 
-def _examine(checkpoint: str, examiner: Examiner, directory: TrainingDirectory, say: Callable[[str], None]) -> None:
+def _examine(
+    checkpoint: str,
+    examiner: Examiner,
+    directory: TrainingDirectory,
+    say: Callable[[str], None],
+    metrics: Metrics,
+) -> None:
     """Score one checkpoint, unless it is gone already, and note the score."""
     try:
         score = examiner.score(checkpoint)
@@ -75,6 +82,7 @@ def _examine(checkpoint: str, examiner: Examiner, directory: TrainingDirectory, 
     summaries = SummaryWriter(directory.test_summaries)
     summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
     summaries.close()
+    metrics.test_loss, metrics.test_accuracy = score.loss, score.accuracy
     say(f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}")
 
 

@@ -7,7 +7,6 @@ and ends them all, whatever happens. What a person sees of it is `trainer.displa
 import argparse
 import contextlib
 import ctypes
-import dataclasses
 import json
 import os
 import signal
@@ -200,19 +199,12 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str]) -
         ConfigurationError: their folder of logs cannot be made.
     """
     # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
-    own_settings = dataclasses.replace(
-        plan.settings,
-        train_dir=directory.path,
-        num_gpus=None,
-        ps_hosts=None,
-        worker_hosts=None,
-        job_name=None,
-        task_index=None,
-    )
+    shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
+    shared |= {"train_dir": directory.path, "num_gpus": None}
     settings_file = directory.logs / "config.yaml"
     try:
         directory.logs.mkdir(exist_ok=True)
-        settings_file.write_text(config.to_yaml(own_settings), encoding="utf-8")
+        settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"train_dir: {directory.logs} cannot be written ({error.strerror}).") from None
     ports = iter(free_ports(plan.ps + plan.workers + plan.chief))

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer import peers
 from trainer.cluster import Cluster, Task
+from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.threads import Threads
 
@@ -79,18 +80,22 @@ def _session_config(threads: Threads, device_filters: list[str]) -> Any:
     return config
 
 
-def serve(cluster: Cluster, threads: Threads, say: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+def serve(
+    cluster: Cluster, threads: Threads, say: Callable[[str], None], stopping: Callable[[], bool], metrics: Metrics
+) -> None:
     """A parameter server's life: hold variables until the chief says that the run is done and the replicas have left.
 
     Raises:
         ConfigurationError: its port is in use.
     """
     server = start(cluster, threads)
+    metrics.serving = True
     say(f"serving on {cluster.address(cluster.task)}")
     graph, _, is_done = _done_flag(cluster.task)
     with open_session(graph, server, threads) as session:
         while not stopping() and not session.run(is_done):
             time.sleep(POLL_SECONDS)
+    metrics.serving = False
     if stopping():  # so is the whole run, perhaps: then the chief saves what is here
         _wait_until_gone([cluster.address(cluster.chief_task)], LAST_SAVE_SECONDS, lambda: False)
         return
@@ -99,9 +104,22 @@ def serve(cluster: Cluster, threads: Threads, say: Callable[[str], None], stoppi
 
 
 def _wait_until_gone(addresses: list[str], seconds: float, stopping: Callable[[], bool]) -> None:
+    """Wait, for a bounded time, until nobody answers any more at any of these addresses."""
     deadline = time.monotonic() + seconds
-    while not stopping() and time.monotonic() < deadline and not all(peers.complaints(addresses)):
-        time.sleep(0.2)
+    given_up = threading.Event()
+
+    def watch() -> None:
+        there = addresses
+        while there and not given_up.is_set():  # who was gone once is not asked again: it may never have existed
+            there = [address for address, why in zip(there, peers.complaints(there), strict=True) if why is None]
+            given_up.wait(0.2)
+
+    # In a thread, because looking up the names of a large cluster can take a slow name server longer than the bound.
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    while watching.is_alive() and not stopping() and time.monotonic() < deadline:
+        watching.join(0.2)
+    given_up.set()
 
 
 def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str], None]) -> None:

@@ -21,6 +21,7 @@ from trainer.datasets import Dataset
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.evaluation import Examiner
 from trainer.guard import Guard
+from trainer.metrics import Metrics
 from trainer.model import find
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
@@ -41,9 +42,12 @@ class Life:
     guard: Guard
     clock: Clock
     say: Callable[[str], None]
+    metrics: Metrics
 
 
-def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callable[[str], None]) -> bool:
+def train(
+    settings: Settings, cluster: Cluster | None, guard: Guard, say: Callable[[str], None], metrics: Metrics
+) -> bool:
     """Train as this task of the cluster, or alone; whether the run is done, rather than stopped by the guard.
 
     Raises:
@@ -65,7 +69,7 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
     seed = (settings.seed, cluster.replica_index if cluster else 0)
     batches = datasets.batches(dataset.train, settings.batch_size, seed)
     threads = choose(settings, cluster.task.role if cluster else None)
-    life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say)
+    life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say, metrics)
     here = server.start(cluster, threads) if cluster else None
 
     was_done = directory is not None and directory.read_result().get("global_step", 0) >= settings.train_steps
@@ -87,10 +91,11 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
                 session = stack.enter_context(server.open_session(replica.graph, here, threads, "/job:ps"))
                 chief = None
                 if directory:
-                    chief = stack.enter_context(Chief(settings, directory, replica, session, say, led_run))
+                    chief = stack.enter_context(Chief(settings, directory, replica, session, say, metrics, led_run))
                     chief.prepare()
                 elif cluster:
-                    _wait_for_the_chief(life, cluster, session)
+                    with metrics.waiting():
+                        _wait_for_the_chief(life, cluster, session)
                 _take_steps(life, session, batches, chief)
                 checkpoint = chief.checkpoint if chief else ""
                 break
@@ -102,7 +107,8 @@ def train(settings: Settings, cluster: Cluster | None, guard: Guard, say: Callab
                     f"the parameter servers answer, but no step succeeds: {server.brief(error)}"
                 ) from error
             say(f"lost a parameter server ({server.brief(error)}); looking for it")
-            time.sleep(1)
+            with metrics.waiting():
+                time.sleep(1)
 
     guard.last_save = None
     guard.pause()
@@ -141,8 +147,9 @@ def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
     """
     life.guard.pause()
     bounds = (seconds, life.say, lambda: life.guard.stopping)
-    peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
-    peers.wait_for({str(ps): cluster.address(ps) for ps in cluster.parameter_servers}, *bounds)
+    with life.metrics.waiting():
+        peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
+        peers.wait_for({str(ps): cluster.address(ps) for ps in cluster.parameter_servers}, *bounds)
     life.guard.progress()
 
 
@@ -175,6 +182,7 @@ def _wait_for_the_chief(life: Life, cluster: Cluster, session: Any) -> None:
 def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], chief: Chief | None) -> None:
     """Step until the run's last global step, or until the guard stops it; the chief saves at either end."""
     replica, ways, guard, last_step = life.replica, life.replica.replication, life.guard, life.settings.train_steps
+    metrics = life.metrics
     feeds = [replica.images, replica.labels]
     take_step = session.make_callable(ways.step, feeds)
     take_step_and_measure = session.make_callable([ways.step, ways.loss, ways.accuracy], feeds)
@@ -183,6 +191,7 @@ def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], ch
     step = int(session.run(replica.global_step))
     life.say(f"at step {step} of {last_step}")
     life.clock.tick(step)
+    metrics.global_step = step
     reported_step, reported_time = step, time.monotonic()
     updates = None
     if chief:
@@ -205,8 +214,11 @@ def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], ch
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
                 reported_step, reported_time = step, now
                 life.say(str(progress))
+                metrics.report(progress)
                 if chief:
                     chief.report(progress)
+            metrics.global_step = step
+            metrics.examples += len(labels)
             if chief:
                 chief.save_if_due(step)
         if chief:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes.trainers import Trainer, step_in, wait_until
+from trainer import server
+from trainer.launch import free_ports
 
 Hosts = Callable[[int, int], list[str]]
 
@@ -37,6 +39,37 @@ def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, host
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] > 0.9
+
+
+def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
+    chief, worker, ps = (f"localhost:{port}" for port in free_ports(3))
+    file = trainer.folder / "cluster.json"
+    file.write_text(json.dumps({"chief": [chief], "worker": [worker], "ps": [ps]}))
+    by_flags = ["--cluster_file=cluster.json", "--train_dir=run"]
+    own = {"TRAINER_CLUSTER_FILE": str(file), "TRAINER_JOB_NAME": "worker", "TRAINER_TASK_INDEX": "0"}
+    tasks = [
+        trainer.start("train", *by_flags, "--job_name=ps", "--task_index=0"),
+        trainer.start("train", *by_flags, "--job_name=chief", "--task_index=0"),
+        trainer.start("train", **own),
+    ]
+    for task in tasks:
+        output, _ = task.communicate(timeout=120)
+        assert task.returncode == 0, output
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert (result["workers"], result["ps"]) == (2, 1)
+
+
+def test_workers_that_are_listed_but_do_not_exist_delay_nobody(trainer: Trainer, hosts: Hosts) -> None:
+    ps_hosts, worker_hosts = hosts(1, 2)
+    flags = [ps_hosts, f"{worker_hosts},{','.join(f'no-such-worker-{index}.invalid:2222' for index in range(4))}"]
+    ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
+    second = trainer.start("train", *flags, "--job_name=worker", "--task_index=1")
+    first = trainer.start("train", *flags, "--job_name=worker", "--task_index=0", "--train_dir=run")
+    for process in (first, second):
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    output, _ = ps.communicate(timeout=server.LINGER_SECONDS / 2)
+    assert ps.returncode == 0, output
 
 
 def test_one_process_trains_alone(trainer: Trainer) -> None:

@@ -12,6 +12,7 @@ from trainer import replica
 from trainer.chief import Chief
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
+from trainer.metrics import Metrics
 from trainer.models import mlp
 from trainer.progress import Progress
 from trainer.replica import Replica
@@ -26,6 +27,7 @@ class Life:
     chief: Chief
     replica: Replica
     session: Any
+    metrics: Metrics
     said: list[str] = field(default_factory=list)
 
     def step(self) -> int:
@@ -49,12 +51,9 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Life]]:
             session.close()
         sessions.append(tf1.Session(graph=found.graph))
         said: list[str] = []
-        return Life(
-            Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append, "this run"),
-            found,
-            sessions[-1],
-            said,
-        )
+        metrics = Metrics("worker", 0)
+        chief = Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append, metrics, "this run")
+        return Life(chief, found, sessions[-1], metrics, said)
 
     yield next_life
     for session in sessions:
@@ -162,6 +161,7 @@ def test_the_same_step_is_saved_once(live: Callable[..., Life], tmp_path: Path) 
     written = (tmp_path / "model.ckpt-1.index").stat().st_mtime_ns
     life.chief.save()
     assert (tmp_path / "model.ckpt-1.index").stat().st_mtime_ns == written
+    assert life.metrics.checkpoints == 1
 
 
 def test_reports_are_points_of_curves(live: Callable[..., Life], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The `trainer` command as a person types it."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainer
+from trainer.launch import free_ports
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,6 +30,7 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
         (["launch", "--ps", "0"], "--ps: 0"),
         (["launch", "--workers", "many"], "--workers"),
         (["launch", "--task_index", "0"], "--task_index"),
+        (["launch", "--metrics_port", "9100"], "--metrics_port"),
         (["fly"], "'fly'"),
         (["--train_steps", "5"], "'--train_steps'"),
     ],
@@ -80,3 +83,35 @@ def test_a_conflict_is_said_and_an_error_found_after_tensorflow_was_imported_is_
     assert done.returncode == 2
     assert done.stdout.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.\n")
     assert done.stderr == "trainer: data_dir: there is no .npz file to train on in absent.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file or directory"), (b"\xff\xfe", "it is no UTF-8"), (b"{", "is not JSON")]
+)
+def test_a_cluster_file_that_cannot_be_read_is_one_line(
+    run_python: Run, tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "cluster.json").write_bytes(content)
+    done = run_python("-m", "trainer", "train", "--job_name=ps", "--task_index=0", TRAINER_CLUSTER_FILE="cluster.json")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainer: --cluster_file: cluster.json ")
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_metrics_port_in_use_is_one_line(run_python: Run) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_python("-m", "trainer", "train", TRAINER_METRICS_PORT=str(port))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"trainer: metrics_port: {port} cannot be listened on (Address already in use)")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_malformed_number_of_restarts_is_one_line_where_it_is_shown(run_python: Run) -> None:
+    (port,) = free_ports(1)
+    done = run_python("-m", "trainer", "train", f"--metrics_port={port}", TASK_RESTARTS="many")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainer: TASK_RESTARTS: 'many' was given")
+    assert done.stderr.count("\n") == 1

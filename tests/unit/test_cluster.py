@@ -1,4 +1,4 @@
-"""Who is in the cluster: TF_CONFIG and the classic flags, well and ill formed."""
+"""Who is in the cluster: TF_CONFIG, the cluster's file and the classic flags, well and ill formed."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer.cluster import ALIASES, ROLES, ClassicFlags, Cluster, Task, resolve
+from trainer.cluster import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Task, resolve
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 
@@ -76,10 +76,12 @@ def damaged(draw: st.DrawFn) -> str:
 garbage = st.text() | (json_values | near_misses).map(json.dumps) | damaged()
 
 
-def resolve_or_complain_in_one_line(text: str | None, flags: ClassicFlags) -> tuple[Cluster | None, list[str]]:
+def resolve_or_complain_in_one_line(
+    text: str | None, flags: ClassicFlags, file: ClusterFile | None = None
+) -> tuple[Cluster | None, list[str]]:
     """What `resolve` gives, or no cluster where it complained; any other exception is the test's failure."""
     try:
-        return resolve(text, flags)
+        return resolve(text, flags, file)
     except ConfigurationError as error:
         complaint = str(error)
     assert len(complaint.splitlines()) == 1
@@ -301,3 +303,72 @@ def test_flags_that_say_the_same_as_tf_config_are_no_conflict() -> None:
 def test_flags_may_add_what_tf_config_lacks() -> None:
     text = json.dumps({"cluster": CLUSTER})
     assert resolve(text, ClassicFlags(job_name="worker", task_index=1)) == (parse(tf_config(CLUSTER, "worker", 1)), [])
+
+
+def file_of(cluster: Any) -> ClusterFile:
+    return ClusterFile("/etc/cluster.json", json.dumps(cluster))
+
+
+@given(clusters())
+def test_every_cluster_is_read_back_from_a_file(cluster: Cluster) -> None:
+    flags = ClassicFlags(job_name=cluster.task.role, task_index=cluster.task.index)
+    assert resolve(None, flags, file_of(cluster.spec)) == (cluster, [])
+    task = json.dumps({"task": {"type": cluster.task.role, "index": cluster.task.index}})
+    assert resolve(task, NO_FLAGS, file_of(cluster.spec)) == (cluster, [])
+
+
+@given(garbage, st.none() | garbage)
+def test_whatever_the_file_holds_gives_a_cluster_or_one_line(text: str, tf_config: str | None) -> None:
+    flags = ClassicFlags(job_name="ps", task_index=0)
+    _, conflicts = resolve_or_complain_in_one_line(tf_config, flags, ClusterFile("file", text))
+    assert all(len(conflict.splitlines()) == 1 for conflict in conflicts)
+
+
+def test_a_file_may_list_more_tasks_than_an_environment_variable_holds() -> None:
+    workers = [f"mnist-worker-{index}.mnist-worker:2222" for index in range(5000)]
+    cluster = {"ps": ["mnist-ps-0.mnist-ps:2222"], "worker": workers}
+    assert len(json.dumps(cluster)) > 128 * 1024
+    found, _ = resolve(None, ClassicFlags(job_name="worker", task_index=4999), file_of(cluster))
+    assert found
+    assert found.address(found.task) == workers[4999]
+
+
+MALFORMED_FILES = {
+    "empty": ("", "is not JSON"),
+    "YAML": ("worker: [a:1]", "is not JSON"),
+    "a list": ('["a:1"]', "must map roles"),
+    "null": ("null", "must map roles"),
+    "a whole TF_CONFIG": (tf_config(CLUSTER), "unknown role 'cluster'"),
+    "addresses that are text": ('{"ps": "p0:1"}', "cluster.ps must be a list"),
+    "an address without a port": ('{"ps": ["p0:"]}', "cluster.ps: the address 'p0:' has no port"),
+    "chief and master": ('{"chief": ["c:1"], "master": ["m:1"]}', "both chief and master"),
+    "nobody": ("{}", "no worker is listed"),
+    "too few": ('{"worker": ["w:1"], "ps": ["p:1"]}', "this task is worker 1, but the indices are 0 to 0"),
+}
+
+
+@pytest.mark.parametrize(("text", "culprit"), MALFORMED_FILES.values(), ids=MALFORMED_FILES)
+def test_a_malformed_file_is_one_line_that_names_it_and_the_culprit(text: str, culprit: str) -> None:
+    with pytest.raises(ConfigurationError, match=culprit) as caught:
+        resolve(None, ClassicFlags(job_name="worker", task_index=1), ClusterFile("/etc/cluster.json", text))
+    assert str(caught.value).startswith("--cluster_file: /etc/cluster.json")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_file_without_a_task_is_no_single_process() -> None:
+    with pytest.raises(ConfigurationError, match=r"--cluster_file: /etc/cluster.json: which task .* --job_name"):
+        resolve(None, NO_FLAGS, file_of(CLUSTER))
+
+
+def test_flags_win_over_the_file_and_the_file_over_tf_config() -> None:
+    other = {"chief": ["c:1"], "worker": ["x:1"], "ps": ["y:1"]}
+    found, conflicts = resolve(tf_config(other), ClassicFlags(ps_hosts="q:1"), file_of(CLUSTER))
+    assert found == Cluster(Task("worker", 0), (), ("w0:1", "w1:1"), ("q:1",))
+    assert conflicts == [
+        "--cluster_file wins over TF_CONFIG: the cluster of /etc/cluster.json instead of its own.",
+        "--ps_hosts wins over --cluster_file: q:1 instead of p0:1.",
+    ]
+
+
+def test_a_file_that_says_the_same_as_tf_config_is_no_conflict() -> None:
+    assert resolve(tf_config(CLUSTER), NO_FLAGS, file_of(CLUSTER)) == (parse(tf_config(CLUSTER)), [])

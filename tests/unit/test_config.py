@@ -109,9 +109,9 @@ def test_every_setting_has_a_help_text_and_an_option() -> None:
         assert f"--{field.name} " in usage or f"[{field.name}" in usage, field.name
 
 
-def test_the_launcher_takes_every_setting_but_those_that_say_which_task_this_is() -> None:
-    shared = {field.name for group in config.RUN_GROUPS.values() for field in dataclasses.fields(group)}
-    own = {"ps_hosts", "worker_hosts", "job_name", "task_index"}
+def test_the_launcher_takes_every_setting_but_those_that_each_task_has_for_itself() -> None:
+    shared = set(config.names(config.RUN_GROUPS))
+    own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "metrics_port"}
     assert shared | own == {field.name for field in dataclasses.fields(Settings)}
     assert not shared & own
 
@@ -133,6 +133,8 @@ settings_strategy = st.builds(
     seed=st.integers(0, 2**63 - 1),
     ps_hosts=st.none() | texts,
     task_index=st.none() | st.integers(0),
+    cluster_file=st.none() | paths,
+    metrics_port=st.none() | st.integers(1, 65535),
 )
 
 
@@ -204,6 +206,31 @@ def test_a_count_must_be_a_whole_number_above_0(read: Read, name: str, value: st
 def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> None:
     assert getattr(read(f"--{name}=0"), name) == 0
     assert f"--{name}: '-1' was given" in refusal(read, f"--{name}=-1")
+
+
+@pytest.mark.parametrize("value", ["true", "false", "yes"])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("train_steps", "integer"),
+        ("save_steps", "integer"),
+        ("seed", "integer"),
+        ("task_index", "integer"),
+        ("num_gpus", "integer"),
+        ("metrics_port", "integer"),
+        ("learning_rate", "number"),
+        ("wait_seconds", "number"),
+    ],
+)
+def test_a_truth_value_is_no_number(read: Read, name: str, expected: str, value: str) -> None:
+    message = refusal(read, file=f"{name}: {value}")
+    assert message.endswith(f"{name}: {value != 'false'} was given; input should be a valid {expected}.")
+
+
+@pytest.mark.parametrize("value", ["0", "65536", "http"])
+def test_a_port_is_one_that_can_be_listened_on(read: Read, value: str) -> None:
+    assert read("--metrics-port=9100").metrics_port == 9100
+    assert f"--metrics_port: '{value}' was given" in refusal(read, f"--metrics_port={value}")
 
 
 def test_a_file_that_is_absent_is_named(read: Read) -> None:

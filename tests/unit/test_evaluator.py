@@ -13,6 +13,7 @@ from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.evaluator import evaluate
 from trainer.guard import Guard
+from trainer.metrics import Metrics
 from trainer.models import mlp
 from trainer.tensorflow import tf1
 from trainer.training_directory import TrainingDirectory, describe
@@ -47,6 +48,10 @@ def guard() -> Guard:
     return Guard(stall_seconds=60, grace_seconds=1)
 
 
+def metrics() -> Metrics:
+    return Metrics("evaluator", 0)
+
+
 def noted(settings: Settings) -> list[dict[str, Any]]:
     assert settings.train_dir
     return [json.loads(line) for line in TrainingDirectory(settings.train_dir).evaluations.read_text().splitlines()]
@@ -55,7 +60,7 @@ def noted(settings: Settings) -> list[dict[str, Any]]:
 def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) -> None:
     train(settings)
     said: list[str] = []
-    evaluate(settings, guard(), said.append)
+    evaluate(settings, guard(), said.append, metrics())
     assert [line["global_step"] for line in noted(settings)] == [0, 1, 2]
     assert all(0 <= line["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
     assert [line.partition(":")[0] for line in said] == ["step 0", "step 1", "step 2"]
@@ -64,7 +69,7 @@ def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) ->
 def examined(settings: Settings) -> list[str]:
     """The steps that an evaluator examines in its next life."""
     said: list[str] = []
-    evaluate(settings, guard(), said.append)
+    evaluate(settings, guard(), said.append, metrics())
     return [line.partition(":")[0] for line in said]
 
 
@@ -85,24 +90,32 @@ def test_an_evaluator_that_comes_back_examines_only_what_is_new(settings: Settin
 
 def test_a_checkpoint_examined_again_after_a_crash_is_noted_for_good(settings: Settings) -> None:
     train(settings)
-    evaluate(settings, guard(), lambda _: None)
+    evaluate(settings, guard(), lambda _: None, metrics())
     cut_off_last_line(settings)
     assert examined(settings) == ["step 2"]
     assert examined(settings) == []
 
 
+def test_the_last_score_is_shown_as_metrics(settings: Settings) -> None:
+    train(settings)
+    shown = metrics()
+    evaluate(settings, guard(), lambda _: None, shown)
+    last = noted(settings)[-1]
+    assert (shown.test_loss, shown.test_accuracy) == (last["loss"], last["accuracy"])
+
+
 def test_a_run_that_never_saves_is_given_up(settings: Settings) -> None:
     with pytest.raises(LostPeersError, match=f"no new checkpoint appeared in {settings.train_dir}"):
-        evaluate(dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), guard(), lambda _: None)
+        evaluate(dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), guard(), lambda _: None, metrics())
 
 
 def test_another_models_run_is_refused(settings: Settings) -> None:
     train(settings)
     other = Settings(dataset="npz", data_dir=settings.data_dir, train_dir=settings.train_dir, hidden_units=7)
     with pytest.raises(ConfigurationError, match="another parameters"):
-        evaluate(other, guard(), lambda _: None)
+        evaluate(other, guard(), lambda _: None, metrics())
 
 
 def test_an_evaluator_must_know_the_training_directory() -> None:
     with pytest.raises(ConfigurationError, match="train_dir"):
-        evaluate(Settings(), guard(), lambda _: None)
+        evaluate(Settings(), guard(), lambda _: None, metrics())

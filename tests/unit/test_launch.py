@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from trainer import launch
 from trainer.cluster import ClassicFlags, Task, resolve
@@ -79,6 +80,13 @@ def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: Training
         *("ps 0", "ps 1", "chief 0", "worker 0", "worker 1", "evaluator 0")
     ]
     assert len(set(clusters)) == 1
+
+
+def test_what_each_task_has_for_itself_is_not_handed_to_all(directory: TrainingDirectory) -> None:
+    own = Settings(metrics_port=9100, cluster_file=Path("cluster.json"))
+    launch._plan_processes(plan(settings=own), directory, [])
+    handed = yaml.safe_load((directory.logs / "config.yaml").read_text())
+    assert (handed["metrics_port"], handed["cluster_file"]) == (None, None)
 
 
 def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(

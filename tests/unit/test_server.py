@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
-from trainer import server
+from trainer import peers, server
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigurationError
 from trainer.launch import free_ports
+from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 
 from .conftest import THREADS
@@ -51,7 +52,9 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     worker = cluster(workers=1, task=Task("worker", 0))
     ps_said: list[str] = []
     ps = as_seen_by(worker, Task("ps", 0))
-    serving = threading.Thread(target=server.serve, args=[ps, THREADS, ps_said.append, lambda: False], daemon=True)
+    metrics = Metrics("ps", 0)
+    life = [ps, THREADS, ps_said.append, lambda: False, metrics]
+    serving = threading.Thread(target=server.serve, args=life, daemon=True)
     serving.start()
     here = server.start(worker, THREADS)
     assert serving.is_alive()
@@ -61,8 +64,23 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     monkeypatch.setattr(server, "LINGER_SECONDS", 0.5)
     serving.join(60)
     assert not serving.is_alive()
+    assert metrics.serving is False
     assert said == []
     assert ps_said == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
+
+
+def test_waiting_for_replicas_to_leave_ends_in_time_although_their_names_are_slow_to_look_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "PROBE_SECONDS", 600.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:  # a listener that accepts nobody, with a full queue, lets a probe wait
+            each.setblocking(False)
+            each.connect_ex(silent.getsockname())
+        server._wait_until_gone([f"127.0.0.1:{silent.getsockname()[1]}"], 0.5, lambda: False)
+        for each in waiting:
+            each.close()
 
 
 def test_a_parameter_server_that_is_gone_is_said_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
