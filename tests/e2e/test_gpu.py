@@ -1,7 +1,7 @@
 """GPU tasks are scheduled where `nvidia.com/gpu` is advertised, and nothing else of the run is.
 
-No GPU is needed: a node that advertises two is added to the cluster, tainted as GPU nodes are. It has no kubelet, so what
-is shown is the decision of the scheduler; that such pods run is shown on a real node, with GPUs advertised on it.
+No GPU is needed: a node that advertises two is added to the cluster, tainted as GPU nodes are. It has no kubelet, so
+what is shown is the decision of the scheduler; that such pods run is shown on a real node, with GPUs advertised on it.
 """
 
 import json
