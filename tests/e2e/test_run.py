@@ -2,12 +2,16 @@
 
 import json
 import re
+import textwrap
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.releases import Release, exit_code, is_ready, wait
 
+ROOT = Path(__file__).parents[2]
 DONE = re.compile(r"done: (\d+) steps in .* test accuracy (0\.\d+)")
 
 
@@ -126,6 +130,17 @@ def curve_names(release: Release) -> set[str]:
     """The folders of the training directory that TensorBoard shows as runs."""
     listed = release.try_kubectl("exec", "deployment/mnist-tensorboard", "--", "ls", "/training")
     return set(listed.stdout.split())
+
+
+def test_a_model_of_ones_own_comes_from_a_config_map(release: Release) -> None:
+    """With the values of examples/, and the model that docs/trainer.md shows."""
+    shown = (ROOT / "docs" / "trainer.md").read_text().partition("no hidden layer:\n\n")[2].partition("\n\n`")[0]
+    (release.folder / "mine.py").write_text(textwrap.dedent(shown))
+    release.kubectl("create", "configmap", "my-model", f"--from-file={release.folder / 'mine.py'}")
+    release.install(yaml.safe_load((ROOT / "examples" / "values-own-model.yaml").read_text()))
+    result = release.wait_for_result(2000)
+    assert result["model"] == "/models/mine.py"
+    assert result["test_accuracy"] > 0.9
 
 
 @pytest.mark.parametrize(
