@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test e2e cluster-build cluster-up cluster-down lint format benchmark lock clean
+.PHONY: help setup run test e2e cluster-build cluster-up cluster-down engine build-images push-images test-images \
+	lint format benchmark lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,38 @@ cluster-up: ## start a throw-away Kubernetes on this machine and say how to reac
 cluster-down: ## end it, and leave the machine as it was
 	$(PYTHON) -m tests.cluster down
 
+TENSORFLOW ?= cpu
+IMAGE := distributed-tensorflow/trainer
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trainer/__init__.py)
+# The commit, as git describes it with any tag left aside; it ends in -dirty where files differ from it.
+DESCRIBE := git describe --always --dirty --exclude='*'
+TAGS = $(addsuffix $(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW)),$(VERSION) $(shell $(DESCRIBE)))
+NAMES = $(addprefix $(IMAGE):,$(TAGS))
+# Debian's docker command builds with secrets by itself, later ones with a plug-in: the first on PATH that can, does.
+CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
+CLIENT = $(or $(firstword $(shell for client in $$(which -a docker); do $(CAN_BUILD) && echo $$client; done)), \
+	$(error no docker command here builds with BuildKit: install the buildx plug-in, in Debian the package docker-buildx))
+CA ?= $(wildcard $(SSL_CERT_FILE))
+SECRET = --secret id=ca,src=$(CA)
+
+engine:
+	@$(PYTHON) -m tests.cluster engine
+
+build-images: engine ## the trainer's image (TENSORFLOW=gpu for the one with CUDA; CA=FILE: certificates that pip trusts)
+	DOCKER_BUILDKIT=1 $(CLIENT) build --file images/trainer/Dockerfile $(addprefix --tag ,$(NAMES)) $(if $(CA),$(SECRET)) \
+	  --build-arg TENSORFLOW=$(TENSORFLOW) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$($(DESCRIBE) --abbrev=40) .
+	@docker image inspect --format 'built $(NAMES): {{.Size}} bytes' $(firstword $(NAMES))
+
+push-images: ## push them: make push-images REGISTRY=registry.example.com/team
+	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: say where to push, as in' \
+	  'make push-images REGISTRY=registry.example.com/team' >&2; exit 2; }
+	@set -e; for name in $(NAMES); do docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; done
+	@printf 'pushed %s\n' $(addprefix $(REGISTRY)/,$(NAMES))
+
+test-images: $(SETUP) ## examine the image that build-images made, in a locked-down container
+	$(BIN)/python -m pytest tests/images
+
 lint: $(SETUP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,11 +85,12 @@ benchmark: $(SETUP) ## the trainer beside the classic mnist_replica code, altern
 	$(BIN)/python -m benchmarks.classic_ratio
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	--custom-compile-command 'make lock' pyproject.toml
+	--custom-compile-command 'make lock'
 lock: $(SETUP) ## resolve constraints/ anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(COMPILE) $(UPGRADE) --extra cpu --extra dev -o constraints/dev.txt
-	$(COMPILE) $(UPGRADE) --extra cpu -o constraints/cpu.txt -c constraints/dev.txt
-	$(COMPILE) $(UPGRADE) --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra dev -o constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu -o constraints/cpu.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (never runs/)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
