@@ -71,9 +71,11 @@ def _one_at_a_time() -> Iterator[None]:
         os.close(folder)
 
 
-def _need_root() -> None:
+def _need_root(
+    otherwise: str = "a cluster on this machine takes Linux and root: run this as root, or set KUBECONFIG instead.",
+) -> None:
     if sys.platform != "linux" or os.geteuid() != 0:
-        raise UsageError("a cluster on this machine takes Linux and root: run this as root, or set KUBECONFIG instead.")
+        raise UsageError(otherwise)
 
 
 def _build() -> int:
@@ -83,14 +85,23 @@ def _build() -> int:
 
 
 def _engine() -> int:
-    _need_root()
+    if engine.answers() and engine.has_base_image():
+        return 0  # a person's own engine, for which no root is needed
+    _need_root(
+        f"no Docker engine answers that has {engine.BASE_IMAGE} or gets it from a registry: "
+        "start yours, or run this as root on Linux to have one started."
+    )
     packages.ensure(packages.CLUSTER)
     engine.start()
-    engine.ensure_base_image()
+    if not engine.has_base_image():
+        with step(engine.BASE_IMAGE):
+            engine.make_base_image()
     return 0
 
 
 def _up() -> int:
+    _need_root()
+    packages.ensure(packages.CLUSTER)
     _engine()
     build.ensure()
     print(f"starting in {STATE}")

@@ -1,9 +1,10 @@
 """The local Docker engine: uses the one that runs, or starts one in a box of its own.
 
-Called by `up`, `load` and `down`. An engine started here keeps its images in Docker's usual folder, so they are there
-again the next time, and can build and save images; but ports that it publishes are open in its box only.
+Called by `engine`, `up`, `load` and `down`. An engine started here keeps its images in Docker's usual folder, so they
+are there again the next time, and can build and save images; but ports that it publishes are open in its box only.
 """
 
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -12,7 +13,7 @@ from typing import IO
 
 from tests.cluster.box import Box, environment, tail
 from tests.cluster.errors import ClusterError, UsageError
-from tests.cluster.places import CACHE
+from tests.cluster.places import CACHE, SYSTEM_PATH
 from tests.cluster.progress import step
 from tests.cluster.waiting import until
 
@@ -40,6 +41,8 @@ def docker(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 def answers() -> bool:
     """Whether an engine answers where the docker command looks for it."""
+    if not shutil.which("docker", path=SYSTEM_PATH):
+        return False
     return docker("version", "--format", "{{.Server.Version}}").returncode == 0
 
 
@@ -75,20 +78,17 @@ def stop() -> None:
         USUAL_SOCKET.unlink()
 
 
-def ensure_base_image() -> None:
-    """Have Debian's base image: from a registry, or made by debootstrap under the same name.
+def has_base_image() -> bool:
+    """Whether the engine has Debian's base image, or has got it from a registry just now."""
+    return any(docker(*command, BASE_IMAGE).returncode == 0 for command in (["image", "inspect"], ["pull", "--quiet"]))
+
+
+def make_base_image() -> None:
+    """Make Debian's base image by debootstrap, under the name that it has in registries.
 
     Raises:
-        ClusterError: neither way works.
+        ClusterError: debootstrap failed.
     """
-    if docker("image", "inspect", BASE_IMAGE).returncode == 0:
-        return
-    with step(BASE_IMAGE):
-        if docker("pull", "--quiet", BASE_IMAGE).returncode:
-            _bootstrap_base_image()
-
-
-def _bootstrap_base_image() -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         done = subprocess.run(
             ["debootstrap", "--variant=minbase", "bookworm", folder], capture_output=True, text=True, env=environment()
