@@ -1,0 +1,1 @@
+"""Tests of the packaged image: `make test-images`, after `make build-images`."""

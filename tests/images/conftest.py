@@ -1,0 +1,51 @@
+"""The image under test and a container of it, locked down as a careful cluster would; nothing is built here."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import testinfra
+from testinfra.host import Host
+
+import trainer
+
+IMAGE = f"distributed-tensorflow/trainer:{trainer.__version__}"
+LOCKED_DOWN = (
+    "--read-only",
+    "--tmpfs=/tmp",
+    "--tmpfs=/home/trainer:uid=10001,gid=10001",
+    "--cap-drop=ALL",
+    "--security-opt=no-new-privileges",
+    "--network=none",
+)
+
+
+def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the docker command with these arguments; a test that hangs in it is ended by its time-out."""
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=240)
+
+
+def inspected(image: str) -> Any:
+    """What the engine says of an image; None when it has none of this name."""
+    said = docker("image", "inspect", image)
+    return json.loads(said.stdout)[0] if said.returncode == 0 else None
+
+
+@pytest.fixture(scope="session")
+def image() -> Any:
+    """What the engine says of the image."""
+    found = inspected(IMAGE)
+    assert found, f"the Docker engine has no image {IMAGE}: run `make build-images` first."
+    return found
+
+
+@pytest.fixture(scope="session")
+def container(image: Any) -> Iterator[Host]:
+    """A container of the image that does nothing, for commands to be run in."""
+    started = docker("run", "--detach", *LOCKED_DOWN, "--entrypoint=sleep", IMAGE, "infinity")
+    assert started.returncode == 0, started.stderr
+    name = started.stdout.strip()
+    yield testinfra.get_host(f"docker://{name}")
+    docker("rm", "--force", name)
