@@ -50,14 +50,14 @@ NAMES = $(addprefix $(IMAGE):,$(TAGS))
 # Debian's docker command builds with secrets by itself, later ones with a plug-in: the first on PATH that can, does.
 CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
 CLIENT = $(or $(firstword $(shell for client in $$(which -a docker); do $(CAN_BUILD) && echo $$client; done)), \
-	$(error no docker command here builds with BuildKit: install the buildx plug-in, in Debian the package docker-buildx))
+	$(error no docker command here builds with BuildKit: install Docker's buildx plug-in))
 CA ?= $(wildcard $(SSL_CERT_FILE))
 SECRET = --secret id=ca,src=$(CA)
 
 engine:
 	@$(PYTHON) -m tests.cluster engine
 
-build-images: engine ## the trainer's image (TENSORFLOW=gpu for the one with CUDA; CA=FILE: certificates that pip trusts)
+build-images: engine ## the trainer's image (TENSORFLOW=gpu: the one with CUDA; CA=FILE: certificates that pip trusts)
 	DOCKER_BUILDKIT=1 $(CLIENT) build --file images/trainer/Dockerfile $(addprefix --tag ,$(NAMES)) $(if $(CA),$(SECRET)) \
 	  --build-arg TENSORFLOW=$(TENSORFLOW) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$($(DESCRIBE) --abbrev=40) .
