@@ -87,7 +87,7 @@ class TrainingDirectory:
         for key, value in run.items() if found else ():
             if found.get(key) != value:
                 raise ConfigurationError(
-                    f"train_dir: {self.path} holds a run of another {key.replace('_', ' ')} ({_brief(found.get(key))}, "
+                    f"train_dir: {self.path} holds a run of different {key.replace('_', ' ')} ({_brief(found.get(key))}, "
                     f"this run's is {_brief(value)}): choose another train_dir, or the settings of that run."
                 )
 

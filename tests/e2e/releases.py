@@ -78,9 +78,8 @@ class Release:
         wait(lambda: all(exit_code(pod) == 0 and is_ready(pod) for pod in self.tasks().values()), 120, self.describe)
 
     def log(self, pod: str) -> str:
-        """All that a task said: before it ended, and while it rests."""
-        before = self.try_kubectl("logs", "--previous", pod)
-        return (before.stdout if before.returncode == 0 else "") + self.kubectl("logs", pod)
+        """All that a task said, before it ended and while it rests; nothing where it has not begun."""
+        return "".join(self.try_kubectl("logs", *which, pod).stdout for which in (["--previous"], []))
 
     def describe(self) -> str:
         """What a failed test shows."""

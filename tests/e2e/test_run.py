@@ -80,7 +80,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     }
     release.install(values)
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/mnist-worker-0:9100/proxy/metrics"
-    step = re.compile(r"^trainer_global_step (\d\.?\d*e?\+?\d*)$", re.MULTILINE)
+    step = re.compile(r"^trainer_global_step ([0-9.e+]+)$", re.MULTILINE)
 
     def scraped_step() -> float:
         found = step.search(release.try_kubectl("get", "--raw", metrics).stdout)

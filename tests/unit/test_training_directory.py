@@ -51,10 +51,10 @@ def test_a_directory_that_is_nobodys_is_refused_to_nobody(directory: TrainingDir
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"model": "cnn"}, r'another model \("mlp", this run\'s is "cnn"\)'),
-        ({"parameters": {"hidden/weights": [784, 200]}}, "another parameters"),
-        ({"dataset": "mnist"}, "another dataset"),
-        ({"dataset_digest": "1" * 64}, "another dataset digest"),
+        ({"model": "cnn"}, r'different model \("mlp", this run\'s is "cnn"\)'),
+        ({"parameters": {"hidden/weights": [784, 200]}}, "different parameters"),
+        ({"dataset": "mnist"}, "different dataset"),
+        ({"dataset_digest": "1" * 64}, "different dataset digest"),
     ],
 )
 def test_another_runs_directory_is_refused_and_left_as_it_is(
@@ -76,7 +76,7 @@ def test_a_run_is_described_by_its_model_its_shapes_and_its_data(directory: Trai
     directory.claim(run)
     directory.check(run)
     assert run["parameters"] == {"weights": [4, 2], "bias": []}
-    with pytest.raises(ConfigurationError, match="another parameters"):
+    with pytest.raises(ConfigurationError, match="different parameters"):
         directory.check(describe("mlp", {"weights": Parameter((4, 3)), "bias": Parameter(())}, dataset))
 
 

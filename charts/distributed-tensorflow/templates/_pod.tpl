@@ -23,7 +23,9 @@ annotations:
 {{- $spec := index . 2 -}}
 {{- $leader := include "distributed-tensorflow.role" (list $root (include "distributed-tensorflow.leader" $root)) | fromYaml -}}
 {{- $tolerations := $spec.tolerations | default list -}}
-{{- if or $spec.gpus (and $spec.sharesNode $leader.gpus) -}}
+{{- $follows := and $spec.sharesNode (index . 3) -}}
+{{- if $follows }}{{ $tolerations = concat $tolerations ($leader.tolerations | default list) | uniq }}{{ end -}}
+{{- if or $spec.gpus (and $follows $leader.gpus) -}}
 {{- $tolerations = append $tolerations (dict "key" $root.Values.gpu.resourceName "operator" "Exists") -}}
 {{- end -}}
 {{- $affinity := $spec.affinity -}}

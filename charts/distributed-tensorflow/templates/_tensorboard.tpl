@@ -1,6 +1,7 @@
 {{/* TensorBoard's values as a pod's spec: it mounts the training directory like the chief, from the CPU image. */}}
 {{- define "distributed-tensorflow.tensorboardSpec" -}}
 {{- $spec := deepCopy .Values.tensorboard -}}
+{{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
 {{- $_ := set $spec "sharesNode" (empty (include "distributed-tensorflow.trainingIsShared" .)) -}}
 {{- toYaml $spec -}}
 {{- end }}
