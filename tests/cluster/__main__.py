@@ -106,7 +106,7 @@ def _up() -> int:
     build.ensure()
     print(f"starting in {STATE}")
     kubernetes.start()
-    print(f"export KUBECONFIG={KUBECONFIG}")
+    print(f"export KUBECONFIG={KUBECONFIG} PATH={build.binaries()}:$PATH")
     return 0
 
 

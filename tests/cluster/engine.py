@@ -119,12 +119,18 @@ def _import(name: str, change: str, archive: IO[bytes] | None) -> None:
         raise ClusterError(f"docker cannot import {name}: {done.stderr.strip()}")
 
 
-def saving(image: str) -> subprocess.Popen[bytes]:
-    """Start to write an image of the engine's to a pipe, as an archive that containerd reads.
+def identity(image: str) -> str:
+    """The digest by which the engine knows an image.
 
     Raises:
         UsageError: the engine has no such image.
     """
-    if docker("image", "inspect", image).returncode:
+    found = docker("image", "inspect", "--format", "{{.Id}}", image)
+    if found.returncode:
         raise UsageError(f"the local Docker engine has no image {image}: build or pull it first (docker images).")
+    return found.stdout.decode().strip()
+
+
+def saving(image: str) -> subprocess.Popen[bytes]:
+    """Start to write an image of the engine's to a pipe, as an archive that containerd reads."""
     return subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE, env=environment())

@@ -28,6 +28,7 @@ DNS_SERVICE = "10.96.0.10"
 
 PAUSE_IMAGE = "distributed-tensorflow/pause:1"
 STORAGE_NAMESPACE = "local-path-storage"
+_FROM_ENGINE = "distributed-tensorflow/image"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 
 _ASK_COREDNS = f"exec 3<>/dev/tcp/{ADDRESS}/8181; printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' >&3; grep -q OK <&3"
@@ -289,14 +290,20 @@ def _load_own_images() -> None:
 
 
 def load(image: str) -> None:
-    """Take an image from the Docker engine onto the node.
+    """Take an image from the Docker engine onto the node, unless it is there already.
 
     Raises:
         UsageError: the engine has no such image.
         ClusterError: containerd refused it.
     """
+    images = ["ctr", "--namespace=k8s.io", "images"]
+    name = image if "." in image.split("/")[0] else f"docker.io/{'' if '/' in image else 'library/'}{image}"
+    label = f"{_FROM_ENGINE}={engine.identity(image)}"  # containerd counts in other digests than Docker does
+    if label in BOX.run([*images, "list", f"name=={name}"]):
+        return
     with engine.saving(image) as save:
-        BOX.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], stdin=save.stdout)
+        BOX.run([*images, "import", "-"], stdin=save.stdout)
+    BOX.run([*images, "label", name, label])
 
 
 def state() -> dict[str, bool]:

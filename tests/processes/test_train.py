@@ -334,7 +334,11 @@ def test_flags_win_over_tf_config_and_the_conflict_is_said(trainer: Trainer, hos
 
 @pytest.mark.parametrize(
     ("words", "difference"),
-    [(["--model=cnn"], "different model"), (["--hidden_units=7"], "different parameters"), (["--dataset=npz"], "dataset")],
+    [
+        (["--model=cnn"], "different model"),
+        (["--hidden_units=7"], "different parameters"),
+        (["--dataset=npz"], "dataset"),
+    ],
 )
 def test_a_directory_of_another_run_is_refused(trainer: Trainer, words: list[str], difference: str) -> None:
     import numpy as np
