@@ -86,9 +86,10 @@ class TrainingDirectory:
         found = _read_json(self.path / "run.json")
         for key, value in run.items() if found else ():
             if found.get(key) != value:
+                there = f"{key.replace('_', ' ')} ({_brief(found.get(key))}, this run's is {_brief(value)})"
                 raise ConfigurationError(
-                    f"train_dir: {self.path} holds a run of different {key.replace('_', ' ')} ({_brief(found.get(key))}, "
-                    f"this run's is {_brief(value)}): choose another train_dir, or the settings of that run."
+                    f"train_dir: {self.path} holds a run of different {there}: "
+                    "choose another train_dir, or the settings of that run."
                 )
 
     def read_result(self) -> dict[str, Any]:
