@@ -23,6 +23,7 @@ A throw-away Kubernetes on this machine. Needs Linux, root, Python and Go; Debia
 
 commands:
   build       the binaries, once for each version of tests/cluster/modules: minutes; afterwards nothing
+  build NAME  only these programs, such as helm and ct, in whose place without Go those on PATH do
   engine      the Docker engine and its base image only, to build images before there is a cluster
   up          start what does not run, and say how to reach it
   load IMAGE  take an image from the local Docker engine onto the node
@@ -34,7 +35,7 @@ commands:
 def main(words: Sequence[str]) -> int:
     """Run the command of these words and return its exit code."""
     commands: dict[str, Callable[[], int]] = {
-        "build": _build,
+        "build": partial(_build, words[1:]),
         "engine": _engine,
         "up": _up,
         "status": _status,
@@ -44,7 +45,7 @@ def main(words: Sequence[str]) -> int:
         if list(words) in (["--help"], ["-h"], ["help"]):
             print(USAGE, end="")
             return 0
-        if len(words) == 1 and words[0] in commands:
+        if (len(words) == 1 and words[0] in commands) or words[:1] == ["build"]:
             run = commands[words[0]]
         elif len(words) == 2 and words[0] == "load":
             run = partial(_load, words[1])
@@ -78,8 +79,11 @@ def _need_root(
         raise UsageError(otherwise)
 
 
-def _build() -> int:
-    build.ensure()
+def _build(programs: Sequence[str]) -> int:
+    if programs:
+        build.ensure_programs(programs)
+    else:
+        build.ensure()
     print(build.binaries())
     return 0
 

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError, UsageError
@@ -65,28 +66,57 @@ def ensure() -> None:
     print(f"building into {folder}")
     for module in stale:
         with step(module.name):
-            _build(module, folder)
+            said = subprocess.run(["go", "list", "-mod=readonly", "tool"], cwd=module, capture_output=True, text=True)
+            # A lone command is called like its folder: etcd's own import path would make it "server".
+            _build(module, "tool", f"{folder}/{module.name if len(said.stdout.split()) == 1 else ''}")
+            (folder / f".{module.name}").touch()
 
 
-def _check_go() -> None:
+def ensure_programs(names: Sequence[str]) -> None:
+    """Build only these programs, where they are not in the cache yet. Without Go, those on PATH do.
+
+    Raises:
+        UsageError: a name is unknown, or there is no Go, or too old a one.
+        ClusterError: a program did not build.
+    """
+    folder = binaries()
+    packages = {name: _package(name) for name in names}
+    absent = [name for name in names if not (folder / name).exists()]
     if not shutil.which("go"):
-        raise UsageError(f"go is not on PATH: install Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer.")
+        absent = [name for name in absent if not shutil.which(name)]
+    if not absent:
+        return
+    _check_go(instead=f", or {', '.join(absent)} of your own")
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"building into {folder}")
+    for name in absent:
+        module, package = packages[name]
+        with step(name):
+            _build(module, package, f"{folder}/{name}")
+
+
+def _package(name: str) -> tuple[Path, str]:
+    """The module whose go.mod names this command as a tool, and its import path."""
+    for module in _modules():
+        if found := re.search(rf"^(?:tool |\t)(\S+/{re.escape(name)})$", (module / "go.mod").read_text(), re.MULTILINE):
+            return module, found[1]
+    raise UsageError(f"{name!r} is no program that a go.mod of {MODULES.name}/ names.")
+
+
+def _check_go(instead: str = "") -> None:
+    if not shutil.which("go"):
+        raise UsageError(f"go is not on PATH: install Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer{instead}.")
     said = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout.strip()
     found = re.match(r"go(\d+)\.(\d+)", said)
     if found and (int(found[1]), int(found[2])) < OLDEST_GO:
         raise UsageError(f"{said} is too old: Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer must come first on PATH.")
 
 
-def _build(module: Path, folder: Path) -> None:
-    commands = subprocess.run(
-        ["go", "list", "-mod=readonly", "tool"], cwd=module, capture_output=True, text=True
-    ).stdout.split()
-    # A lone command is called like its folder: etcd's own import path would make it "server".
-    output = f"{folder}/{module.name if len(commands) == 1 else ''}"
+def _build(module: Path, package: str, output: str) -> None:
     command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
     settings = [f"-X {name}={value}" for name, value in _variables().items()]  # a module without the name ignores it
     done = subprocess.run(
-        [*command, f"-ldflags={' '.join(['-s -w', *settings])}", "-o", output, "tool"],
+        [*command, f"-ldflags={' '.join(['-s -w', *settings])}", "-o", output, package],
         cwd=module,
         # without cgo no C compiler is needed, and the binaries run anywhere
         env=os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
@@ -95,4 +125,3 @@ def _build(module: Path, folder: Path) -> None:
     )
     if done.returncode:
         raise ClusterError(f"{module.name} did not build; the compiler's last words:\n{done.stderr[-2000:]}")
-    (folder / f".{module.name}").touch()
