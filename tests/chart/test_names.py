@@ -1,0 +1,122 @@
+"""Runs in one namespace never meet: no shared name, and no selector that reaches other pods than it is for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.chart.chart import ALL_ROLES, Manifests, Object, render
+from trainer.cluster import ROLES
+
+EVERYTHING = {
+    **ALL_ROLES,
+    "data.enabled": True,
+    "metrics.podMonitor.enabled": True,
+    "metrics.from": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
+    "networkPolicy.egress.enabled": True,
+    "tensorboard.ingress.enabled": True,
+    "tensorboard.httpRoute.enabled": True,
+    "tensorboard.httpRoute.parentRefs": [{"name": "gateway"}],
+}
+RELEASES = ("mnist", "mnist-worker", "mnist-ps", "mnist-tensorboard", "mnist-2", "mnist-worker-0")
+OTHERS = {("NetworkPolicy", "tasks", "app=prometheus"), ("NetworkPolicy", "tensorboard", "")}
+"""Selectors that values give for pods of others: who may scrape, and who may look at TensorBoard."""
+
+
+def selectors(place: Any) -> Iterator[dict[str, Any]]:
+    """Every label selector in an object."""
+    if isinstance(place, list):
+        for item in place:
+            yield from selectors(item)
+    elif isinstance(place, dict):
+        for key, value in place.items():
+            if key in ("podSelector", "labelSelector", "selector"):
+                yield value if "matchLabels" in value or not value else {"matchLabels": value}
+            else:
+                yield from selectors(value)
+
+
+def selected(selector: dict[str, Any], pods: dict[tuple[str, str], Object]) -> set[tuple[str, str]]:
+    """The pods, by release and component, whose labels a selector matches."""
+    wanted = {key: [value] for key, value in selector.get("matchLabels", {}).items()}
+    for expression in selector.get("matchExpressions", []):
+        assert expression["operator"] == "In"
+        wanted[expression["key"]] = expression["values"]
+    return {
+        name
+        for name, pod in pods.items()
+        if all(pod["metadata"]["labels"].get(key) in values for key, values in wanted.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def releases() -> dict[str, Manifests]:
+    return {release: render(EVERYTHING, release=release) for release in RELEASES}
+
+
+@pytest.fixture(scope="module")
+def pods(releases: dict[str, Manifests]) -> dict[tuple[str, str], Object]:
+    """The pods of all releases, by release and component."""
+    return {
+        (release, component): pod
+        for release, manifests in releases.items()
+        for component, pod in manifests.pods().items()
+    }
+
+
+def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
+    names = [(item["kind"], item["metadata"]["name"]) for manifests in releases.values() for item in manifests]
+    names += [  # what the StatefulSets make
+        ("Pod", f"{item['metadata']['name']}-{index}")
+        for manifests in releases.values()
+        for item in manifests.of("StatefulSet")
+        for index in range(item["spec"]["replicas"])
+    ]
+    assert len(names) == len(set(names))
+
+
+def test_each_object_selects_the_pods_that_it_is_for(
+    releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
+) -> None:
+    every: set[str] = {*ROLES, "tensorboard", "test"}
+    intended: dict[tuple[str, str], list[set[str]]] = {
+        ("NetworkPolicy", "tasks"): [set(ROLES), every],  # whom it protects, and who may come
+        ("NetworkPolicy", "egress"): [every, every],
+        ("NetworkPolicy", "tensorboard"): [{"tensorboard"}],
+        ("PodMonitor", "tasks"): [every],
+        ("Deployment", "tensorboard"): [{"tensorboard"}, {"chief"}],  # its own, and whose node it goes to
+        ("Service", "tensorboard"): [{"tensorboard"}],
+        ("Pod", "test"): [{"chief"}],
+        ("StatefulSet", "chief"): [{"chief"}, {"chief", "evaluator", "tensorboard", "test"}],
+        ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
+    }
+    intended |= {("StatefulSet", role): [{role}] for role in ("worker", "ps")}
+    intended |= {(kind, role): [{role}] for kind in ("Service", "PodDisruptionBudget") for role in ROLES}
+    for release, manifests in releases.items():
+        found: dict[tuple[str, str], list[set[tuple[str, str]]]] = {}
+        for item in manifests:
+            key = (item["kind"], item["metadata"]["name"].removeprefix(f"{release}-"))
+            for selector in selectors(item.get("spec", {})):
+                labels = ",".join("=".join(pair) for pair in selector.get("matchLabels", {}).items())
+                if (*key, labels) not in OTHERS:
+                    found.setdefault(key, []).append(selected(selector, pods))
+        assert found == {
+            key: [{(release, component) for component in components} for components in expected]
+            for key, expected in intended.items()
+        }
+
+
+def test_labels_of_ones_own_do_not_lead_a_pod_out_of_its_run() -> None:
+    labels = {"app.kubernetes.io/instance": "other", "app.kubernetes.io/component": "other", "team": "a"}
+    manifests = render({"common.labels": labels, "tensorboard.labels": labels})
+    for component, pod in manifests.pods().items():
+        assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == "mnist"
+        assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        assert pod["metadata"]["labels"]["team"] == "a"
+
+
+def test_every_object_is_in_the_releases_namespace_and_says_whose_it_is() -> None:
+    for item in render(EVERYTHING, namespace="ml"):
+        assert item["metadata"]["namespace"] == "ml"
+        assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == "mnist"
+        assert item["metadata"]["labels"]["app.kubernetes.io/name"] == "distributed-tensorflow"

@@ -1,0 +1,105 @@
+"""What `helm install` says next: commands for this very release and namespace.
+
+`helm install --dry-run` asks a cluster first, so these notes are rendered as a manifest of a copy of the chart.
+"""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chart.chart import CHART, TOO_LARGE, Manifests, render
+
+Notes = Callable[..., str]
+AS_MANIFEST = """
+apiVersion: v1
+kind: Notes
+metadata: {name: notes}
+text: {{ tpl (.Files.Get "NOTES.txt") . | quote }}
+"""
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    """Gives the notes of a release `trial` in the namespace `ml`."""
+    chart = tmp_path_factory.mktemp("chart") / "distributed-tensorflow"
+    shutil.copytree(CHART, chart)
+    (chart / "templates/NOTES.txt").rename(chart / "NOTES.txt")
+    (chart / "templates/notes.yaml").write_text(AS_MANIFEST)
+
+    def say(values: dict[str, Any]) -> str:
+        (item,) = render(values, release="trial", namespace="ml", chart=Path(chart)).of("Notes")
+        return str(item["text"])
+
+    return say
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands that the notes give, without their comments."""
+    return [line.partition("#")[0].split() for line in text.splitlines() if re.match("  (kubectl|helm) ", line)]
+
+
+def manifests(values: dict[str, Any]) -> Manifests:
+    return render(values, release="trial", namespace="ml")
+
+
+@pytest.mark.parametrize(
+    ("values", "leader"),
+    [({}, "trial-worker-0"), ({"chief.replicas": 1}, "trial-chief-0"), ({"fullnameOverride": "m"}, "m-worker-0")],
+    ids=["a worker leads", "a chief leads", "another stem"],
+)
+def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any], leader: str) -> None:
+    stem = leader.rsplit("-", 2)[0]
+    assert commands(notes(values)) == [
+        ["kubectl", "--namespace", "ml", "logs", "--follow", leader],
+        ["kubectl", "--namespace", "ml", "port-forward", f"service/{stem}-tensorboard", "6006:80"],
+        ["helm", "--namespace", "ml", "test", "trial"],
+    ]
+    names = {(item["kind"], item["metadata"]["name"]) for item in manifests(values)}
+    assert ("StatefulSet", leader.rpartition("-")[0]) in names
+    assert ("Service", f"{stem}-tensorboard") in names
+
+
+def test_the_port_and_path_of_tensorboard_are_its_own(notes: Notes) -> None:
+    said = notes({"tensorboard.service.port": 8080, "tensorboard.pathPrefix": "/mnist"})
+    assert "port-forward service/trial-tensorboard 6006:8080" in said
+    assert "http://localhost:6006/mnist\n" in said
+
+
+def test_without_tensorboard_there_is_nothing_to_forward(notes: Notes) -> None:
+    assert "port-forward" not in notes({"tensorboard.enabled": False})
+
+
+def test_they_warn_of_claims_that_go_with_the_run(notes: Notes) -> None:
+    both = {"data.enabled": True}
+    said = re.findall(r"removes the claim (\S+) .* (\S+): true keeps", notes(both))
+    assert sorted(said) == [("trial-data", "data.keep"), ("trial-training", "trainingDirectory.keep")]
+    claims = manifests(both).of("PersistentVolumeClaim")
+    assert {name for name, _ in said} == {claim["metadata"]["name"] for claim in claims}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"trainingDirectory.keep": True},
+        {"trainingDirectory.existingClaim": "mine"},
+        {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"},
+    ],
+    ids=["kept", "not ours", "NFS"],
+)
+def test_they_do_not_warn_of_what_stays(notes: Notes, values: dict[str, Any]) -> None:
+    assert "helm uninstall" not in notes(values)
+
+
+def test_they_say_who_trains(notes: Notes) -> None:
+    assert "Run trial: 2 worker(s), 1 ps. " in notes({})
+    assert "Run trial: a chief, 3 worker(s), 2 ps. " in notes(
+        {"chief.replicas": 1, "worker.replicas": 3, "ps.replicas": 2}
+    )
+
+
+def test_they_say_where_a_large_cluster_is_read(notes: Notes) -> None:
+    assert "1300 worker(s), 1 ps (cluster read from a file: too long for TF_CONFIG). " in notes(TOO_LARGE)

@@ -1,0 +1,134 @@
+"""By default every pod passes Pod Security "restricted", has no token, and is reached only by whom it should be."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.chart import ALL_ROLES, Object, render
+from trainer.cluster import ROLES
+
+RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}
+COMPONENTS = (*ROLES, "tensorboard", "test")
+DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+OUR_PODS = {
+    "podSelector": {
+        "matchLabels": {"app.kubernetes.io/name": "distributed-tensorflow", "app.kubernetes.io/instance": "mnist"}
+    }
+}
+
+
+@pytest.fixture(params=COMPONENTS)
+def pod(request: pytest.FixtureRequest) -> Object:
+    """The pod of each component, by default values."""
+    return render(ALL_ROLES).pods()[request.param]
+
+
+def test_there_is_no_other_pod() -> None:
+    assert set(render(ALL_ROLES).pods()) == set(COMPONENTS)
+
+
+def test_it_is_restricted(pod: Object) -> None:
+    spec = pod["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(spec)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not any("hostPort" in port for port in container.get("ports", []))
+    assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} <= RESTRICTED_VOLUMES
+
+
+def test_its_root_file_system_is_read_only(pod: Object) -> None:
+    assert [container["securityContext"]["readOnlyRootFilesystem"] for container in pod["spec"]["containers"]] == [True]
+
+
+def test_it_has_no_token_and_no_mesh(pod: Object) -> None:
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["enableServiceLinks"] is False
+    assert pod["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
+    assert pod["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
+
+
+def test_volumes_of_the_group_are_not_walked_through_at_each_start(pod: Object) -> None:
+    assert pod["spec"]["securityContext"]["fsGroup"] == 10001
+    assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+@pytest.mark.parametrize("component", [*ROLES, "tensorboard"])
+def test_tmp_and_home_are_writable(component: str) -> None:
+    (container,) = render(ALL_ROLES).pods()[component]["spec"]["containers"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    (home,) = [variable["value"] for variable in container["env"] if variable["name"] == "HOME"]
+    for folder in ("/tmp", home):  # noqa: S108 - the container's
+        assert mounts[folder]["name"] == "scratch"
+        assert not mounts[folder].get("readOnly")
+
+
+def test_no_service_account_has_a_token() -> None:
+    accounts = {item["metadata"]["name"]: item for item in render(ALL_ROLES).of("ServiceAccount")}
+    assert set(accounts) == {f"mnist-{role}" for role in (*ROLES, "tensorboard")}
+    assert {account["automountServiceAccountToken"] for account in accounts.values()} == {False}
+
+
+def test_an_image_that_must_be_root_can_drop_the_contexts() -> None:
+    pod = render({"common.podSecurityContext": None, "common.securityContext": None}).pods()["worker"]
+    assert "securityContext" not in pod["spec"]
+    assert "securityContext" not in pod["spec"]["containers"][0]
+
+
+def test_parameter_servers_and_tensorboard_never_get_gpus() -> None:
+    pods = render({**ALL_ROLES, "worker.gpus": 8, "chief.gpus": 8, "evaluator.gpus": 1}).pods()
+
+    def asks(component: str) -> tuple[bool, bool]:
+        (container,) = pods[component]["spec"]["containers"]
+        return "nvidia.com/gpu" in str(container.get("resources")), container["image"].endswith("-gpu")
+
+    assert {component: asks(component) for component in COMPONENTS} == {
+        **dict.fromkeys(("chief", "worker", "evaluator"), (True, True)),
+        **dict.fromkeys(("ps", "tensorboard", "test"), (False, False)),
+    }
+
+
+def test_tasks_are_reached_by_their_own_run_only() -> None:
+    policy = render()["NetworkPolicy/tasks"]["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [OUR_PODS], "ports": [{"port": 2222}]}]
+
+
+def test_metrics_are_reached_by_whom_the_values_name() -> None:
+    prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    policy = render({"metrics.from": prometheus})["NetworkPolicy/tasks"]["spec"]
+    assert policy["ingress"] == [
+        {"from": [OUR_PODS], "ports": [{"port": 2222}]},
+        {"from": prometheus, "ports": [{"port": 9100}]},
+    ]
+
+
+def test_tensorboard_is_reached_from_its_namespace() -> None:
+    policy = render()["NetworkPolicy/tensorboard"]["spec"]
+    assert policy["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 6006}]}]
+
+
+@pytest.mark.parametrize("nobody", [[], None])
+def test_nobody_reaches_what_nobody_is_named_for(nobody: Any) -> None:
+    manifests = render({"networkPolicy.tensorboardFrom": nobody, "metrics.from": nobody})
+    assert manifests["NetworkPolicy/tensorboard"]["spec"].get("ingress", []) == []
+    assert len(manifests["NetworkPolicy/tasks"]["spec"]["ingress"]) == 1
+
+
+@pytest.mark.parametrize("to", [[], [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]])
+def test_egress_leads_to_the_run_and_dns_and_what_the_values_name(to: list[Any]) -> None:
+    manifests = render({"networkPolicy.egress.enabled": True, "networkPolicy.egress.to": to})
+    policy = manifests["NetworkPolicy/egress"]["spec"]
+    assert policy["policyTypes"] == ["Egress"]
+    assert policy["egress"] == [{"to": [OUR_PODS]}, DNS, *to]
+
+
+def test_a_drain_takes_one_task_of_a_role_at_a_time_and_failed_ones_at_once() -> None:
+    budgets = render(ALL_ROLES).of("PodDisruptionBudget")
+    assert {budget["metadata"]["name"] for budget in budgets} == {f"mnist-{role}" for role in ROLES}
+    for budget in budgets:
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

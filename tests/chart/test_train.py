@@ -1,0 +1,59 @@
+"""The values of `train` are the trainer's settings: the same names, types and bounds, and it reads them."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from tests.chart.chart import CHART, DEFAULTS, render
+from trainer import config
+
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["properties"]["train"]["properties"]
+CHARTS_OWN = {
+    *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
+    *("train_dir", "data_dir", "metrics_port"),
+}
+"""Settings that the chart makes from other values."""
+
+
+def load(values: dict[str, Any], folder: Path) -> config.Settings:
+    """The trainer's settings, read from the file that the chart makes."""
+    file = folder / "trainer.yaml"
+    file.write_text(render(values).see("ConfigMap/config data")["trainer.yaml"])
+    return config.load(argparse.Namespace(config=file), {})
+
+
+def as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
+    """One setting of pydantic's JSON schema as values.schema.json writes it: no titles, null as a second type."""
+    variants = setting.pop("anyOf", [{}])
+    merged = {**setting, **variants[0]}
+    if {"type": "null"} in variants:
+        merged["type"] = [merged["type"], "null"]
+    return {key: value for key, value in merged.items() if key not in ("title", "default")}
+
+
+def test_the_schema_is_that_of_the_trainer() -> None:
+    settings = TypeAdapter(config.Settings).json_schema()["properties"]
+    expected = {name: as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
+    assert expected == SCHEMA
+
+
+def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:
+    settings = load({}, tmp_path)
+    assert {name: getattr(settings, name) for name in DEFAULTS["train"]} == DEFAULTS["train"]
+    assert settings.train_dir == Path("/training")
+
+
+def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
+    # Numbers that come out of Helm in another notation where a template is careless.
+    samples = {"boolean": True, "integer": 1_000_000, "number": 0.00001, "string": "cnn"}
+    types = {name: setting["type"] for name, setting in SCHEMA.items()}
+    values: dict[str, Any] = {
+        name: samples[kind[0] if isinstance(kind, list) else kind] for name, kind in types.items()
+    }
+    values |= {"dataset": "npz", "replicas_to_aggregate": 2}
+    settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
+    assert {name: getattr(settings, name) for name in values} == values
+    assert settings.data_dir == Path("/data")

@@ -1,0 +1,81 @@
+"""Every key of values.yaml does something, and effects.yaml says what; no key is forgotten there or in the schema."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.chart import ALL_ROLES, CHART, DEFAULTS, Manifests, leaves, render
+
+EFFECTS = yaml.safe_load(Path(__file__).with_name("effects.yaml").read_text())
+
+
+def see(manifests: Manifests, path: str, role: str = "worker") -> Any:
+    """What is at a path of effects.yaml."""
+    task = f"StatefulSet/{role} spec template spec"
+    start, _, rest = path.format(role=role).partition(" ")
+    places = {
+        "TASK": task,
+        "CONTAINER": f"{task} containers {role}",
+        "TENSORBOARD": "Deployment/tensorboard spec template spec",
+        "SETTINGS": "ConfigMap/config data trainer.yaml",
+        "CLUSTER": "ConfigMap/config data cluster.json",
+    }
+    return manifests.see(f"{places.get(start, start)} {rest}")
+
+
+@pytest.mark.parametrize("key", EFFECTS["run"])
+def test_a_key_shows_its_effect(key: str) -> None:
+    effect = EFFECTS["run"][key]
+    given = effect.get("given", {})
+    before, after = render(given), render({**given, key: effect["value"]})
+    assert {path: see(after, path) for path in effect["see"]} == effect["see"]
+    unchanged = [path for path in effect["see"] if see(before, path) == see(after, path)]
+    assert len(unchanged) < len(effect["see"]), "the defaults show the same"
+
+
+@pytest.mark.parametrize("key", EFFECTS["common"])
+def test_a_key_of_common_shows_its_effect_in_every_role_and_a_role_has_the_last_word(key: str) -> None:
+    effect = EFFECTS["common"][key]
+    given = {**ALL_ROLES, **effect.get("given", {})}
+    common, own = effect["values"]
+    after = render({**given, f"common.{key}": common, f"worker.{key}": own, f"evaluator.{key}": own})
+    in_common, in_role = effect.get("shows", effect["values"])
+    shown = {role: see(after, effect["see"], role) for role in ("chief", "ps", "worker", "evaluator")}
+    assert shown == {"chief": in_common, "ps": in_common, "worker": in_role, "evaluator": in_role}
+    before = render(given)
+    assert in_common != see(before, effect["see"], "ps"), "the defaults show the same"
+    assert in_common != in_role
+
+
+def test_every_key_has_an_effect() -> None:
+    shown = {*EFFECTS["run"], *(f"common.{key}" for key in EFFECTS["common"])}
+    assert shown == {key for key, _ in leaves(DEFAULTS)}
+
+
+def test_every_key_of_the_schema_is_in_values_yaml() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def keys(part: dict[str, Any], values: Any, path: str) -> list[str]:
+        """The paths that the schema allows below this part, and that values.yaml does not show."""
+        part = schema["definitions"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        absent = []
+        for name, inner in part.get("properties", {}).items():
+            if not isinstance(values, dict) or name not in values:
+                absent.append(f"{path}{name}")
+            else:
+                absent += keys(inner, values[name], f"{path}{name}.")
+        return absent
+
+    allowed = set(keys(schema, DEFAULTS, ""))
+    # A role takes what `common` shows, and `common` shows no role's own keys; `train` takes every setting
+    # (test_train.py); `global` is Helm's; the keys of an image are those of the packaged one.
+    roles_own = {"replicas", "maxReplicas", "gpus"}
+    explained = {f"common.{key}" for key in roles_own} | {"global"}
+    explained |= {f"{image}.{key}" for image in ("common.image", "tensorboard.image") for key in DEFAULTS["image"]}
+    explained |= {key for key in allowed if key.startswith("train.")}
+    explained |= {key for key in allowed if key.split(".")[0] in ("worker", "ps", "chief", "evaluator")}
+    assert allowed == explained
+    assert set(schema["definitions"]["role"]["properties"]) == {*DEFAULTS["common"], *roles_own}
