@@ -81,18 +81,35 @@ class Manifests:
         return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in variables}
 
 
+@functools.cache
+def template(
+    values: str, release: str = "mnist", namespace: str = "default", chart: Path = CHART
+) -> subprocess.CompletedProcess[str]:
+    """Run `helm template` with the text of a values file."""
+    helm = shutil.which("helm", path=environment_with_tools()["PATH"])
+    assert helm, "there is no helm: `make test` builds it, and so does `python3 -m tests.cluster build helm`"
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(values)
+        file.flush()
+        return subprocess.run(
+            [helm, "template", release, chart, "--namespace", namespace, "--values", file.name],
+            capture_output=True,
+            text=True,
+        )
+
+
 def render(
     values: Mapping[str, Any] | None = None, release: str = "mnist", namespace: str = "default", chart: Path = CHART
 ) -> Manifests:
     """What `helm install` would create."""
-    done = _template(yaml.safe_dump(nested(values or {})), release, namespace, chart)
+    done = template(yaml.safe_dump(nested(values or {})), release, namespace, chart)
     assert done.returncode == 0, done.stderr
     return Manifests(release, [item for item in _parse(done.stdout) if item])
 
 
 def refusal(values: Mapping[str, Any], release: str = "mnist") -> str:
     """What Helm says when it refuses these values."""
-    done = _template(yaml.safe_dump(nested(values)), release, "default", CHART)
+    done = template(yaml.safe_dump(nested(values)), release)
     assert done.returncode, "Helm took these values"
     return done.stderr
 
@@ -125,17 +142,3 @@ def environment_with_tools() -> dict[str, str]:
 
 def _parse(text: str) -> list[Any]:
     return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-
-
-@functools.cache
-def _template(values: str, release: str, namespace: str, chart: Path) -> subprocess.CompletedProcess[str]:
-    helm = shutil.which("helm", path=environment_with_tools()["PATH"])
-    assert helm, "there is no helm: `make test` builds it, and so does `python3 -m tests.cluster build helm`"
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(values)
-        file.flush()
-        return subprocess.run(
-            [helm, "template", release, chart, "--namespace", namespace, "--values", file.name],
-            capture_output=True,
-            text=True,
-        )

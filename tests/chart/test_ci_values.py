@@ -1,0 +1,40 @@
+"""The cases in ci/: `ct lint` and tests/e2e take them all, and `ct install` those that a plain cluster can run."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.chart import CHART, Manifests, template
+
+CASES = {path.stem.removesuffix("-values"): path.read_text() for path in sorted((CHART / "ci").glob("*-values.yaml"))}
+INSTALLABLE = [case for case, text in CASES.items() if "\n# not installable: " not in text]
+
+
+def test_some_cases_are_installed_and_some_are_not() -> None:
+    assert 4 <= len(INSTALLABLE) < len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_first_line_names_its_case(case: str) -> None:
+    first, second, *_ = CASES[case].splitlines()
+    assert first.startswith("# ")
+    assert not second.startswith("#") or second.startswith("# not installable: ")
+
+
+@pytest.mark.parametrize("case", INSTALLABLE)
+def test_it_is_small_enough_for_one_node(case: str) -> None:
+    text = CASES[case]
+    values: dict[str, Any] = yaml.safe_load(text)
+    own = "image" in values["common"]
+    assert own or values["train"]["train_steps"] == 200
+    done = template(text)
+    assert done.returncode == 0, done.stderr
+    manifests = Manifests("mnist", [item for item in yaml.safe_load_all(done.stdout) if item])
+    cpus = 0
+    for item in [*manifests.of("StatefulSet"), *manifests.of("Deployment")]:
+        (container,) = item["spec"]["template"]["spec"]["containers"]
+        cpus += item["spec"]["replicas"] * int(container["resources"]["requests"]["cpu"].removesuffix("m"))
+    assert cpus <= 1000, "of a node with two, half is left to the cluster"
+    for claim in manifests.of("PersistentVolumeClaim"):
+        assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
