@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test e2e cluster-build cluster-up cluster-down engine build-images push-images test-images \
-	lint format benchmark lock clean
+.PHONY: help setup run test chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
+	build-images push-images test-images lint format benchmark lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,10 +25,27 @@ $(SETUP): constraints/dev.txt pyproject.toml
 run: $(SETUP) ## train on real digits here: one parameter server and two workers, as separate processes
 	@$(BIN)/trainer launch --ps 1 --workers 2 --train_steps 2000
 
-test: $(SETUP) lint ## everything that needs no cluster: lint, types, unit tests, real multi-process training
-	$(BIN)/python -m pytest tests/unit tests/processes
+test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types, unit tests, the chart, real multi-process training
+	$(BIN)/python -m pytest tests/unit tests/chart tests/processes
 
-e2e: $(SETUP) $(if $(KUBECONFIG),,cluster-build) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
+# Helm and its helpers: built by Go once, or without Go those on PATH. ct starts some of them, and asks for absolute paths.
+CHART_TOOLS := $(PYTHON) -m tests.cluster build helm ct helm-docs kubeconform
+WITH_CHART_TOOLS = PATH="$$($(CHART_TOOLS)):$(CURDIR)/$(BIN):$$PATH"
+HELM_DOCS := helm-docs --chart-search-root charts --sort-values-order file --log-level warning
+
+chart-tools:
+	@$(CHART_TOOLS)
+
+chart-lint: $(SETUP) chart-tools ## the chart by ct and helm lint with each ci/ file, all YAML, and its README
+	$(WITH_CHART_TOOLS) ct lint --config ct.yaml
+	$(BIN)/yamllint --strict --config-file .ct/lintconf.yaml .
+	$(WITH_CHART_TOOLS) $(HELM_DOCS) --dry-run | diff charts/distributed-tensorflow/README.md - \
+	  || { echo "the chart's README is not up to date: make chart-docs"; exit 1; }
+
+chart-docs: chart-tools ## write the chart's README from values.yaml
+	$(WITH_CHART_TOOLS) $(HELM_DOCS)
+
+e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
 	$(BIN)/python -m pytest tests/e2e
 
 cluster-build: ## the throw-away cluster's programs: minutes the first time, afterwards nothing
