@@ -32,7 +32,7 @@ annotations:
 {{- if $spec.sharesNode -}}
 {{- $affinity = include "distributed-tensorflow.affinityToTraining" (list $root $affinity (index . 3)) | fromYaml -}}
 {{- end -}}
-serviceAccountName: {{ include "distributed-tensorflow.serviceAccountName" . }}
+serviceAccountName: {{ include "distributed-tensorflow.serviceAccountName" . | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with $spec.podSecurityContext }}
@@ -47,10 +47,13 @@ tolerations:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- range $key := list "imagePullSecrets" "nodeSelector" "topologySpreadConstraints" "priorityClassName" "schedulerName" "runtimeClassName" "dnsConfig" "hostAliases" "terminationGracePeriodSeconds" }}
+{{- range $key := list "imagePullSecrets" "nodeSelector" "topologySpreadConstraints" "priorityClassName" "schedulerName" "runtimeClassName" "dnsConfig" "hostAliases" }}
 {{- with get $spec $key }}
-{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else if or (kindIs "map" .) (kindIs "slice" .) }}{{ toYaml . | nindent 2 }}{{ else }}{{ int . }}{{ end }}
+{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
+{{- end }}
+{{- if hasKey $spec "terminationGracePeriodSeconds" }}
+terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 

@@ -15,7 +15,7 @@
     {{- toYaml $values.nfs | nindent 4 }}
 {{- else }}
   persistentVolumeClaim:
-    claimName: {{ $values.existingClaim | default (printf "%s-%s" (include "distributed-tensorflow.stem" (index . 0)) $name) }}
+    claimName: {{ $values.existingClaim | default (printf "%s-%s" (include "distributed-tensorflow.stem" (index . 0)) $name) | quote }}
 {{- end }}
 {{- end }}
 
@@ -25,7 +25,7 @@
 - name: {{ index . 0 }}
   mountPath: {{ $values.path }}
   {{- with $values.subPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
   {{- end }}
   {{- if index . 2 }}
   readOnly: true
