@@ -5,6 +5,7 @@ renders are kept, for each takes a quarter of a second.
 """
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -102,14 +103,14 @@ def render(
     values: Mapping[str, Any] | None = None, release: str = "mnist", namespace: str = "default", chart: Path = CHART
 ) -> Manifests:
     """What `helm install` would create."""
-    done = template(yaml.safe_dump(nested(values or {})), release, namespace, chart)
+    done = template(json.dumps(nested(values or {})), release, namespace, chart)
     assert done.returncode == 0, done.stderr
     return Manifests(release, [item for item in _parse(done.stdout) if item])
 
 
 def refusal(values: Mapping[str, Any], release: str = "mnist") -> str:
     """What Helm says when it refuses these values."""
-    done = template(yaml.safe_dump(nested(values)), release)
+    done = template(json.dumps(nested(values)), release)
     assert done.returncode, "Helm took these values"
     return done.stderr
 

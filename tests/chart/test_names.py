@@ -106,6 +106,12 @@ def test_each_object_selects_the_pods_that_it_is_for(
         }
 
 
+@pytest.mark.parametrize("release", ["y", "true", "null", "e3"])
+def test_a_release_may_be_called_anything(release: str) -> None:
+    for item in render(EVERYTHING, release=release):
+        assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+
+
 def test_labels_of_ones_own_do_not_lead_a_pod_out_of_its_run() -> None:
     labels = {"app.kubernetes.io/instance": "other", "app.kubernetes.io/component": "other", "team": "a"}
     manifests = render({"common.labels": labels, "tensorboard.labels": labels})

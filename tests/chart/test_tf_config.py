@@ -1,14 +1,17 @@
 """What a task learns of its cluster is understood by the trainer and by TensorFlow itself."""
 
+import argparse
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chart.chart import ALL_ROLES, TOO_LARGE, Manifests, render
-from trainer.cluster import ROLES, ClassicFlags, Task, resolve
+from tests.chart.chart import ALL_ROLES, Manifests, render
+from trainer import config
+from trainer.cluster import ROLES, ClassicFlags, ClusterFile, Role, Task, resolve
 
 
 def environment_of(manifests: Manifests, role: str, index: int) -> dict[str, str]:
@@ -76,16 +79,19 @@ def test_tensorflow_understands_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cluster_too_large_for_tf_config_comes_from_a_file() -> None:
-    manifests = render(TOO_LARGE, release="m" * 40)
-    for role, index in (("worker", 1299), ("ps", 0)):
+    manifests = render({"worker.replicas": 1300}, release="m" * 40)
+    text = manifests.see("ConfigMap/config data")["cluster.json"]
+    tasks: tuple[tuple[Role, int], ...] = (("worker", 1299), ("ps", 0))
+    for role, index in tasks:
         environment = environment_of(manifests, role, index)
-        assert "TF_CONFIG" not in environment
-        assert "TF_CLUSTER" not in environment
-        assert environment["TRAINER_CLUSTER_FILE"] == "/etc/distributed-tensorflow/cluster.json"
-        assert (environment["TRAINER_JOB_NAME"], environment["TRAINER_TASK_INDEX"]) == (role, str(index))
-    mount = manifests.see("StatefulSet/ps spec template spec containers ps volumeMounts config mountPath")
-    assert mount == "/etc/distributed-tensorflow"
-    assert len(json.loads(manifests.see("ConfigMap/config data")["cluster.json"])["worker"]) == 1300
+        assert not {"TF_CONFIG", "TF_CLUSTER"} & set(environment)
+        settings = config.load(argparse.Namespace(config=None), environment)
+        mount = manifests.see(f"StatefulSet/{role} spec template spec containers {role} volumeMounts config mountPath")
+        assert settings.cluster_file == Path(mount) / "cluster.json"
+        file = ClusterFile(str(settings.cluster_file), text)
+        cluster, conflicts = resolve(None, ClassicFlags(None, None, settings.job_name, settings.task_index), file)
+        assert cluster
+        assert (cluster.task, len(cluster.worker), conflicts) == (Task(role, index), 1300, [])
 
 
 def test_the_largest_tf_config_is_one_that_linux_takes() -> None:

@@ -26,12 +26,16 @@ def load(values: dict[str, Any], folder: Path) -> config.Settings:
 
 
 def as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
-    """One setting of pydantic's JSON schema as values.schema.json writes it: no titles, null as a second type."""
+    """One setting of pydantic's JSON schema as values.schema.json writes it: no titles, null as a second type.
+
+    Of a bound behind a validator pydantic gives its own name.
+    """
     variants = setting.pop("anyOf", [{}])
     merged = {**setting, **variants[0]}
     if {"type": "null"} in variants:
         merged["type"] = [merged["type"], "null"]
-    return {key: value for key, value in merged.items() if key not in ("title", "default")}
+    names = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+    return {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default")}
 
 
 def test_the_schema_is_that_of_the_trainer() -> None:

@@ -50,6 +50,31 @@ def test_a_key_of_common_shows_its_effect_in_every_role_and_a_role_has_the_last_
     assert in_common != in_role
 
 
+def test_an_empty_map_or_list_of_a_role_takes_away_what_common_has() -> None:
+    common = {"common.nodeSelector": {"disk": "fast"}, "common.env": [{"name": "MINE", "value": "1"}]}
+    after = render({**common, "ps.nodeSelector": {}, "ps.env": [], "ps.podSecurityContext": {}})
+    for role, has in (("worker", True), ("ps", False)):
+        for path in ("TASK nodeSelector", "CONTAINER env MINE", "TASK securityContext"):
+            assert (see(after, path, role) is not None) == has
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("trainingDirectory.subPath", "CONTAINER volumeMounts training subPath"),
+        ("trainingDirectory.existingClaim", "TASK volumes training persistentVolumeClaim claimName"),
+        ("worker.serviceAccount.name", "TASK serviceAccountName"),
+        ("tensorboard.serviceAccount.name", "TENSORBOARD serviceAccountName"),
+        ("tensorboard.ingress.className", "Ingress/tensorboard spec ingressClassName"),
+        ("worker.priorityClassName", "TASK priorityClassName"),
+        ("worker.schedulerName", "TASK schedulerName"),
+    ],
+)
+@pytest.mark.parametrize("text", ["2024", "true", "1e3"])
+def test_text_that_yaml_would_take_for_something_else_stays_text(key: str, path: str, text: str) -> None:
+    assert see(render({"tensorboard.ingress.enabled": True, key: text}), path) == text
+
+
 def test_every_key_has_an_effect() -> None:
     shown = {*EFFECTS["run"], *(f"common.{key}" for key in EFFECTS["common"])}
     assert shown == {key for key, _ in leaves(DEFAULTS)}

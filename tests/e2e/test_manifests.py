@@ -87,7 +87,7 @@ def test_the_api_server_takes_it(manifests: str, namespace: str) -> None:
     assert len(done.stdout.splitlines()) == len(known)
 
 
-def test_pod_security_has_nothing_against_the_defaults(namespace: str) -> None:
+def test_pod_security_has_nothing_against_any_pod(namespace: str) -> None:
     labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
     subprocess.run(["kubectl", "label", "namespace", namespace, *labels], check=True, capture_output=True)
 
