@@ -46,7 +46,7 @@ chart-docs: chart-tools ## write the chart's README from values.yaml
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
-	$(BIN)/python -m pytest tests/e2e
+	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest tests/e2e
 
 cluster-build: ## the throw-away cluster's programs: minutes the first time, afterwards nothing
 	$(PYTHON) -m tests.cluster build
