@@ -13,9 +13,9 @@ from tests.e2e.schemas import LOCATION, write_schemas
 
 NOT_HERE = ("HTTPRoute", "PodMonitor")
 """Kinds of operators that the cluster lacks."""
-CASES = {"default": "{}"} | {
-    path.stem.removesuffix("-values"): path.read_text() for path in sorted((CHART / "ci").glob("*-values.yaml"))
-}
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = [*sorted((CHART / "ci").glob("*-values.yaml")), *sorted(EXAMPLES.glob("values-*.yaml"))]
+CASES = {"default": "{}"} | {path.stem: path.read_text() for path in FILES}
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def schemas(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=CASES)
 def manifests(request: pytest.FixtureRequest, kubeconfig: Path) -> str:
-    """What Helm renders for the defaults and for each case of ci/."""
+    """What Helm renders for the defaults, for each case of ci/ and for each example."""
     done = template(CASES[request.param])
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -100,5 +100,5 @@ def test_pod_security_has_nothing_against_any_pod(namespace: str) -> None:
         )
         return done.stderr
 
-    assert "PodSecurity" not in create(CASES["chief-and-evaluator"])
+    assert "PodSecurity" not in create(CASES["chief-and-evaluator-values"])
     assert "would violate PodSecurity" in create("common: {hostNetwork: true}")
