@@ -56,6 +56,13 @@ def test_each_task_finds_its_cluster_and_itself(case: str) -> None:
             assert cluster.address(peer) == f"mnist-{peer.role}-{peer.index}.mnist-{peer.role}:{port}"
 
 
+def test_tasks_start_together_and_find_each_other_before_they_are_ready() -> None:
+    manifests = render(ALL_ROLES)
+    for role in ROLES:
+        assert manifests.see(f"StatefulSet/{role} spec podManagementPolicy") == "Parallel"
+        assert manifests.see(f"Service/{role} spec publishNotReadyAddresses") is True
+
+
 def test_room_for_workers_is_in_the_cluster() -> None:
     manifests = render({"worker.replicas": 1, "worker.maxReplicas": 12})
     cluster, _ = resolve(environment_of(manifests, "ps", 0)["TF_CONFIG"], ClassicFlags())
