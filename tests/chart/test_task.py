@@ -57,15 +57,16 @@ def marker(folder: Path) -> str | None:
 
 @pytest.mark.parametrize(
     ("policy", "rests_after"),
-    [("Never", {0, 1, 137}), ("OnFailure", {0}), ("ExitCode", {0, 1}), ("Always", set())],
+    [("Never", {0, 1, 127, 128, 137}), ("OnFailure", {0}), ("ExitCode", {0, 1, 127}), ("Always", set())],
 )
-@pytest.mark.parametrize(("program", "code"), [("exit 0", 0), ("exit 1", 1), ("exit 127", 127), (DIES, 137)])
+@pytest.mark.parametrize(
+    ("program", "code"), [("exit 0", 0), ("exit 1", 1), ("exit 127", 127), ("exit 128", 128), (DIES, 137)]
+)
 def test_the_code_is_passed_on_and_the_policy_says_whether_the_task_is_over(
     start: Start, tmp_path: Path, policy: str, rests_after: set[int], program: str, code: int
 ) -> None:
-    rests = (1 if code == 127 else code) in rests_after  # 127 is still a code of a program's own
     assert start(program, policy).wait(10) == code
-    assert marker(tmp_path) == (str(code) if rests else None)
+    assert marker(tmp_path) == (str(code) if code in rests_after else None)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
