@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+IMAGE := distributed-tensorflow/trainer
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
@@ -29,7 +30,7 @@ test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types,
 	$(BIN)/python -m pytest tests/unit tests/chart tests/processes
 
 # Helm and its helpers: built by Go once, or without Go those on PATH. ct starts some of them, and asks for absolute paths.
-CHART_TOOLS := $(PYTHON) -m tests.cluster build helm ct helm-docs kubeconform
+CHART_TOOLS := $(PYTHON) -m tests.cluster build helm ct helm-docs
 WITH_CHART_TOOLS = PATH="$$($(CHART_TOOLS)):$(CURDIR)/$(BIN):$$PATH"
 HELM_DOCS := helm-docs --chart-search-root charts --sort-values-order file --log-level warning
 
@@ -45,20 +46,22 @@ chart-lint: $(SETUP) chart-tools ## the chart by ct and helm lint with each ci/ 
 chart-docs: chart-tools ## write the chart's README from values.yaml
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
-e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build) ## what needs a cluster: the one in KUBECONFIG, or a throw-away one here (Linux, root, Go; see cluster-up)
-	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest tests/e2e
+# With a KUBECONFIG that cluster is used, and must be able to get the image; else images and cluster are made here.
+e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## the image, and the chart on the Kubernetes in KUBECONFIG or on a throw-away one (Linux, root, Go)
+	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest $(if $(KUBECONFIG),,tests/images) tests/e2e
 
 cluster-build: ## the throw-away cluster's programs: minutes the first time, afterwards nothing
 	$(PYTHON) -m tests.cluster build
 
 cluster-up: ## start a throw-away Kubernetes on this machine and say how to reach it (KEEP_CLUSTER=1 keeps it after e2e)
 	$(PYTHON) -m tests.cluster up
+	@if docker image inspect $(IMAGE):$(VERSION) > /dev/null 2>&1; then $(PYTHON) -m tests.cluster load $(IMAGE):$(VERSION); \
+	  else echo 'the trainer is not on its node: make build-images, then make cluster-up again'; fi
 
 cluster-down: ## end it, and leave the machine as it was
 	$(PYTHON) -m tests.cluster down
 
 TENSORFLOW ?= cpu
-IMAGE := distributed-tensorflow/trainer
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trainer/__init__.py)
 # The commit, as git describes it with any tag left aside; it ends in -dirty where files differ from it.
 DESCRIBE := git describe --always --dirty --exclude='*'

@@ -4,11 +4,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.releases import CHART, Release
 
 NOT_INSTALLABLE = "# not installable:"
 
 
+@pytest.mark.timeout(900)
 def test_ct_installs_the_chart_with_each_of_its_ci_values(release: Release, tmp_path: Path) -> None:
     copy = tmp_path / "charts" / CHART.name
     shutil.copytree(CHART, copy)
