@@ -6,6 +6,7 @@ A worker ends when all workers together have taken the steps; a ps never does, a
 """
 
 import argparse
+import time
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,15 @@ def train(cluster: Any, server: Any, config: Any, task_index: int) -> None:
         update = tf1.train.GradientDescentOptimizer(LEARNING_RATE).minimize(loss, global_step=step)
         correct = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), y)
         accuracy = tf.reduce_mean(tf.cast(correct, tf.float32))
+        uninitialised = tf1.report_uninitialized_variables()
 
-    # It makes the variables (worker 0) or looks for them every 30 seconds (the others). It also connects again where
-    # TensorFlow aborts a step, as it rarely does for no fault: "The same RunGraph (Worker) request was received twice".
+    # The session below would do this too, but looks every 30 seconds only: by then, worker 0 may have taken all steps.
+    if task_index > 0:
+        with tf1.Session(server.target, config=config) as session:
+            while session.run(uninitialised).size:
+                time.sleep(0.5)
+    # It makes the variables, as worker 0. It also begins again where TensorFlow aborts a step, as it rarely does for no
+    # fault of the program: "The same RunGraph (Worker) request was received twice".
     with tf1.train.MonitoredTrainingSession(server.target, is_chief=task_index == 0, config=config) as session:
         print(f"worker {task_index} begins at step {session.run(step)}", flush=True)
         random = np.random.default_rng(task_index)
