@@ -18,10 +18,14 @@ if [ -e "$TASK_DIR/starts" ]; then read -r starts < "$TASK_DIR/starts"; fi
 echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
 
-# An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both.
+# An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both;
+# also where the signal comes before the child's number is known.
+child=
+asked=
+trap 'asked=yes; [ -z "$child" ] || kill -TERM $child 2> /dev/null' TERM INT
 "$@" &
 child=$!
-trap 'kill -TERM $child 2>/dev/null' TERM INT
+[ -z "$asked" ] || kill -TERM $child
 wait $child
 code=$?
 # A signal that was trapped ends `wait` before the child has ended.
