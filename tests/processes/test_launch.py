@@ -248,7 +248,7 @@ def test_real_mnist_is_learnt(trainer: Trainer, mnist_folder: Path) -> None:
 def test_on_a_terminal_the_tasks_are_drawn_in_a_table(trainer: Trainer) -> None:
     controller, terminal = pty.openpty()
     process = psutil.Popen(
-        [sys.executable, "-m", "trainer", "launch", "--workers", "1", "--train_steps", "100"],
+        [sys.executable, "-m", "trainer", "launch", "--workers", "1", "--train_steps", "1000"],
         stdout=terminal,
         stderr=terminal,
         cwd=trainer.folder,
@@ -264,6 +264,6 @@ def test_on_a_terminal_the_tasks_are_drawn_in_a_table(trainer: Trainer) -> None:
         drawn += chunk
     os.close(controller)
     assert process.wait(60) == 0
-    for part in (b"last said", b"worker 0", b"ps 0", b"done", b"/100: loss"):
+    for part in (b"last said", b"worker 0", b"ps 0", b"done", b"/1000: loss"):
         assert part in drawn
     wait_for_line(next((trainer.folder / "runs").iterdir()) / "logs" / "worker-0.log", "done: 1")
