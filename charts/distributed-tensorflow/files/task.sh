@@ -6,9 +6,15 @@
 #
 # TASK_RESTART_POLICY: OnFailure (again unless 0), ExitCode (again from 128 on), Never, or Always.
 marker=$TASK_DIR/done
+noted=/etc/distributed-tensorflow-run/$TASK_POD
+# A pod that replaces another one has no marker, but the supervisor may have noted that its task ended in this very run.
+if [ ! -e "$marker" ] && [ -r "$noted" ]; then
+  read -r run code < "$noted"
+  if [ "$run" = "$TASK_RUN" ]; then echo "$code" > "$marker"; fi
+fi
 if [ -e "$marker" ]; then
   read -r code < "$marker"
-  echo "task: ended with code $code and rests; what it said: kubectl logs --previous $HOSTNAME"
+  echo "task: ended with code $code and rests; what it said: kubectl logs --previous $TASK_POD"
   trap 'exit 0' TERM INT
   while :; do sleep 3600 & wait $!; done
 fi
@@ -18,6 +24,11 @@ if [ -e "$TASK_DIR/starts" ]; then read -r starts < "$TASK_DIR/starts"; fi
 echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
 
+# What it says is kept in the training directory too, where that is mounted and the image has what it takes.
+if [ "$TASK_LOG" ] && mkdir -p "${TASK_LOG%/*}" && rm -f "$TASK_DIR/said" && mkfifo "$TASK_DIR/said" && command -v tee; then
+  tee -a "$TASK_LOG" < "$TASK_DIR/said" &
+  exec > "$TASK_DIR/said" 2>&1
+fi 2> /dev/null > /dev/null
 # An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both.
 "$@" &
 child=$!
