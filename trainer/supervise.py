@@ -90,7 +90,8 @@ def _begin(
         known = Notes()
     for role, values in run.roles.items():
         cluster.set_scale(role, values.replicas)
-    say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()))
+    attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
+    say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
     known = dataclasses.replace(known, hash=run.hash, job=run.job, state="Running", started=time.time())
     _write(cluster, known)
     return known

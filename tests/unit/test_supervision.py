@@ -22,6 +22,7 @@ def a_run(**settings: Any) -> Run:
         "release": "mnist",
         "job": "mnist-run-1",
         "hash": "abc",
+        "attempt": 1,
         "leader": "mnist-worker-0",
         "roles": {
             "worker": Role(replicas=2, restart_policy="ExitCode"),

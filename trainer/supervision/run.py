@@ -43,6 +43,8 @@ class Run:
     """The supervisor's own Job, which its events are about."""
     hash: str
     """Of all that defines the run. Another hash is another run."""
+    attempt: Annotated[int, Field(ge=1)]
+    """Part of what the hash is of: raised to run a failed run again."""
     leader: str
     """The pod that initialises, saves and writes the result."""
     roles: Mapping[str, Role]

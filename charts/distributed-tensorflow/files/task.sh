@@ -6,9 +6,9 @@
 #
 # TASK_RESTART_POLICY: OnFailure (again unless 0), ExitCode (again from 128 on), Never, or Always.
 marker=$TASK_DIR/done
-noted=/etc/distributed-tensorflow-run/$TASK_POD
+noted=$TASK_NOTES/$TASK_POD
 # A pod that replaces another one has no marker, but the supervisor may have noted that its task ended in this very run.
-if [ ! -e "$marker" ] && [ -r "$noted" ]; then
+if [ ! -e "$marker" ] && [ -f "$noted" ]; then
   read -r run code < "$noted"
   if [ "$run" = "$TASK_RUN" ]; then echo "$code" > "$marker"; fi
 fi
@@ -25,14 +25,23 @@ echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
 
 # What it says is kept in the training directory too, where that is mounted and the image has what it takes.
-if [ "$TASK_LOG" ] && mkdir -p "${TASK_LOG%/*}" && rm -f "$TASK_DIR/said" && mkfifo "$TASK_DIR/said" && command -v tee; then
-  tee -a "$TASK_LOG" < "$TASK_DIR/said" &
-  exec > "$TASK_DIR/said" 2>&1
-fi 2> /dev/null > /dev/null
-# An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both.
+said=$TASK_DIR/said
+writer=
+if [ "$TASK_LOG" ] \
+  && { mkdir -p "${TASK_LOG%/*}" && true >> "$TASK_LOG" && rm -f "$said" && mkfifo "$said" && command -v tee; } > /dev/null 2>&1
+then
+  tee -a "$TASK_LOG" < "$said" &
+  writer=$!
+  exec > "$said" 2>&1
+fi
+# An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both;
+# also where the signal comes before the child's number is known.
+child=
+asked=
+trap 'asked=yes; [ -z "$child" ] || kill -TERM $child 2> /dev/null' TERM INT
 "$@" &
 child=$!
-trap 'kill -TERM $child 2>/dev/null' TERM INT
+[ -z "$asked" ] || kill -TERM $child
 wait $child
 code=$?
 # A signal that was trapped ends `wait` before the child has ended.
@@ -48,4 +57,10 @@ case $TASK_RESTART_POLICY in
   ExitCode) if [ "$code" -lt 128 ]; then over=yes; fi ;;
 esac
 if [ "$over" ]; then echo "$code" > "$marker"; fi
+if [ "$writer" ]; then
+  # The last lines are written, unless what the command left behind holds on to them.
+  exec > /dev/null 2>&1
+  { sleep 2; kill $writer; } &
+  wait $writer
+fi
 exit "$code"

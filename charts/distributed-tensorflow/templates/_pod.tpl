@@ -143,6 +143,8 @@ spec:
             fieldRef:
               fieldPath: metadata.name
         {{- if $values.supervisor.enabled }}
+        - name: TASK_NOTES
+          value: /etc/distributed-tensorflow-run
         - name: TASK_RUN
           value: {{ include "distributed-tensorflow.runHash" $root }}
         {{- end }}

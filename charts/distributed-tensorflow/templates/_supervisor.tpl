@@ -34,6 +34,7 @@
 stem: {{ include "distributed-tensorflow.stem" . | quote }}
 release: {{ .Release.Name | quote }}
 hash: {{ include "distributed-tensorflow.runHash" . | quote }}
+attempt: {{ .Values.run.attempt }}
 leader: {{ include "distributed-tensorflow.stem" . }}-{{ include "distributed-tensorflow.leader" . }}-0
 success_policy: {{ .Values.run.successPolicy }}
 clean_pod_policy: {{ .Values.run.cleanPodPolicy | quote }}
