@@ -29,8 +29,12 @@ class Trainer:
 
     def start(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
         """Start `trainer WORDS…`; its stdout and stderr can be read together from `.stdout`."""
+        return self.python("-m", "trainer", *words, **environment)
+
+    def python(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
+        """Start `python WORDS…`, such as a program that is not ours; to be read as a trainer."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainer", *map(str, words)],
+            [sys.executable, *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,0 +1,110 @@
+"""The programs of `examples/programs`, which are not ours: real processes that know TF_CONFIG or arguments only."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.processes.trainers import PATIENCE, Trainer
+from trainer.launch import free_ports
+
+PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
+
+Cluster = dict[str, list[str]]
+Process = subprocess.Popen[str]
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(trainer: Trainer) -> Start:
+    """Starts a program of the examples with arguments, as a task of a cluster or with its addresses alone."""
+
+    def program(name: str, *words: str, cluster: Cluster | None = None, task: tuple[str, int] | None = None) -> Process:
+        config: dict[str, object] = {"environment": "cloud"}
+        if cluster:
+            config["cluster"] = cluster
+        if task:
+            config["task"] = dict(zip(("type", "index"), task, strict=True))
+        return trainer.python(PROGRAMS / name, *words, TF_CONFIG=json.dumps(config))
+
+    return program
+
+
+def a_cluster(**tasks: int) -> Cluster:
+    """So many tasks of each role on free ports of this machine."""
+    ports = iter(free_ports(sum(tasks.values())))
+    return {role: [f"localhost:{next(ports)}" for _ in range(count)] for role, count in tasks.items()}
+
+
+def output_at_its_good_end(process: Process) -> str:
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    return output
+
+
+def end_what_never_ends(*processes: Process) -> None:
+    for process in processes:
+        assert process.poll() is None, process.communicate()[0]
+        process.kill()
+        process.communicate()
+
+
+def figures(name: str, output: str) -> list[float]:
+    return [float(figure) for figure in re.findall(rf"{name}: (-?[\d.]+)", output)]
+
+
+def test_parameter_server_strategy_learns_and_its_chief_alone_ends(start: Start) -> None:
+    cluster = a_cluster(chief=1, worker=2, ps=1)
+
+    def task(role: str, index: int) -> Process:
+        return start("parameter_server_strategy.py", cluster=cluster, task=(role, index))
+
+    chief = task("chief", 0)
+    others = [task("worker", 0), task("worker", 1), task("ps", 0)]
+    (accuracy,) = figures("test accuracy", output_at_its_good_end(chief))
+    assert accuracy > 0.9
+    end_what_never_ends(*others)
+
+
+def test_multi_worker_mirrored_learns_and_all_workers_end(start: Start) -> None:
+    cluster = a_cluster(worker=2)
+    workers = [start("multi_worker_mirrored.py", cluster=cluster, task=("worker", index)) for index in range(2)]
+    first, second = map(output_at_its_good_end, workers)
+    (accuracy,) = figures("test accuracy", first)
+    assert accuracy > 0.9
+    assert not figures("test accuracy", second)
+
+
+def test_classic_flags_learn_and_all_workers_end(start: Start) -> None:
+    cluster = a_cluster(ps=1, worker=2)
+    hosts = [f"--{role}_hosts={','.join(addresses)}" for role, addresses in cluster.items()]
+
+    def task(role: str, index: int) -> Process:
+        return start("classic_flags.py", *hosts, f"--job_name={role}", f"--task_index={index}")
+
+    ps = task("ps", 0)
+    workers = [task("worker", 0), task("worker", 1)]
+    first, second = map(output_at_its_good_end, workers)
+    (accuracy,) = figures("test accuracy", first)
+    assert accuracy > 0.9
+    assert not figures("test accuracy", second)
+    end_what_never_ends(ps)
+
+
+def test_clients_of_standard_servers_come_and_go(start: Start) -> None:
+    cluster = a_cluster(worker=2)
+    servers = [start("standard_server.py", cluster=cluster, task=("worker", index)) for index in range(2)]
+
+    def finds_the_line(client: Process) -> None:
+        output = output_at_its_good_end(client)
+        assert figures("slope", output) == [pytest.approx(2, rel=0.01)]
+        assert figures("intercept", output) == [pytest.approx(10, rel=0.01)]
+
+    finds_the_line(start("linear_regression_client.py", cluster=cluster))
+    addressed = f"--servers={','.join(cluster['worker'])}"
+    for client in [start("linear_regression_client.py", addressed) for _ in range(2)]:  # at the same time
+        finds_the_line(client)
+    end_what_never_ends(*servers)
