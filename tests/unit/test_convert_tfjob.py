@@ -2,7 +2,8 @@
 
 import copy
 import subprocess
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -669,3 +670,48 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("trainer: ")
     assert said in done.stderr
+
+
+def places(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in a document."""
+    items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize(
+    "odd", [None, "", "x", -1, 2.5, True, [], {}, [1], [[]], [{}], {"a": 1}, [{"name": 3}]], ids=repr
+)
+def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(odd: Any) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/train", "subPath": "a"}]}
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": 1}}}
+    ports = {"ports": [{"name": "tfjob-port", "containerPort": 2222}], "env": [{"name": "A", "value": "b"}]}
+    security = {"capabilities": {"drop": ["ALL"], "add": []}, "seccompProfile": {"type": "Localhost"}}
+    pod = {
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "runs"}}],
+        "initContainers": [{"name": "fetch", "image": "busybox", **mount, "securityContext": security}],
+        "securityContext": security,
+        "serviceAccountName": "robot",
+    }
+    metadata = {"labels": {"team": "vision"}, "annotations": {"a": "b"}}
+    rich = replica({**mount, **limits, **ports, "securityContext": security}, pod, metadata, replicas=1)
+    job = tfjob({"runPolicy": {"backoffLimit": 3}, "successPolicy": ""}, Worker=rich, PS=on_claim("/train"))
+    for *parents, last in places(job):
+        changed = copy.deepcopy(job)
+        place = changed
+        for key in parents:
+            place = place[key]
+        place[last] = odd
+        try:
+            yaml.safe_load(convert_tfjob.to_yaml(convert(changed)))
+        except ConfigurationError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - either is right, nothing else is
+
+
+def test_the_documentation_shows_what_the_example_becomes() -> None:
+    root = Path(__file__).parents[2]
+    conversion = convert(convert_tfjob.parse((root / "examples" / "tfjob.yaml").read_text(), "tfjob.yaml"))
+    page = (root / "docs" / "migrating-from-tfjob.md").read_text()
+    for shown in ("\n".join(conversion.notes), convert_tfjob.to_yaml(conversion)):
+        assert textwrap.indent(shown, "    ") in page
