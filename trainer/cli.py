@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trainer
-from trainer import cluster, config
+from trainer import cluster, config, convert_tfjob
 from trainer.errors import (
     EXIT_CONFIGURATION,
     EXIT_FAILED_RUN,
@@ -26,9 +26,10 @@ USAGE = """usage: trainer COMMAND [OPTION …]
 Between-graph distributed TensorFlow training.
 
 commands:
-  launch      a whole cluster of real processes on this machine
-  train       one task: of the cluster in TF_CONFIG (or the classic flags), or a single process
-  supervise   the life of a run inside Kubernetes: the chart's Job runs it
+  launch         a whole cluster of real processes on this machine
+  train          one task: of the cluster in TF_CONFIG (or the classic flags), or a single process
+  supervise      the life of a run inside Kubernetes: the chart's Job runs it
+  convert-tfjob  print the chart's values that do what a Kubeflow TFJob does
 
 trainer COMMAND --help says more; trainer --version says which trainer this is.
 """
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "launch": _launch,
         "train": _train,
         "supervise": _supervise,
+        "convert-tfjob": _convert_tfjob,
     }
     try:
         if words and words[0] in commands:
@@ -173,3 +175,34 @@ def _launch(words: Sequence[str]) -> int:
     from trainer import launch
 
     return launch.main(words)
+
+
+def _convert_tfjob(words: Sequence[str]) -> int:
+    parser = config.Parser(
+        prog="trainer convert-tfjob",
+        description="Print a values file with which the chart does what a Kubeflow TFJob (kubeflow.org/v1) does.\n"
+        "What cannot be carried over is named on standard error, a line for each field.",
+    )
+    parser.add_argument("file", metavar="FILE", help="the TFJob, YAML or JSON; - is standard input")
+    parser.add_argument(
+        "--entrypoint",
+        metavar='ROLE="WORD …"',
+        action="append",
+        default=[],
+        help="the image's own entrypoint, for a role (chief, worker, ps, evaluator) without a command; repeatable",
+    )
+    arguments = parser.read(words)
+    entrypoints = convert_tfjob.parse_entrypoints(arguments.entrypoint)
+    origin = "standard input" if arguments.file == "-" else arguments.file
+    try:
+        content = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+        text = content.decode()
+    except OSError as error:
+        raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{origin} cannot be read (it is no UTF-8: {error.reason}).") from None
+    conversion = convert_tfjob.convert(convert_tfjob.parse(text, origin), entrypoints)
+    for note in conversion.notes:
+        print(note, file=sys.stderr)
+    print(convert_tfjob.to_yaml(conversion), end="")
+    return 0
