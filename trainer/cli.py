@@ -1,6 +1,7 @@
 """The `trainer` command: arguments in, exit code out; every error of the user's becomes one sentence here."""
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -8,18 +9,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trainer
-from trainer import cluster, config
-from trainer.errors import EXIT_CONFIGURATION, EXIT_LOST_PEERS, ConfigurationError, LostPeersError
+from trainer import cluster, config, convert_tfjob
+from trainer.errors import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILED_RUN,
+    EXIT_LOST_PEERS,
+    ConfigurationError,
+    LostPeersError,
+)
 from trainer.guard import Guard
 from trainer.metrics import Metrics, parse_restarts, serve
+from trainer.supervision import run as supervision_run
 
 USAGE = """usage: trainer COMMAND [OPTION …]
 
 Between-graph distributed TensorFlow training.
 
 commands:
-  launch   a whole cluster of real processes on this machine
-  train    one task: of the cluster in TF_CONFIG (or the classic flags), or a single process
+  launch         a whole cluster of real processes on this machine
+  train          one task: of the cluster in TF_CONFIG (or the classic flags), or a single process
+  supervise      the life of a run inside Kubernetes: the chart's Job runs it
+  convert-tfjob  print the chart's values that do what a Kubeflow TFJob does
 
 trainer COMMAND --help says more; trainer --version says which trainer this is.
 """
@@ -28,7 +38,12 @@ trainer COMMAND --help says more; trainer --version says which trainer this is.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments (the process's own by default) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    commands: dict[str, Callable[[Sequence[str]], int]] = {"launch": _launch, "train": _train}
+    commands: dict[str, Callable[[Sequence[str]], int]] = {
+        "launch": _launch,
+        "train": _train,
+        "supervise": _supervise,
+        "convert-tfjob": _convert_tfjob,
+    }
     try:
         if words and words[0] in commands:
             return commands[words[0]](words[1:])
@@ -89,6 +104,31 @@ def _train(words: Sequence[str]) -> int:
     os._exit(code)
 
 
+def _supervise(words: Sequence[str]) -> int:
+    parser = config.Parser(
+        prog="trainer supervise",
+        description="Start a run's tasks in Kubernetes, watch them, clean up after them, end with its result.\n"
+        "The chart starts this as a Job; it reads all that it must know from the file that the chart renders.",
+    )
+    parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run, as the chart renders it")
+    run = supervision_run.read(parser.read(words).run)
+    from lightkube import ApiError
+
+    from trainer import supervise
+    from trainer.supervision.cluster import Cluster
+
+    def say(line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+    try:
+        return 0 if supervise.supervise(run, Cluster(run), say).succeeded else EXIT_FAILED_RUN
+    except supervise.StoppedError:
+        say("told to end; the run goes on")
+        return 128 + signal.SIGTERM
+    except ApiError as error:
+        raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None
+
+
 def _read(path: Path) -> cluster.ClusterFile:
     try:
         return cluster.ClusterFile(str(path), path.read_text(encoding="utf-8"))
@@ -135,3 +175,34 @@ def _launch(words: Sequence[str]) -> int:
     from trainer import launch
 
     return launch.main(words)
+
+
+def _convert_tfjob(words: Sequence[str]) -> int:
+    parser = config.Parser(
+        prog="trainer convert-tfjob",
+        description="Print a values file with which the chart does what a Kubeflow TFJob (kubeflow.org/v1) does.\n"
+        "What cannot be carried over is named on standard error, a line for each field.",
+    )
+    parser.add_argument("file", metavar="FILE", help="the TFJob, YAML or JSON; - is standard input")
+    parser.add_argument(
+        "--entrypoint",
+        metavar='ROLE="WORD …"',
+        action="append",
+        default=[],
+        help="the image's own entrypoint, for a role (chief, worker, ps, evaluator) without a command; repeatable",
+    )
+    arguments = parser.read(words)
+    entrypoints = convert_tfjob.parse_entrypoints(arguments.entrypoint)
+    origin = "standard input" if arguments.file == "-" else arguments.file
+    try:
+        content = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+        text = content.decode()
+    except OSError as error:
+        raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{origin} cannot be read (it is no UTF-8: {error.reason}).") from None
+    conversion = convert_tfjob.convert(convert_tfjob.parse(text, origin), entrypoints)
+    for note in conversion.notes:
+        print(note, file=sys.stderr)
+    print(convert_tfjob.to_yaml(conversion), end="")
+    return 0

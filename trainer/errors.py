@@ -1,9 +1,11 @@
-"""The ways a task ends otherwise than well, and the exit code of each (the whole table is in README, "Exit codes").
+"""The ways a task ends otherwise than well, and the exit code of each (the table is in docs/trainer.md).
 
 Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` (a stall: by `trainer.guard`).
 """
 
 EXIT_CONFIGURATION = 2
+EXIT_FAILED_RUN = 3
+"""Of the supervisor: the run that it supervised has failed. Its Job fails by this code and 2 alone."""
 EXIT_LOST_PEERS = 138
 """128 and above means "try again" to an ExitCode restart policy; 138 is the value it leaves to programs' own use."""
 

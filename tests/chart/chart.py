@@ -7,6 +7,7 @@ renders are kept, for each takes a quarter of a second.
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -45,9 +46,10 @@ class Manifests:
         return [item for item in self.objects if item["kind"] == kind]
 
     def __getitem__(self, kind_and_word: str) -> Object:
-        """The object "KIND/WORD": the one of this kind that is named RELEASE-WORD."""
+        """The object "KIND/WORD": the one of this kind that is named RELEASE-WORD (of a Job, RELEASE-WORD-HASH)."""
         kind, word = kind_and_word.split("/")
-        (found,) = (item for item in self.of(kind) if item["metadata"]["name"] == f"{self.release}-{word}")
+        name = re.compile(f"{self.release}-{word}" + ("-[0-9a-f]{8}" if kind == "Job" else ""))
+        (found,) = (item for item in self.of(kind) if name.fullmatch(item["metadata"]["name"]))
         return found
 
     def see(self, path: str) -> Any:
@@ -73,7 +75,9 @@ class Manifests:
 
     def pods(self) -> dict[str, Object]:
         """Every pod or template of one, by its component."""
-        templates = [item["spec"]["template"] for kind in ("StatefulSet", "Deployment") for item in self.of(kind)]
+        templates = [
+            item["spec"]["template"] for kind in ("StatefulSet", "Deployment", "Job") for item in self.of(kind)
+        ]
         return {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in [*templates, *self.of("Pod")]}
 
     def environment(self, role: str) -> dict[str, Any]:

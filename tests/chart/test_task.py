@@ -36,8 +36,9 @@ def start(shell: list[str], tmp_path: Path) -> Iterator[Start]:
     """Starts the wrapper as the kubelet does, with a program of `sh`; each call is a container of the same pod."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(program: str, policy: str = "ExitCode") -> "subprocess.Popen[str]":
-        environment = os.environ | {"TASK_DIR": str(tmp_path), "TASK_RESTART_POLICY": policy, "HOSTNAME": "mnist-ps-0"}
+    def run(program: str, policy: str = "ExitCode", **more: str) -> "subprocess.Popen[str]":
+        environment = os.environ | {"TASK_DIR": str(tmp_path), "TASK_RESTART_POLICY": policy, "TASK_POD": "mnist-ps-0"}
+        environment |= more
         words = [*shell, str(TASK), "sh", "-c", program]
         process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         started.append(process)
@@ -183,3 +184,32 @@ def test_a_task_that_rests_after_a_good_end_is_ready(ready: Ready, start: Start)
 def test_a_task_that_failed_is_not_ready(ready: Ready, start: Start) -> None:
     start("exit 3").wait(10)
     assert ready(1) == (3, "the task failed with code 3")
+
+
+def test_what_a_task_says_is_kept_in_the_training_directory_too(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "training" / "logs" / "worker-0.log"
+    for code in ("137", "0"):
+        process = start(f"echo out; echo err >&2; exit {code}", TASK_LOG=str(log))
+        assert process.communicate(timeout=10)[0].splitlines() == ["out", "err"]
+        assert process.returncode == int(code)
+    assert log.read_text().splitlines() == ["out", "err"] * 2, "a restart goes on with the same file"
+
+
+def test_a_training_directory_that_cannot_be_written_keeps_no_task_from_running(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = start("echo out", TASK_LOG=str(tmp_path / "file" / "logs" / "worker-0.log"))
+    assert process.communicate(timeout=10)[0] == "out\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("hash_", "rests"), [("abc", True), ("another", False)])
+def test_a_pod_that_replaces_one_whose_task_ended_rests(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hash_: str, rests: bool
+) -> None:
+    """The supervisor has noted the end, and of which run."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "mnist-ps-0").write_text("abc 0")
+    process = start("echo trains", TASK_RUN=hash_, TASK_NOTES=str(notes))
+    assert process.stdout
+    assert process.stdout.readline().startswith("task: ended with code 0" if rests else "trains")

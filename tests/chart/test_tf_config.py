@@ -25,8 +25,11 @@ def environment_of(manifests: Manifests, role: str, index: int) -> dict[str, str
             assert config["metadata"]["name"] == value["configMapKeyRef"]["name"]
             composed[name] = config["data"][value["configMapKeyRef"]["key"]]
         else:
-            assert value == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
-            composed[name] = str(index)
+            known = {
+                "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
+                "metadata.name": f"mnist-{role}-{index}",
+            }
+            composed[name] = known[value["fieldRef"]["fieldPath"]]
     return composed
 
 

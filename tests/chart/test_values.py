@@ -20,6 +20,8 @@ def see(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "TASK": task,
         "CONTAINER": f"{task} containers {role}",
         "TENSORBOARD": "Deployment/tensorboard spec template spec",
+        "SUPERVISOR": "Job/run spec template spec",
+        "RUN": "ConfigMap/supervisor data run.yaml",
         "SETTINGS": "ConfigMap/config data trainer.yaml",
         "CLUSTER": "ConfigMap/config data cluster.json",
     }
@@ -97,9 +99,13 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     allowed = set(keys(schema, DEFAULTS, ""))
     # A role takes what `common` shows, and `common` shows no role's own keys; `train` takes every setting
     # (test_train.py); `global` is Helm's; the keys of an image are those of the packaged one.
-    roles_own = {"replicas", "maxReplicas", "gpus"}
+    roles_own = {"replicas", "maxReplicas", "gpus", "taskType"}
     explained = {f"common.{key}" for key in roles_own} | {"global"}
-    explained |= {f"{image}.{key}" for image in ("common.image", "tensorboard.image") for key in DEFAULTS["image"]}
+    explained |= {
+        f"{image}.{key}"
+        for image in ("common.image", "tensorboard.image", "supervisor.image")
+        for key in DEFAULTS["image"]
+    }
     explained |= {key for key in allowed if key.startswith("train.")}
     explained |= {key for key in allowed if key.split(".")[0] in ("worker", "ps", "chief", "evaluator")}
     assert allowed == explained

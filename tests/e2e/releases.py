@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "distributed-tensorflow"
 
 
 @dataclass(frozen=True)

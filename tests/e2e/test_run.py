@@ -4,14 +4,12 @@ import json
 import re
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.releases import Release, exit_code, is_ready, wait
+from tests.e2e.releases import ROOT, Release, exit_code, is_ready, wait
 
-ROOT = Path(__file__).parents[2]
 DONE = re.compile(r"done: (\d+) steps in .* test accuracy (0\.\d+)")
 
 

@@ -49,7 +49,9 @@ def test_the_command_says_which_trainer_it_is(run_python: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{trainer.__version__}\n", "")
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["train", "--help"], ["launch", "--help"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--help"], ["train", "--help"], ["launch", "--help"], ["convert-tfjob", "--help"]]
+)
 def test_help_comes_without_tensorflow(run_python: Run, words: list[str]) -> None:
     program = f"""
 import sys

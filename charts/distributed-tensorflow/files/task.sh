@@ -6,9 +6,15 @@
 #
 # TASK_RESTART_POLICY: OnFailure (again unless 0), ExitCode (again from 128 on), Never, or Always.
 marker=$TASK_DIR/done
+noted=$TASK_NOTES/$TASK_POD
+# A pod that replaces another one has no marker, but the supervisor may have noted that its task ended in this very run.
+if [ ! -e "$marker" ] && [ -f "$noted" ]; then
+  read -r run code < "$noted"
+  if [ "$run" = "$TASK_RUN" ]; then echo "$code" > "$marker"; fi
+fi
 if [ -e "$marker" ]; then
   read -r code < "$marker"
-  echo "task: ended with code $code and rests; what it said: kubectl logs --previous $HOSTNAME"
+  echo "task: ended with code $code and rests; what it said: kubectl logs --previous $TASK_POD"
   trap 'exit 0' TERM INT
   while :; do sleep 3600 & wait $!; done
 fi
@@ -18,6 +24,16 @@ if [ -e "$TASK_DIR/starts" ]; then read -r starts < "$TASK_DIR/starts"; fi
 echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
 
+# What it says is kept in the training directory too, where that is mounted and the image has what it takes.
+said=$TASK_DIR/said
+writer=
+if [ "$TASK_LOG" ] \
+  && { mkdir -p "${TASK_LOG%/*}" && true >> "$TASK_LOG" && rm -f "$said" && mkfifo "$said" && command -v tee; } > /dev/null 2>&1
+then
+  tee -a "$TASK_LOG" < "$said" &
+  writer=$!
+  exec > "$said" 2>&1
+fi
 # An asynchronous command of a shell without job control cannot be interrupted by SIGINT, so it is sent SIGTERM for both;
 # also where the signal comes before the child's number is known.
 child=
@@ -41,4 +57,10 @@ case $TASK_RESTART_POLICY in
   ExitCode) if [ "$code" -lt 128 ]; then over=yes; fi ;;
 esac
 if [ "$over" ]; then echo "$code" > "$marker"; fi
+if [ "$writer" ]; then
+  # The last lines are written, unless what the command left behind holds on to them.
+  exec > /dev/null 2>&1
+  { sleep 2; kill $writer; } &
+  wait $writer
+fi
 exit "$code"

@@ -8,7 +8,7 @@
 {{- fail (printf "fullnameOverride: %q (default: the release's name) cannot be the stem of all names: at most 40 lower-case letters, digits and dashes, the first one a letter and the last one no dash." $stem) -}}
 {{- end -}}
 
-{{- range $key := list "replicas" "maxReplicas" "gpus" -}}
+{{- range $key := list "replicas" "maxReplicas" "gpus" "taskType" -}}
 {{- if hasKey $values.common $key -}}
 {{- fail (printf "common.%s: this is a role's own; set it in worker, ps, chief or evaluator." $key) -}}
 {{- end -}}
@@ -16,6 +16,11 @@
 {{- range $role := list "ps" "chief" "evaluator" -}}
 {{- if hasKey (get $values $role) "maxReplicas" -}}
 {{- fail (printf "%s.maxReplicas: only workers can be added to a run; it is worker.maxReplicas." $role) -}}
+{{- end -}}
+{{- end -}}
+{{- range $role := list "worker" "ps" "evaluator" -}}
+{{- if hasKey (get $values $role) "taskType" -}}
+{{- fail (printf "%s.taskType: only the chief has another name in TF_CONFIG; it is chief.taskType." $role) -}}
 {{- end -}}
 {{- end -}}
 {{- if hasKey $values.ps "gpus" -}}
@@ -60,6 +65,11 @@
 {{- end -}}
 {{- if and $foreign (include "distributed-tensorflow.clusterIsTooLong" .) -}}
 {{- fail (printf "%s.replicas: TF_CONFIG would be longer than the 128 KiB that Linux allows in one environment variable; only the packaged trainer reads a cluster so large from a file. Use fewer tasks or a shorter release name." (first $foreign)) -}}
+{{- end -}}
+
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- if and $values.supervisor.enabled (eq $leader.restartPolicy "Always") -}}
+{{- fail (printf "%s.restartPolicy: with Always it never ends, and so the run never would; use ExitCode, OnFailure or Never." $leader.role) -}}
 {{- end -}}
 
 {{- $replicas := add $replicas (int $values.chief.replicas) | int -}}

@@ -9,7 +9,7 @@
 {{- range $index := until (int $spec.addresses) -}}
 {{- $hosts = append $hosts (printf "%s-%s-%d.%s-%s:%d" $stem $role $index $stem $role (int $.Values.port)) -}}
 {{- end -}}
-{{- if $hosts }}{{ $_ := set $cluster $role $hosts }}{{ end -}}
+{{- if $hosts }}{{ $_ := set $cluster $spec.taskType $hosts }}{{ end -}}
 {{- end -}}
 {{- toJson $cluster -}}
 {{- end }}

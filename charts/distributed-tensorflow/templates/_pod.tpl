@@ -33,7 +33,7 @@ annotations:
 {{- $affinity = include "distributed-tensorflow.affinityToTraining" (list $root $affinity (index . 3)) | fromYaml -}}
 {{- end -}}
 serviceAccountName: {{ include "distributed-tensorflow.serviceAccountName" . | quote }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ eq $spec.talksToApi true }}
 enableServiceLinks: false
 {{- with $spec.podSecurityContext }}
 securityContext:
@@ -91,7 +91,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
       name: {{ include "distributed-tensorflow.stem" $root }}-config
       key: cluster.json
 - name: TF_CONFIG
-  value: '{"cluster":$(TF_CLUSTER),"task":{"type":"{{ $spec.role }}","index":$(POD_INDEX)},"environment":"cloud"}'
+  value: '{"cluster":$(TF_CLUSTER),"task":{"type":"{{ $spec.taskType }}","index":$(POD_INDEX)},"environment":"cloud"}'
 {{- else }}
 - name: TRAINER_CLUSTER_FILE
   value: /etc/distributed-tensorflow/cluster.json
@@ -138,6 +138,20 @@ spec:
         {{- include "distributed-tensorflow.clusterEnvironment" (list $root $spec) | nindent 8 }}
         - name: TASK_DIR
           value: /run/task
+        - name: TASK_POD
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.name
+        {{- if $values.supervisor.enabled }}
+        - name: TASK_NOTES
+          value: /etc/distributed-tensorflow-run
+        - name: TASK_RUN
+          value: {{ include "distributed-tensorflow.runHash" $root }}
+        {{- end }}
+        {{- if $spec.mountsTraining }}
+        - name: TASK_LOG
+          value: {{ $values.trainingDirectory.path }}/logs/{{ $spec.role }}-$(POD_INDEX).log
+        {{- end }}
         - name: TASK_RESTART_POLICY
           value: {{ $spec.restartPolicy }}
         {{- if $metrics }}
@@ -156,7 +170,7 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       ports:
-        - name: grpc
+        - name: {{ $values.portName }}
           containerPort: {{ $values.port }}
         {{- if $metrics }}
         - name: metrics
@@ -196,6 +210,11 @@ spec:
           readOnly: true
         - name: task
           mountPath: /run/task
+        {{- if $values.supervisor.enabled }}
+        - name: run
+          mountPath: /etc/distributed-tensorflow-run
+          readOnly: true
+        {{- end }}
         {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
         {{- if $spec.mountsTraining }}
         {{- include "distributed-tensorflow.volumeMount" (list "training" $values.trainingDirectory false) | nindent 8 }}
@@ -219,6 +238,11 @@ spec:
         name: {{ include "distributed-tensorflow.stem" $root }}-config
     - name: task
       emptyDir: {}
+    {{- if $values.supervisor.enabled }}
+    - name: run
+      configMap:
+        name: {{ include "distributed-tensorflow.stem" $root }}-run
+    {{- end }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
     {{- if $spec.mountsTraining }}
     {{- include "distributed-tensorflow.volume" (list $root "training" $values.trainingDirectory) | nindent 4 }}

@@ -25,6 +25,7 @@
 {{- $spec := deepCopy $values.common -}}
 {{- include "distributed-tensorflow.overlay" (list $spec (deepCopy (get $values $role))) -}}
 {{- $_ := set $spec "role" $role -}}
+{{- $_ := set $spec "taskType" ($spec.taskType | default $role) -}}
 {{- $_ := set $spec "gpus" (int ($spec.gpus | default 0)) -}}
 {{- $_ := set $spec "replicas" (int $spec.replicas) -}}
 {{- $_ := set $spec "addresses" $spec.replicas -}}

@@ -1,0 +1,91 @@
+{{/* The supervisor: what defines a run, and what it is told of it. */}}
+
+{{/* Of all that defines a run: another hash is another run, which ends the one before and starts anew from the last
+     checkpoint. Not of what may change under a run: replicas within maxReplicas, suspend, TensorBoard. */}}
+{{- define "distributed-tensorflow.runHash" -}}
+{{- $root := . -}}
+{{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toJson .Values.extraArgs) (toString .Values.run.attempt) -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" -}}
+{{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromYaml -}}
+{{- if $spec.replicas -}}
+{{- $what := pick $spec "command" "args" "env" "envFrom" "restartPolicy" "gpus" -}}
+{{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
+{{- end -}}
+{{- end -}}
+{{- join "\n" $parts | sha256sum | trunc 8 -}}
+{{- end }}
+
+{{/* A Job's template cannot be changed, so another one needs another name; so does a run that is suspended or told
+     something else, for which a new supervisor takes over. */}}
+{{- define "distributed-tensorflow.supervisorJob" -}}
+{{- $parts := list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" .) (toString .Values.run.suspend) -}}
+{{ include "distributed-tensorflow.stem" . }}-run-{{ join "\n" $parts | sha256sum | trunc 8 }}
+{{- end }}
+
+{{- define "distributed-tensorflow.supervisorSpec" -}}
+{{- $spec := deepCopy .Values.supervisor -}}
+{{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
+{{- $_ := set $spec "talksToApi" true -}}
+{{- toYaml $spec -}}
+{{- end }}
+
+{{/* What `trainer supervise` reads, but for the name of its Job. */}}
+{{- define "distributed-tensorflow.run" -}}
+stem: {{ include "distributed-tensorflow.stem" . | quote }}
+release: {{ .Release.Name | quote }}
+hash: {{ include "distributed-tensorflow.runHash" . | quote }}
+attempt: {{ .Values.run.attempt }}
+leader: {{ include "distributed-tensorflow.stem" . }}-{{ include "distributed-tensorflow.leader" . }}-0
+success_policy: {{ .Values.run.successPolicy }}
+clean_pod_policy: {{ .Values.run.cleanPodPolicy | quote }}
+backoff_limit: {{ toJson .Values.run.backoffLimit }}
+active_deadline_seconds: {{ toJson .Values.run.activeDeadlineSeconds }}
+start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
+roles:
+{{- range $role := list "chief" "worker" "ps" "evaluator" }}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml }}
+{{- if $spec.replicas }}
+  {{ $role }}:
+    replicas: {{ $spec.replicas }}
+    restart_policy: {{ $spec.restartPolicy }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "distributed-tensorflow.supervisorPod" -}}
+{{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
+metadata:
+  {{- include "distributed-tensorflow.podMetadata" (list . "supervisor" $spec "{}") | nindent 2 }}
+spec:
+  {{- include "distributed-tensorflow.podSettings" (list . "supervisor" $spec "") | nindent 2 }}
+  restartPolicy: Never
+  containers:
+    - name: supervisor
+      image: {{ include "distributed-tensorflow.image" (list . $spec.image 0) | quote }}
+      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image) }}
+      command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.yaml]
+      env:
+        - name: HOME
+          value: /home/trainer
+        {{- with $spec.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- with $spec.resources }}
+      resources:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $spec.securityContext }}
+      securityContext:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      volumeMounts:
+        - name: config
+          mountPath: /etc/distributed-tensorflow
+          readOnly: true
+        {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
+  volumes:
+    - name: config
+      configMap:
+        name: {{ include "distributed-tensorflow.stem" . }}-supervisor
+    {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
+{{- end }}

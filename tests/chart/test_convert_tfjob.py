@@ -1,0 +1,201 @@
+"""What Helm makes of the values that `trainer convert-tfjob` prints: the pods that the TFJob asked for."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.chart import CHART, Manifests, template
+from trainer import convert_tfjob
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tfjob.yaml"
+
+RUN = {
+    "successPolicy": ("Chief", {"enum": ["Chief", "AllWorkers"]}),
+    "backoffLimit": (6, {"type": ["integer", "null"]}),
+    "activeDeadlineSeconds": (None, {"type": ["integer", "null"]}),
+    "ttlSecondsAfterFinished": (None, {"type": ["integer", "null"]}),
+    "cleanPodPolicy": ("All", {"enum": ["All", "Running", "None"]}),
+    "suspend": (False, {"type": "boolean"}),
+}
+
+EVERYTHING = """
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata:
+  name: everything
+spec:
+  successPolicy: AllWorkers
+  runPolicy: {cleanPodPolicy: Running, backoffLimit: 3, activeDeadlineSeconds: 60, ttlSecondsAfterFinished: 5}
+  tfReplicaSpecs:
+    Master: &replica
+      restartPolicy: OnFailure
+      template:
+        metadata:
+          labels: {team: vision}
+          annotations: {example.com/cost: "1e3"}
+        spec:
+          nodeSelector: {disk: fast}
+          tolerations: [{key: spot, operator: Exists}]
+          affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: []}}}
+          topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]
+          priorityClassName: high
+          schedulerName: volcano
+          runtimeClassName: nvidia
+          hostNetwork: true
+          dnsPolicy: None
+          dnsConfig: {nameservers: [192.0.2.1]}
+          hostAliases: [{ip: 192.0.2.2, hostnames: [store]}]
+          terminationGracePeriodSeconds: 0
+          imagePullSecrets: [{name: pull}]
+          serviceAccountName: robot
+          securityContext: {runAsUser: 0, fsGroup: 100}
+          initContainers: [{name: fetch, image: busybox}]
+          volumes:
+            - {name: config, configMap: {name: mine}}
+            - {name: runs, persistentVolumeClaim: {claimName: runs}}
+          containers:
+            - name: tensorflow
+              image: registry.example.com/team/mnist:1.0
+              imagePullPolicy: Always
+              command: [python, train.py]
+              args: ["1e3", "y", "$(A)"]
+              env: [{name: A, value: "0o17"}]
+              envFrom: [{secretRef: {name: keys}}]
+              ports: [{name: tfjob-port, containerPort: 3333}]
+              resources: {limits: {memory: 1Gi}, requests: {cpu: 100m}}
+              securityContext: {privileged: true}
+              volumeMounts: [{name: config, mountPath: /config}, {name: runs, mountPath: /runs}]
+              livenessProbe: {httpGet: {port: 80}}
+              readinessProbe: {httpGet: {port: 81}}
+              startupProbe: {httpGet: {port: 82}}
+              lifecycle: {preStop: {exec: {command: [save]}}}
+            - {name: log, image: busybox}
+    Worker:
+      <<: *replica
+      replicas: 2
+    PS: *replica
+    Evaluator: *replica
+"""
+
+PLAIN = """
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {name: plain}
+spec:
+  tfReplicaSpecs:
+    Chief: &replica
+      template:
+        spec:
+          containers:
+            - name: tensorflow
+              image: mnist:1.0
+              command: [python]
+              resources: {limits: {amd.com/gpu: 2}}
+    Worker: *replica
+    PS: *replica
+"""
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart, with the keys that `convert-tfjob` writes and that come with the supervisor, where it lacks them."""
+    folder = tmp_path_factory.mktemp("chart") / CHART.name
+    shutil.copytree(CHART, folder)
+    schema = json.loads((folder / "values.schema.json").read_text())
+    values = yaml.safe_load((folder / "values.yaml").read_text())
+    for key, (default, rule) in RUN.items():
+        part = schema["properties"].setdefault(
+            "run", {"type": "object", "additionalProperties": False, "properties": {}}
+        )
+        if "properties" in part:
+            part["properties"].setdefault(key, rule)
+        values.setdefault("run", {}).setdefault(key, default)
+    schema["properties"].setdefault("portName", {"type": "string"})
+    values.setdefault("portName", "grpc")
+    schema["definitions"]["role"]["properties"].setdefault("taskType", {"enum": ["chief", "master"]})
+    (folder / "values.schema.json").write_text(json.dumps(schema))
+    (folder / "values.yaml").write_text(yaml.safe_dump(values))
+    return folder
+
+
+def render(manifest: str, chart: Path) -> Manifests:
+    """The objects that Helm makes of a TFJob."""
+    job = convert_tfjob.convert(convert_tfjob.parse(manifest, "job.yaml"), {})
+    done = template(convert_tfjob.to_yaml(job), job.name, chart=chart)
+    assert done.returncode == 0, done.stderr
+    return Manifests(job.name, [item for item in yaml.safe_load_all(done.stdout) if item])
+
+
+def lacks(asked: Any, got: Any) -> list[str]:
+    """What of a part of the TFJob is not in a part of the manifests. Lists may hold more, maps too."""
+    if isinstance(asked, dict) and isinstance(got, dict):
+        return [f"{key}.{what}" for key, value in asked.items() for what in lacks(value, got.get(key))]
+    if isinstance(asked, list) and isinstance(got, list):
+        return [f"{item}" for item in asked if not any(not lacks(item, other) for other in got)]
+    return [] if asked == got else [f"{asked!r} is not {got!r}"]
+
+
+@pytest.mark.parametrize(
+    ("role", "key"), [("chief", "Master"), ("worker", "Worker"), ("ps", "PS"), ("evaluator", "Evaluator")]
+)
+def test_a_role_has_the_pods_that_the_tfjob_asked_for(chart: Path, role: str, key: str) -> None:
+    replica = convert_tfjob.parse(EVERYTHING, "job.yaml")["spec"]["tfReplicaSpecs"][key]
+    manifests = render(EVERYTHING, chart)
+    pod = manifests.pods()[role]
+    asked = replica["template"]["spec"]
+    container, sidecar = asked.pop("containers")
+    volume, _claim = asked.pop("volumes")
+    assert lacks(asked, pod["spec"]) == []
+    assert lacks(replica["template"]["metadata"], pod["metadata"]) == []
+    own, *others = pod["spec"]["containers"]
+    assert others == [sidecar]
+    command = container.pop("command") + container.pop("args")
+    ports, mounts = container.pop("ports"), container.pop("volumeMounts")
+    del container["name"]
+    assert lacks(container, own) == []
+    assert own["args"] == command
+    assert own["ports"][0]["containerPort"] == ports[0]["containerPort"]
+    assert lacks([{"name": f"tfjob-{volume['name']}", "configMap": {"name": "mine"}}], pod["spec"]["volumes"]) == []
+    paths = {mount["mountPath"]: mount["name"] for mount in own["volumeMounts"]}
+    assert {mount["mountPath"] for mount in mounts} <= set(paths)
+    names = {item["name"]: item.get("persistentVolumeClaim") for item in pod["spec"]["volumes"]}
+    assert names[paths["/runs"]] == {"claimName": "runs"}
+    assert len(paths) == len(own["volumeMounts"])
+    assert manifests.environment(role)["TASK_RESTART_POLICY"] == "OnFailure"
+
+
+def test_no_claim_is_made_where_the_job_has_one_and_no_pod_is_drawn_to_another(chart: Path) -> None:
+    manifests = render(EVERYTHING, chart)
+    assert manifests.of("PersistentVolumeClaim") == []
+    assert manifests.of("Deployment") == [], "a TFJob has no TensorBoard"
+    assert all(
+        "podAffinity" not in pod["spec"]["affinity"] for pod in manifests.pods().values() if "affinity" in pod["spec"]
+    )
+
+
+@pytest.mark.parametrize("role", ["chief", "worker", "ps"])
+def test_nothing_of_the_charts_defaults_is_left_where_the_job_says_nothing(chart: Path, role: str) -> None:
+    pod = render(PLAIN, chart).pods()[role]["spec"]
+    (container,) = pod["containers"]
+    assert "securityContext" not in {*pod, *container}
+    assert container["resources"] == {"limits": {"amd.com/gpu": 2}}
+    assert pod["terminationGracePeriodSeconds"] == 30
+    assert container["image"] == "mnist:1.0"
+    assert container["args"] == ["python"]
+    if role != "ps":
+        assert pod["tolerations"] == [{"key": "amd.com/gpu", "operator": "Exists"}]
+
+
+def test_the_example_asks_for_a_parameter_server_and_two_workers(chart: Path) -> None:
+    manifests = render(EXAMPLE.read_text(), chart)
+    assert {item["metadata"]["name"] for item in manifests.of("StatefulSet")} == {"digits-ps", "digits-worker"}
+    (pod,) = {json.dumps(manifests.pods()[role]["spec"]["containers"][0]["args"]) for role in ("ps", "worker")}
+    assert json.loads(pod) == ["trainer", "train", "--train_steps=300"]
+    assert json.loads(manifests.see("ConfigMap/config data cluster.json") or "{}") == {
+        "ps": ["digits-ps-0.digits-ps:2222"],
+        "worker": ["digits-worker-0.digits-worker:2222", "digits-worker-1.digits-worker:2222"],
+    }

@@ -1,0 +1,717 @@
+"""TFJobs of many shapes to values of the chart; what helm makes of them is in tests/chart/test_convert_tfjob.py."""
+
+import copy
+import subprocess
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer import convert_tfjob
+from trainer.errors import ConfigurationError
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Map = dict[str, Any]
+
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+WORKER = "spec.tfReplicaSpecs.Worker"
+POD = f"{WORKER}.template.spec"
+TASK = f"{POD}.containers[tensorflow]"
+
+
+def replica(container: Map | None = None, pod: Map | None = None, metadata: Map | None = None, **own: Any) -> Map:
+    """A replica spec as people write it, with these fields on top."""
+    task = {"name": "tensorflow", "image": "example.com/team/mnist:1.0", "command": ["python", "train.py"]}
+    spec = {"containers": [task | (container or {})]} | (pod or {})
+    return {"template": {"metadata": metadata or {}, "spec": spec}, **own}
+
+
+def tfjob(spec: Map | None = None, metadata: Map | None = None, **replicas: Map) -> Map:
+    """A TFJob of these replicas: one Worker and one PS where none is given."""
+    types = replicas or {"Worker": replica(), "PS": replica()}
+    own = {"metadata": {"name": "mnist"} | (metadata or {}), "spec": {"tfReplicaSpecs": types} | (spec or {})}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", **own}
+
+
+def convert(job: Map, *entrypoints: str) -> convert_tfjob.Conversion:
+    before = copy.deepcopy(job)
+    conversion = convert_tfjob.convert(job, convert_tfjob.parse_entrypoints(entrypoints))
+    assert job == before, "what was given is left alone"
+    return conversion
+
+
+def worker(**changes: Any) -> Map:
+    """The worker's values for a replica with these changes."""
+    return dict(convert(tfjob(Worker=replica(**changes), PS=replica())).values["worker"])
+
+
+def notes(job: Map, *prefixes: str) -> list[str]:
+    """The notes on these paths."""
+    return [note for note in convert(job).notes if note.startswith(prefixes or ("",))]
+
+
+def refusal(job: Map, *entrypoints: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        convert(job, *entrypoints)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_plain_job_says_only_what_the_chart_does_otherwise() -> None:
+    conversion = convert(tfjob())
+    image = {"registry": "example.com", "repository": "team/mnist", "tag": "1.0"}
+    role = {"replicas": 1, "image": image, "command": ["python", "train.py"], "restartPolicy": "Never"}
+    assert conversion.values == {
+        "run": {"backoffLimit": None},
+        "portName": "tfjob-port",
+        "tensorboard": {"enabled": False},
+        "common": {
+            "resources": None,
+            "podSecurityContext": None,
+            "securityContext": None,
+            "terminationGracePeriodSeconds": 30,
+        },
+        "worker": role,
+        "ps": role,
+    }
+    assert (conversion.name, conversion.namespace) == ("mnist", "")
+    refused = 'a namespace that enforces Pod Security "restricted" refuses these pods: '
+    missing = "runAsNonRoot, seccompProfile, allowPrivilegeEscalation, capabilities."
+    assert conversion.notes == [f"{WORKER}: {refused}{missing}", f"spec.tfReplicaSpecs.PS: {refused}{missing}"]
+
+
+def test_a_role_that_the_job_lacks_has_no_task_and_replicas_are_1_unless_stated() -> None:
+    values = convert(tfjob(Worker=replica(replicas=4), Evaluator=replica())).values
+    assert values["ps"] == {"replicas": 0}
+    assert values["worker"]["replicas"] == 4
+    assert values["evaluator"]["replicas"] == 1
+    assert "chief" not in values
+
+
+@pytest.mark.parametrize(("key", "kind"), [("Chief", None), ("Master", "master"), ("master", "master")])
+def test_a_master_is_a_chief_whose_programs_are_told_master(key: str, kind: str | None) -> None:
+    values = convert(tfjob(**{key: replica(), "PS": replica()})).values
+    assert values["chief"].get("taskType") == kind
+    assert values["chief"]["replicas"] == 1
+    assert values["worker"] == {"replicas": 0}
+
+
+def test_replica_types_are_known_in_any_case() -> None:
+    values = convert(tfjob(ps=replica(), WORKER=replica(), evaluator=replica())).values
+    assert list(values)[-3:] == ["worker", "ps", "evaluator"]
+
+
+@pytest.mark.parametrize(
+    ("image", "parts"),
+    [
+        ("mnist", {"repository": "mnist", "pullPolicy": "Always"}),
+        ("mnist:latest", {"repository": "mnist", "tag": "latest", "pullPolicy": "Always"}),
+        ("tensorflow/tensorflow:2.16.1", {"repository": "tensorflow/tensorflow", "tag": "2.16.1"}),
+        ("gcr.io/p/a/b:1", {"registry": "gcr.io", "repository": "p/a/b", "tag": "1"}),
+        ("localhost/a:1", {"registry": "localhost", "repository": "a", "tag": "1"}),
+        ("reg:5000/a", {"registry": "reg:5000", "repository": "a", "pullPolicy": "Always"}),
+        (f"reg:5000/a@{DIGEST}", {"registry": "reg:5000", "repository": "a", "digest": DIGEST}),
+        (f"a/b:1@{DIGEST}", {"repository": "a/b", "tag": "1", "digest": DIGEST}),
+    ],
+)
+def test_an_image_is_split_as_docker_reads_it(image: str, parts: Map) -> None:
+    assert worker(container={"image": image})["image"] == parts
+
+
+@pytest.mark.parametrize(("policy", "stated"), [("Always", "Always"), ("Never", "Never"), ("IfNotPresent", None)])
+def test_a_stated_pull_policy_is_kept(policy: str, stated: str | None) -> None:
+    image = worker(container={"image": "a:latest", "imagePullPolicy": policy})["image"]
+    assert image.get("pullPolicy") == stated
+
+
+def test_fields_of_a_pod_and_its_container_are_carried_over() -> None:
+    pod: Map = {
+        "imagePullSecrets": [{"name": "pull"}],
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "priorityClassName": "high",
+        "schedulerName": "volcano",
+        "runtimeClassName": "nvidia",
+        "hostNetwork": True,
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["192.0.2.1"]},
+        "hostAliases": [{"ip": "192.0.2.2", "hostnames": ["store"]}],
+        "terminationGracePeriodSeconds": 0,
+        "initContainers": [{"name": "fetch", "image": "busybox"}],
+    }
+    container: Map = {
+        "args": ["--epochs=3"],
+        "env": [{"name": "A", "value": "1"}],
+        "envFrom": [{"secretRef": {"name": "keys"}}],
+        "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi"}},
+        "livenessProbe": {"httpGet": {"port": 80}},
+        "readinessProbe": {"httpGet": {"port": 81}},
+        "startupProbe": {"httpGet": {"port": 82}},
+        "lifecycle": {"preStop": {"exec": {"command": ["save"]}}},
+    }
+    others: Map = {
+        "volumes": [{"name": "scripts", "configMap": {"name": "scripts"}}],
+        "securityContext": {"fsGroup": 100},
+        "serviceAccountName": "robot",
+        "automountServiceAccountToken": False,
+    }
+    mounts = [{"name": "scripts", "mountPath": "/scripts"}]
+    security = {"runAsUser": 1000}
+    metadata = {"labels": {"team": "vision"}, "annotations": {"a/b": "c"}}
+    changed = {**container, "volumeMounts": mounts, "securityContext": security}
+    job = tfjob(Worker=replica(changed, {**pod, **others}, metadata, restartPolicy="ExitCode"), PS=replica())
+    got = convert(job).values["worker"]
+    expected = {
+        **pod,
+        **container,
+        **metadata,
+        "extraVolumes": others["volumes"],
+        "extraVolumeMounts": mounts,
+        "podSecurityContext": {"fsGroup": 100},
+        "securityContext": security,
+        "serviceAccount": {"name": "robot"},
+    }
+    assert {key: got[key] for key in expected} == expected
+    assert set(got) - set(expected) == {"replicas", "image", "command"}, "ExitCode is the chart's default"
+    assert [note for note in convert(job).notes if "restricted" not in note] == []
+
+
+def test_containers_beside_the_one_named_tensorflow_are_sidecars() -> None:
+    job = tfjob(Worker=replica(), PS=replica())
+    log = {"name": "log", "image": "busybox", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].insert(0, log)
+    assert convert(job).values["worker"]["sidecars"] == [log]
+    log["name"] = "worker"
+    assert refusal(job) == (
+        f"{POD}: a container besides tensorflow is named worker, as the chart names its own; rename it."
+    )
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+def test_a_restart_policy_is_kept(policy: str) -> None:
+    assert worker(restartPolicy=policy)["restartPolicy"] == policy
+
+
+def test_a_restart_policy_of_the_template_is_ignored_as_tfjob_ignores_it() -> None:
+    job = tfjob(Worker=replica(pod={"restartPolicy": "OnFailure"}), PS=replica())
+    assert convert(job).values["worker"]["restartPolicy"] == "Never"
+    (note,) = notes(job, f"{POD}.restartPolicy: ")
+    assert "TFJob ignores it too" in note
+
+
+@pytest.mark.parametrize("seconds", [None, 30])
+def test_kubernetes_own_grace_period_is_stated_once(seconds: int | None) -> None:
+    assert "terminationGracePeriodSeconds" not in worker(pod={"terminationGracePeriodSeconds": seconds})
+
+
+def test_a_working_directory_with_spaces_is_entered_and_the_command_runs_there(tmp_path: Path) -> None:
+    folder = tmp_path / "my 'app'"
+    folder.mkdir()
+    container = {"workingDir": str(folder), "command": ["sh", "-c", 'pwd; echo "$0 $1"']}
+    task = worker(container={**container, "args": ["a b", "c"]})
+    done = subprocess.run([*task["command"], *task["args"]], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{folder}\na b c\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "gpus", "rest", "name"),
+    [
+        ({"nvidia.com/gpu": 2, "cpu": "1"}, 2, {"cpu": "1"}, None),
+        ({"nvidia.com/gpu": "2"}, 2, None, None),
+        ({"amd.com/gpu": 1}, 1, None, "amd.com/gpu"),
+        ({"nvidia.com/mig-1g.5gb": 1}, 1, None, "nvidia.com/mig-1g.5gb"),
+        ({"gpu.intel.com/i915": 1}, 1, None, "gpu.intel.com/i915"),
+        ({"nvidia.com/gpu": 0}, None, None, None),
+        ({"example.com/fpga": 1}, None, {"example.com/fpga": 1}, None),
+    ],
+)
+def test_gpus_are_counted_and_their_resource_named(limits: Map, gpus: int | None, rest: Map | None, name: str) -> None:
+    requests = {key: value for key, value in limits.items() if key != "cpu"}
+    container = {"resources": {"limits": limits, "requests": requests}}
+    values = convert(tfjob(Worker=replica(container), PS=replica())).values
+    task = values["worker"]
+    assert task.get("gpus") == gpus
+    assert task.get("resources", {}).get("limits") == rest
+    assert values.get("gpu", {}).get("resourceName") == name
+    if gpus:
+        assert "requests" not in task.get("resources", {})
+
+
+def test_one_kind_of_gpu_is_counted_and_others_stay_limits() -> None:
+    def with_limits(limits: Map) -> Map:
+        return replica({"resources": {"limits": limits}})
+
+    chief, other = with_limits({"amd.com/gpu": 1}), with_limits({"nvidia.com/gpu": 1})
+    values = convert(tfjob(Chief=chief, Worker=other, PS=other)).values
+    assert "gpu" not in values
+    assert (values["worker"]["gpus"], "resources" in values["worker"]) == (1, False)
+    assert values["chief"]["resources"] == {"limits": {"amd.com/gpu": 1}}
+    assert values["ps"]["resources"] == {"limits": {"nvidia.com/gpu": 1}}, "the chart refuses ps.gpus"
+    assert "gpus" not in values["ps"]
+
+
+@pytest.mark.parametrize("place", ["runPolicy", "spec"])
+def test_the_run_policy_is_carried_over_from_both_its_places(place: str) -> None:
+    policy = {
+        "backoffLimit": 3,
+        "activeDeadlineSeconds": 3600,
+        "ttlSecondsAfterFinished": 0,
+        "cleanPodPolicy": "Running",
+        "suspend": True,
+    }
+    job = tfjob({"runPolicy": policy} if place == "runPolicy" else policy)
+    assert convert(job).values["run"] == policy
+    assert [note for note in convert(job).notes if "restricted" not in note] == []
+
+
+def test_what_the_chart_does_by_default_is_not_said() -> None:
+    policy = {"backoffLimit": 6, "cleanPodPolicy": "All", "suspend": False}
+    assert "run" not in convert(tfjob({"runPolicy": policy, "successPolicy": ""})).values
+
+
+def test_pods_that_are_kept_are_said_to_keep_their_gpus() -> None:
+    job = tfjob({"runPolicy": {"cleanPodPolicy": "None"}})
+    assert convert(job).values["run"]["cleanPodPolicy"] == "None"
+    (note,) = notes(job, "spec.runPolicy.cleanPodPolicy: carried over")
+    assert "keep their GPUs" in note
+
+
+def test_all_workers_count_for_success_unless_there_is_a_chief() -> None:
+    policy = {"successPolicy": "AllWorkers"}
+    assert convert(tfjob(policy)).values["run"]["successPolicy"] == "AllWorkers"
+    led = tfjob(policy, Chief=replica(), Worker=replica(), PS=replica())
+    assert "successPolicy" not in convert(led).values["run"]
+    assert len(notes(led, "spec.successPolicy: ")) == 1
+
+
+def test_the_port_between_tasks_is_the_leaders() -> None:
+    def with_port(number: int) -> Map:
+        return replica({"ports": [{"name": "tfjob-port", "containerPort": number, "protocol": "TCP"}]})
+
+    job = tfjob(Chief=with_port(3333), Worker=with_port(3333), PS=with_port(4444))
+    assert (convert(job).values["port"], convert(job).values["portName"]) == (3333, "tfjob-port")
+    (note,) = [note for note in convert(job).notes if "port" in note]
+    assert note == "spec.tfReplicaSpecs.PS: its port 4444 is not carried over; all tasks have chief's, 3333."
+
+
+def test_a_volume_named_like_one_of_the_chart_is_renamed_wherever_it_is_mounted() -> None:
+    mounts = [{"name": "config", "mountPath": "/c"}, {"name": "mine", "mountPath": "/m"}]
+    other = {"name": "fetch", "image": "busybox", "volumeMounts": mounts[:1]}
+    pod = {"volumes": [{"name": "config", "emptyDir": {}}, {"name": "mine", "emptyDir": {}}], "initContainers": [other]}
+    job = tfjob(Worker=replica({"volumeMounts": mounts}, pod), PS=replica())
+    task = convert(job).values["worker"]
+    assert [item["name"] for item in task["extraVolumes"]] == ["tfjob-config", "mine"]
+    assert [item["name"] for item in task["extraVolumeMounts"]] == ["tfjob-config", "mine"]
+    assert task["initContainers"][0]["volumeMounts"] == [{"name": "tfjob-config", "mountPath": "/c"}]
+    assert len(notes(job, f"{POD}.volumes[config]: called tfjob-config")) == 1
+
+
+def test_with_a_read_only_root_the_charts_scratch_takes_the_place_of_the_jobs() -> None:
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "tmp", "mountPath": "/cache"}]  # noqa: S108
+    volumes = {"volumes": [{"name": "tmp", "emptyDir": {}}]}
+
+    def mounted(read_only: bool) -> list[str]:
+        container = {"volumeMounts": mounts, "securityContext": {"readOnlyRootFilesystem": read_only}}
+        return [item["mountPath"] for item in worker(container=container, pod=volumes)["extraVolumeMounts"]]
+
+    assert mounted(True) == ["/cache"]
+    assert mounted(False) == ["/tmp", "/cache"]  # noqa: S108
+
+
+def on_claim(path: str, **mount: Any) -> Map:
+    """A replica that mounts the claim "runs" there."""
+    return replica(
+        {"volumeMounts": [{"name": "v", "mountPath": path, **mount}]},
+        {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "runs"}}]},
+    )
+
+
+def test_a_claim_that_every_role_mounts_is_the_training_directory() -> None:
+    job = tfjob(Worker=on_claim("/train", subPath="a"), PS=on_claim("/train", subPath="a"))
+    values = convert(job).values
+    assert values["trainingDirectory"] == {
+        "path": "/train",
+        "existingClaim": "runs",
+        "subPath": "a",
+        "accessModes": ["ReadWriteMany"],
+    }
+    assert not {"extraVolumes", "extraVolumeMounts"} & {*values["worker"], *values["ps"]}
+    assert "the claim runs, which all its tasks mount at /train." in convert_tfjob.to_yaml(convert(job))
+
+
+def test_the_volume_of_such_a_claim_stays_where_another_container_mounts_it() -> None:
+    other = on_claim("/training")
+    mount = [{"name": "v", "mountPath": "/in"}]
+    other["template"]["spec"]["initContainers"] = [{"name": "fetch", "image": "busybox", "volumeMounts": mount}]
+    values = convert(tfjob(Worker=other, PS=on_claim("/training"))).values
+    assert [item["name"] for item in values["worker"]["extraVolumes"]] == ["v"]
+    assert "extraVolumeMounts" not in values["worker"]
+    assert "extraVolumes" not in values["ps"]
+
+
+@pytest.mark.parametrize("ps", [on_claim("/other"), on_claim("/train", readOnly=True), replica()])
+def test_a_claim_that_not_every_role_mounts_alike_stays_a_volume(ps: Map) -> None:
+    values = convert(tfjob(Worker=on_claim("/train"), PS=ps)).values
+    assert "trainingDirectory" not in values
+    assert values["worker"]["extraVolumeMounts"] == [{"name": "v", "mountPath": "/train"}]
+    assert len(values["worker"]["extraVolumes"]) == 1
+
+
+def test_the_charts_own_training_directory_gives_way_to_a_mount_of_the_job() -> None:
+    job = tfjob(Chief=on_claim("/training"), Worker=replica(replicas=2))
+    assert convert(job).values["trainingDirectory"] == {"path": "/distributed-tensorflow"}
+    assert "the chief mounts at /distributed-tensorflow." in convert_tfjob.to_yaml(convert(job))
+
+
+def test_workers_that_will_share_a_node_are_said_to() -> None:
+    assert len(notes(tfjob(Worker=replica(replicas=2)), "trainingDirectory: ")) == 1
+    assert notes(tfjob(Worker=replica(replicas=2), Chief=replica()), "trainingDirectory: ") == []
+    assert notes(tfjob(Worker={**on_claim("/train"), "replicas": 2}), "trainingDirectory: ") == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hostPID", True),
+        ("hostIPC", True),
+        ("shareProcessNamespace", True),
+        ("nodeName", "node-1"),
+        ("subdomain", "training"),
+        ("activeDeadlineSeconds", 60),
+        ("automountServiceAccountToken", True),
+        ("enableServiceLinks", True),
+        ("resourceClaims", [{"name": "gpu"}]),
+        ("inventedTomorrow", 0),
+    ],
+)
+def test_a_field_of_the_pod_without_counterpart_is_named(field: str, value: Any) -> None:
+    (note,) = notes(tfjob(Worker=replica(pod={field: value}), PS=replica()), f"{POD}.{field}: ")
+    assert "not carried over; " in note
+
+
+@pytest.mark.parametrize(
+    ("path", "job"),
+    [
+        (f"{TASK}.stdin", tfjob(Worker=replica({"stdin": True}))),
+        (f"{TASK}.volumeDevices", tfjob(Worker=replica({"volumeDevices": [{"name": "raw"}]}))),
+        (f"{TASK}.terminationMessagePath", tfjob(Worker=replica({"terminationMessagePath": "/log"}))),
+        (f"{TASK}.ports[http]", tfjob(Worker=replica({"ports": [{"name": "http", "containerPort": 80}]}))),
+        (f"{TASK}.ports[80]", tfjob(Worker=replica({"ports": [{"containerPort": 80}]}))),
+        (
+            f"{TASK}.ports[tfjob-port].hostPort",
+            tfjob(Worker=replica({"ports": [{"name": "tfjob-port", "containerPort": 2222, "hostPort": 1}]})),
+        ),
+        (f"{TASK}.env[TF_CONFIG]", tfjob(Worker=replica({"env": [{"name": "TF_CONFIG", "value": "{}"}]}))),
+        (f"{WORKER}.template.metadata.name", tfjob(Worker=replica(metadata={"name": "x"}))),
+        (
+            f"{WORKER}.template.metadata.labels.app.kubernetes.io/name",
+            tfjob(Worker=replica(metadata={"labels": {"app.kubernetes.io/name": "x"}})),
+        ),
+        (f"{WORKER}.surprise", tfjob(Worker=replica(surprise=1))),
+        (
+            f"{WORKER}.template.surprise",
+            tfjob(Worker={**replica(), "template": {**replica()["template"], "surprise": 1}}),
+        ),
+        ("spec.tfReplicaSpecs.TensorBoard", tfjob(Worker=replica(), TensorBoard=replica())),
+        ("spec.tfReplicaSpecs.Evaluator.replicas", tfjob(Worker=replica(), Evaluator=replica(replicas=2))),
+        ("spec.enableDynamicWorker", tfjob({"enableDynamicWorker": True})),
+        ("spec.surprise", tfjob({"surprise": 1})),
+        ("spec.runPolicy.schedulingPolicy", tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 2}}})),
+        ("spec.runPolicy.managedBy", tfjob({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})),
+        ("metadata.labels.team", tfjob(metadata={"labels": {"team": "vision"}})),
+        ("metadata.annotations.team", tfjob(metadata={"annotations": {"team": "vision"}})),
+        ("metadata.finalizers", tfjob(metadata={"finalizers": ["x"]})),
+        ("surprise", {**tfjob(), "surprise": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_carried_over_is_named_once_and_by_its_path(path: str, job: Map) -> None:
+    (note,) = notes(job, f"{path}: ")
+    assert "not carried over; " in note
+    assert "\n" not in note
+
+
+def test_a_job_of_one_task_is_said_to_get_a_tf_config() -> None:
+    assert len(notes(tfjob(Worker=replica()), "spec.tfReplicaSpecs: one task in all")) == 1
+    assert notes(tfjob(), "spec.tfReplicaSpecs: ") == []
+
+
+def test_a_token_that_is_not_mounted_is_mentioned_where_there_is_an_account() -> None:
+    path = f"{POD}.serviceAccountName: carried over, but not its token"
+    assert len(notes(tfjob(Worker=replica(pod={"serviceAccountName": "robot"})), path)) == 1
+    assert worker(pod={"serviceAccount": "old"})["serviceAccount"] == {"name": "old"}
+
+
+def test_an_affinity_to_tfjobs_labels_is_mentioned() -> None:
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": "mnist"}}}
+    pod = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    assert len(notes(tfjob(Worker=replica(pod=pod)), f"{POD}.affinity: carried over, but ")) == 1
+
+
+def test_what_kubectl_get_adds_and_what_says_nothing_is_not_mentioned() -> None:
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    metadata = {"uid": "1", "resourceVersion": "2", "generation": 3, "creationTimestamp": "x", "annotations": applied}
+    container = {"stdin": False, "terminationMessagePolicy": "File", "terminationMessagePath": "/dev/termination-log"}
+    pod = {"hostPID": False, "automountServiceAccountToken": False, "enableServiceLinks": False, "subdomain": ""}
+    written = replica(container, pod, {"creationTimestamp": None, "annotations": {"sidecar.istio.io/inject": "false"}})
+    job = {**tfjob(None, metadata, Worker=written, PS=replica()), "status": {"conditions": [{"type": "Created"}]}}
+    assert [note for note in convert(job).notes if "restricted" not in note] == []
+    assert "annotations" not in convert(job).values["worker"]
+
+
+RESTRICTED_POD = {"securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}}
+RESTRICTED_CONTAINER = {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "reasons"),
+    [
+        ({}, {}, None),
+        ({"securityContext": {"allowPrivilegeEscalation": False}}, {}, "capabilities"),
+        ({"securityContext": {"capabilities": {"drop": ["ALL"]}}}, {}, "allowPrivilegeEscalation"),
+        (
+            {
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"], "add": ["SYS_TIME"]},
+                }
+            },
+            {},
+            "capabilities",
+        ),
+        ({}, {"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "runAsNonRoot"),
+        ({}, {"securityContext": {"runAsNonRoot": True}}, "seccompProfile"),
+        ({}, {"hostNetwork": True}, "hostNetwork"),
+        ({}, {"volumes": [{"name": "disk", "hostPath": {"path": "/"}}]}, "volume disk"),
+        ({}, {"initContainers": [{"name": "a", "image": "b"}]}, "allowPrivilegeEscalation, capabilities"),
+    ],
+)
+def test_what_pod_security_restricted_refuses_is_said(container: Map, pod: Map, reasons: str | None) -> None:
+    job = tfjob(Worker=replica(RESTRICTED_CONTAINER | container, RESTRICTED_POD | pod))
+    said = [note.partition("refuses these pods: ")[2] for note in notes(job) if "restricted" in note]
+    assert said == ([f"{reasons}."] if reasons else [])
+
+
+def test_the_command_of_an_image_is_asked_for_and_its_arguments_stay_arguments() -> None:
+    bare = replica({"command": None, "args": ["--epochs=3"]})
+    job = tfjob(Worker=bare, ps=bare)
+    said = refusal(job)
+    assert f"{WORKER}…containers[tensorflow].command, spec.tfReplicaSpecs.ps…containers[tensorflow].command: " in said
+    assert '--entrypoint worker="python -m x" --entrypoint ps="python -m x"' in said
+    assert "--entrypoint ps=" not in refusal(tfjob(Worker=bare, PS=replica()))
+    values = convert(job, "Worker=python -m 'my task'", "ps=serve").values
+    assert (values["worker"]["command"], values["worker"]["args"]) == (["python", "-m", "my task"], ["--epochs=3"])
+    assert values["ps"]["command"] == ["serve"]
+
+
+def test_a_role_without_tasks_needs_no_command() -> None:
+    assert convert(tfjob(Worker=replica(), PS=replica({"command": None}, replicas=0))).values["ps"]["replicas"] == 0
+
+
+@pytest.mark.parametrize(
+    ("entrypoints", "said"),
+    [
+        (["worker"], "'worker' was given"),
+        (["worker="], "'worker=' was given"),
+        (["pilot=python"], "'pilot=python' was given"),
+        (["worker='a"], "cannot be split into words"),
+        (["ps=a", "PS=b"], "two were given for ps"),
+        (["chief=a"], "the TFJob has no such role"),
+        (["worker=a"], "whose command is in the TFJob"),
+    ],
+)
+def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said: str) -> None:
+    message = refusal(tfjob(), *entrypoints)
+    assert message.startswith("--entrypoint: ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (tfjob({"tfReplicaSpecs": None}), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
+        (tfjob(PS=replica()), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
+        (tfjob(Worker=replica(replicas=0)), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
+        (tfjob(Chief=replica(), Master=replica()), "spec.tfReplicaSpecs: Chief and Master are the same role."),
+        (tfjob(Worker=replica(replicas="two")), f'{WORKER}.replicas: a whole number was expected, not "two".'),
+        (tfjob(Worker=replica(replicas=True)), f"{WORKER}.replicas: a whole number was expected, not true."),
+        (tfjob(Worker=replica(replicas=-1)), f"{WORKER}.replicas: a whole number was expected, not -1."),
+        (tfjob(Worker=replica(restartPolicy="Sometimes")), f"{WORKER}.restartPolicy: one of Never, OnFailure"),
+        (tfjob(Worker=replica({"name": "main"})), f"{POD}.containers: there is no container named tensorflow."),
+        (tfjob(Worker=replica({"image": ""})), f"{TASK}.image: the name of an image was expected, not ''."),
+        (tfjob(Worker=replica({"image": "a b"})), f"{TASK}.image: "),
+        (tfjob(Worker=replica({"command": "python"})), f"{TASK}.command: a list of texts was expected"),
+        (tfjob(Worker=replica({"args": [3]})), f"{TASK}.args: a list of texts was expected, not [3]."),
+        (tfjob(Worker=replica({"resources": {"limits": [1]}})), f"{TASK}.resources.limits: a map was expected"),
+        (tfjob(Worker=replica({"volumeMounts": [{"name": []}]})), f"{TASK}.volumeMounts[0].name: text was expected"),
+        (tfjob(Worker=replica({"volumeMounts": "all"})), f"{TASK}.volumeMounts: a list of maps was expected"),
+        (tfjob(Worker={"template": {}}), f"{POD}.containers: there is no container named tensorflow."),
+        (tfjob(Worker={"template": "x"}), f"{WORKER}.template: a map was expected"),
+        (tfjob({"runPolicy": {"backoffLimit": "3"}}), "spec.runPolicy.backoffLimit: a whole number was expected"),
+        (tfjob({"runPolicy": {"cleanPodPolicy": "Some"}}), "spec.runPolicy.cleanPodPolicy: one of All, Running, None"),
+        (tfjob({"successPolicy": "Any"}), "spec.successPolicy: one of "),
+        (tfjob(metadata={"name": "My_Job"}), "metadata.name: 'My_Job' was given"),
+        (tfjob(metadata={"name": None}), "metadata.name: '' was given"),
+        ({**tfjob(), "spec": []}, "spec: a map was expected, not []."),
+    ],
+)
+def test_a_job_that_cannot_run_is_refused_by_the_path_of_its_fault(job: Map, said: str) -> None:
+    assert refusal(job).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"),
+    [
+        ({"name": "mnist-7"}, "mnist-7"),
+        ({"name": None, "generateName": "tfjob-"}, "tfjob"),
+        ({"name": f"{'a' * 39}-{'b' * 10}"}, "a" * 39),
+    ],
+)
+def test_the_release_has_the_jobs_name(metadata: Map, name: str) -> None:
+    conversion = convert(tfjob(metadata={**metadata, "namespace": "research"}))
+    assert conversion.name == name
+    command = f"#   helm install {name} charts/distributed-tensorflow --namespace research --values THIS-FILE\n"
+    assert command in convert_tfjob.to_yaml(conversion)
+    assert len([note for note in conversion.notes if note.startswith("metadata.name: cut to ")]) == (len(name) == 39)
+
+
+@pytest.mark.parametrize("text", ["1e3", "0o17", "y", "No", "12:30", "2024-01-31", "1.50", "", "a\nb\n", "  ", "a: b"])
+def test_texts_come_out_as_they_went_in(text: str) -> None:
+    job = convert_tfjob.parse(yaml.safe_dump(tfjob(Worker=replica({"args": [text]}))), "job.yaml")
+    values = convert_tfjob.to_yaml(convert(job))
+    assert yaml.safe_load(values)["worker"]["args"] == [text]
+    if text in ("1e3", "0o17", "y"):
+        assert f"- '{text}'\n" in values, "Helm's reader would take it for something else"
+
+
+def test_dates_and_times_are_texts_as_kubernetes_reads_them() -> None:
+    manifest = yaml.safe_dump(tfjob(Worker=replica({"args": ["DAY", "TIME"]})))
+    job = convert_tfjob.parse(manifest.replace("DAY", "2024-01-31").replace("TIME", "12:30:45"), "job.yaml")
+    assert convert(job).values["worker"]["args"] == ["2024-01-31", "12:30:45"]
+
+
+def test_the_output_has_no_anchors_and_is_the_same_each_time() -> None:
+    job = tfjob(Worker=replica(), PS=replica())
+    job["spec"]["tfReplicaSpecs"]["PS"] = job["spec"]["tfReplicaSpecs"]["Worker"]
+    first = convert_tfjob.to_yaml(convert(convert_tfjob.parse(yaml.safe_dump(job), "job.yaml")))
+    assert "&" not in first
+    assert "*" not in first
+    assert convert_tfjob.to_yaml(convert(job)) == first
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "job.yaml holds nothing, and one TFJob was expected."),
+        ("# only a comment\n---\n", "job.yaml holds nothing"),
+        ("a: 1\n---\nb: 2\n", "job.yaml holds 2 documents, and one TFJob was expected."),
+        ("kind: [", "job.yaml is not YAML that Kubernetes reads: "),
+        ("a: &a [*a]", "job.yaml is not YAML that Kubernetes reads: "),
+        ("a: !!binary aGVsbG8=", "job.yaml is not YAML that Kubernetes reads: "),
+        ("a: !!python/object:os.system {}", "job.yaml is not YAML that Kubernetes reads: "),
+        ("a: 'never closed", "job.yaml is not YAML that Kubernetes reads: "),
+        ("just words", "job.yaml: kind: TFJob was expected, not null."),
+        ("{apiVersion: batch/v1, kind: Job}", 'job.yaml: kind: TFJob was expected, not "Job".'),
+        ("{apiVersion: kubeflow.org/v1, kind: PyTorchJob}", 'kind: TFJob was expected, not "PyTorchJob".'),
+        ("{apiVersion: v1, kind: List, items: []}", "job.yaml holds a list, and one TFJob was expected; "),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", "job.yaml holds a list"),
+        ("{apiVersion: kubeflow.org/v1beta2, kind: TFJob}", 'kubeflow.org/v1 was expected, not "kubeflow.org/v1beta2"'),
+        ("{kind: TFJob}", "apiVersion: kubeflow.org/v1 was expected, not null"),
+    ],
+)
+def test_what_is_not_one_tfjob_is_refused_in_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        convert_tfjob.parse(text, "job.yaml")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_command_prints_values_and_names_what_they_lack_apart(run_python: Run, tmp_path: Path) -> None:
+    job = tfjob(Worker=replica({"command": None}, {"hostPID": True}), PS=replica())
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    words = ["-m", "trainer", "convert-tfjob", "job.yaml", "--entrypoint", "worker=python -m task"]
+    done = run_python(*words)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == f"{POD}.hostPID: not carried over; the chart has no key for it."
+    assert yaml.safe_load(done.stdout)["worker"]["command"] == ["python", "-m", "task"]
+
+
+def test_the_command_reads_standard_input(run_python: Run, tmp_path: Path) -> None:
+    start = "subprocess.run([sys.executable, '-m', 'trainer', 'convert-tfjob', '-'], stdin=open('j'))"
+    program = f"import subprocess, sys; {start}"
+    (tmp_path / "j").write_text(yaml.safe_dump(tfjob()))
+    assert yaml.safe_load(run_python("-c", program).stdout)["worker"]["replicas"] == 1
+    (tmp_path / "j").write_text("kind: Job")
+    assert run_python("-c", program).stderr == 'trainer: standard input: kind: TFJob was expected, not "Job".\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "said"),
+    [
+        (["job.yaml"], None, "job.yaml cannot be read (No such file or directory)."),
+        (["."], None, ". cannot be read (Is a directory)."),
+        (["job.yaml"], b"\xff\xfe", "job.yaml cannot be read (it is no UTF-8: "),
+        (["job.yaml"], b"kind: [", "job.yaml is not YAML"),
+        ([], None, "the following arguments are required: FILE"),
+        (["job.yaml", "--no-such"], None, "--no_such"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_code_2(
+    run_python: Run, tmp_path: Path, words: list[str], content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "job.yaml").write_bytes(content)
+    done = run_python("-m", "trainer", "convert-tfjob", *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("trainer: ")
+    assert said in done.stderr
+
+
+def places(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in a document."""
+    items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize(
+    "odd", [None, "", "x", -1, 2.5, True, [], {}, [1], [[]], [{}], {"a": 1}, [{"name": 3}]], ids=repr
+)
+def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(odd: Any) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/train", "subPath": "a"}]}
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": 1}}}
+    ports = {"ports": [{"name": "tfjob-port", "containerPort": 2222}], "env": [{"name": "A", "value": "b"}]}
+    security = {"capabilities": {"drop": ["ALL"], "add": []}, "seccompProfile": {"type": "Localhost"}}
+    pod = {
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "runs"}}],
+        "initContainers": [{"name": "fetch", "image": "busybox", **mount, "securityContext": security}],
+        "securityContext": security,
+        "serviceAccountName": "robot",
+    }
+    metadata = {"labels": {"team": "vision"}, "annotations": {"a": "b"}}
+    rich = replica({**mount, **limits, **ports, "securityContext": security}, pod, metadata, replicas=1)
+    job = tfjob({"runPolicy": {"backoffLimit": 3}, "successPolicy": ""}, Worker=rich, PS=on_claim("/train"))
+    for *parents, last in places(job):
+        changed = copy.deepcopy(job)
+        place = changed
+        for key in parents:
+            place = place[key]
+        place[last] = odd
+        try:
+            yaml.safe_load(convert_tfjob.to_yaml(convert(changed)))
+        except ConfigurationError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - either is right, nothing else is
+
+
+def test_the_documentation_shows_what_the_example_becomes() -> None:
+    root = Path(__file__).parents[2]
+    conversion = convert(convert_tfjob.parse((root / "examples" / "tfjob.yaml").read_text(), "tfjob.yaml"))
+    page = (root / "docs" / "migrating-from-tfjob.md").read_text()
+    for shown in ("\n".join(conversion.notes), convert_tfjob.to_yaml(conversion)):
+        assert textwrap.indent(shown, "    ") in page

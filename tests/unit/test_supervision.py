@@ -1,0 +1,274 @@
+"""What the supervisor makes of pods: what their status means, when a run is over, and what is remembered of it."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+from lightkube.resources.core_v1 import Pod as KubernetesPod
+
+from trainer.errors import ConfigurationError
+from trainer.supervision import judge, notes, pending, pods, run
+from trainer.supervision.notes import Notes
+from trainer.supervision.pods import Ended, Pod
+from trainer.supervision.run import Role, Run
+
+NOW = 1_800_000_000.0
+
+
+def a_run(**settings: Any) -> Run:
+    given: dict[str, Any] = {
+        "stem": "mnist",
+        "release": "mnist",
+        "job": "mnist-run-1",
+        "hash": "abc",
+        "attempt": 1,
+        "leader": "mnist-worker-0",
+        "roles": {
+            "worker": Role(replicas=2, restart_policy="ExitCode"),
+            "ps": Role(replicas=1, restart_policy="ExitCode"),
+        },
+        "success_policy": "Chief",
+        "clean_pod_policy": "All",
+        "backoff_limit": 3,
+        "active_deadline_seconds": None,
+        "start_timeout_seconds": None,
+    }
+    return Run(**given | settings)
+
+
+def a_pod(name: str, code: int | None = None, starts_again: int = 0, **more: Any) -> Pod:
+    given: dict[str, Any] = {
+        "name": name,
+        "uid": f"uid of {name}",
+        "role": name.split("-")[1],
+        "created": NOW,
+        "running": True,
+        "ready": True,
+        "starts_again": starts_again,
+        "ended": None if code is None else Ended(code, "Error" if code else "Completed", NOW),
+        "leaving": False,
+        "complaint": "",
+    }
+    return Pod(**given | more)
+
+
+SCALE = {"worker": 2, "ps": 1}
+STARTED = Notes(hash="abc", state="Running", started=NOW)
+
+
+def verdict_on(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60) -> judge.Verdict | None:
+    known = judge.take_note(the_run, before, there, now)
+    return judge.judge(the_run, known, {pod.name: pod for pod in there}, SCALE, now)
+
+
+def test_a_run_goes_on_while_its_tasks_run() -> None:
+    assert verdict_on(a_run(), a_pod("mnist-worker-0"), a_pod("mnist-worker-1"), a_pod("mnist-ps-0")) is None
+
+
+def test_the_chief_ends_the_run_and_others_need_not_have_ended() -> None:
+    found = verdict_on(a_run(), a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1"), a_pod("mnist-ps-0"))
+    assert found == judge.Verdict(True, "mnist-worker-0 ended with code 0")
+
+
+def test_all_workers_end_the_run_where_that_is_the_policy() -> None:
+    policy = a_run(success_policy="AllWorkers")
+    assert verdict_on(policy, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1")) is None
+    found = verdict_on(policy, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1", 0, 1), a_pod("mnist-ps-0"))
+    assert found
+    assert found.succeeded
+
+
+def test_a_code_that_is_not_tried_again_fails_the_run_and_names_the_task() -> None:
+    oom = a_pod("mnist-worker-1", ended=Ended(1, "OOMKilled", NOW), starts_again=1)
+    found = verdict_on(a_run(), a_pod("mnist-worker-0"), oom)
+    assert found == judge.Verdict(
+        False, "mnist-worker-1 failed with code 1 (OOMKilled), which is not tried again", ("mnist-worker-1",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "over"),
+    [
+        ("ExitCode", 0, True),
+        ("ExitCode", 127, True),
+        ("ExitCode", 128, False),
+        ("OnFailure", 0, True),
+        ("OnFailure", 1, False),
+        ("Never", 137, True),
+        ("Always", 0, False),
+    ],
+)
+def test_the_restart_policy_says_what_is_for_good(policy: Any, code: int, over: bool) -> None:
+    the_run = a_run(roles={"worker": Role(replicas=1, restart_policy=policy)})
+    known = judge.take_note(the_run, STARTED, [a_pod("mnist-worker-0", code, 1)], NOW)
+    assert known.finished == ({"mnist-worker-0": code} if over else {})
+
+
+def test_restarts_over_the_limit_fail_the_run_but_resting_is_no_restart() -> None:
+    again = [a_pod("mnist-worker-0", 137, 3), a_pod("mnist-ps-0", 0, 1)]
+    assert verdict_on(a_run(), *again) is None
+    found = verdict_on(a_run(), a_pod("mnist-worker-0", 137, 4), a_pod("mnist-ps-0", 0, 1))
+    assert found
+    assert "4 restarts are more than run.backoffLimit (3)" in found.reason
+    assert "mnist-worker-0 with code 137" in found.reason
+    assert verdict_on(a_run(backoff_limit=None), a_pod("mnist-worker-0", 137, 400)) is None
+
+
+def test_ten_quiet_minutes_wipe_the_slate_clean() -> None:
+    worker = a_pod("mnist-worker-0", 137, 3)
+    known = judge.take_note(a_run(), STARTED, [worker], NOW)
+    assert known.restarts == 3
+    one_more = dataclasses.replace(worker, starts_again=4)
+    assert judge.take_note(a_run(), known, [one_more], NOW + 599).restarts == 4
+    assert judge.take_note(a_run(), known, [one_more], NOW + 601).restarts == 1
+
+
+def test_a_pod_that_is_evicted_or_replaced_is_not_counted() -> None:
+    evicted = a_pod("mnist-worker-0", 137, 0, leaving=True, running=False)
+    known = judge.take_note(a_run(), STARTED, [evicted], NOW)
+    assert (known.restarts, known.finished) == (0, {})
+    replaced = a_pod("mnist-worker-0", uid="another")
+    assert judge.take_note(a_run(), known, [replaced], NOW).restarts == 0
+
+
+def test_a_task_that_ended_stays_finished_whatever_becomes_of_its_pod() -> None:
+    known = judge.take_note(a_run(), STARTED, [a_pod("mnist-ps-0", 0, 1)], NOW)
+    after_a_reboot = a_pod("mnist-ps-0", 255, 2)
+    assert judge.take_note(a_run(), known, [after_a_reboot], NOW).finished == {"mnist-ps-0": 0}
+
+
+def test_a_deadline_fails_the_run() -> None:
+    the_run = a_run(active_deadline_seconds=100)
+    assert verdict_on(the_run, a_pod("mnist-worker-0"), now=NOW + 99) is None
+    found = verdict_on(the_run, a_pod("mnist-worker-0"), now=NOW + 101)
+    assert found == judge.Verdict(False, "it took longer than run.activeDeadlineSeconds (100 s)")
+
+
+def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
+    the_run = a_run(start_timeout_seconds=30)
+    waiting = a_pod(
+        "mnist-worker-1", running=False, complaint="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    )
+    there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), waiting, a_pod("mnist-ps-0"))}
+    assert judge.judge_start(the_run, STARTED, there, SCALE, NOW + 29) is None
+    found = judge.judge_start(the_run, STARTED, there, SCALE, NOW + 31)
+    assert found
+    assert found.failed == ("mnist-worker-1",)
+    assert "no node has enough nvidia.com/gpu left" in found.reason
+
+
+REST = {"image": "i", "imageID": "", "ready": True, "restartCount": 0}
+OBJECT: dict[str, Any] = {
+    "metadata": {
+        "name": "mnist-worker-0",
+        "uid": "u",
+        "labels": {"app.kubernetes.io/component": "worker"},
+        "creationTimestamp": "2026-11-21T10:00:00Z",
+    },
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            REST | {"name": "sidecar", "restartCount": 7, "state": {"running": {}}},
+            REST
+            | {
+                "name": "worker",
+                "restartCount": 1,
+                "state": {"running": {}},
+                "lastState": {
+                    "terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-21T10:05:00Z"}
+                },
+            },
+        ],
+    },
+}
+
+
+def observe(pod: dict[str, Any]) -> Pod:
+    return pods.observe(msgspec.convert(pod, KubernetesPod))
+
+
+def test_a_pods_status_is_read_from_its_tasks_own_container() -> None:
+    found = observe(OBJECT)
+    assert (found.role, found.running, found.ready, found.starts_again, found.leaving) == (
+        "worker",
+        True,
+        True,
+        1,
+        False,
+    )
+    assert found.ended == Ended(0, "Completed", found.created + 300)
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint"),
+    [
+        ({}, ""),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]},
+            "0/1 nodes are available",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    REST | {"name": "worker", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}}
+                ]
+            },
+            "ImagePullBackOff: m",
+        ),
+        ({"containerStatuses": [REST | {"name": "worker", "state": {"waiting": {"reason": "ContainerCreating"}}}]}, ""),
+        (
+            {"initContainerStatuses": [REST | {"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]},
+            "ErrImagePull",
+        ),
+    ],
+)
+def test_why_a_pod_does_not_run(status: dict[str, Any], complaint: str) -> None:
+    assert observe(OBJECT | {"status": status}).complaint == complaint
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "0/1 nodes are available: 1 Insufficient cpu.",
+            "no node has enough cpu left: ask for less in worker.resources",
+        ),
+        ('persistentvolumeclaim "x" not found', "the claim x does not exist"),
+        ("pod has unbound immediate PersistentVolumeClaims", "its claim is not bound"),
+        ("ImagePullBackOff: Back-off", "its image cannot be pulled"),
+        ("1 node(s) had untolerated taint {gpu: present}", "have the taint gpu"),
+        ('CreateContainerConfigError: secret "s" not found', 'is absent (secret "s" not found)'),
+        ("FailedMount: timed out", "a volume cannot be mounted"),
+        ("words of a later Kubernetes", "words of a later Kubernetes"),
+        ("", "Kubernetes has not said why yet"),
+    ],
+)
+def test_a_pending_pod_is_explained_in_one_sentence(said: str, sentence: str) -> None:
+    assert sentence in pending.explain("worker", said)
+
+
+def test_notes_come_back_as_they_were_written() -> None:
+    known = dataclasses.replace(STARTED, restarts=2, seen={"u": 1}, finished={"mnist-ps-0": 0}, reason="so")
+    data = notes.to_data(known, {"mnist-worker-9": "old 1", "notes.json": "{}"})
+    assert data["mnist-ps-0"] == "abc 0"
+    assert data["mnist-worker-9"] is None, "what another run noted is removed"
+    assert notes.parse({key: value for key, value in data.items() if value is not None}) == known
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "Running", "later": 1}'])
+def test_notes_that_cannot_be_read_are_none(text: str) -> None:
+    assert notes.parse({"notes.json": text}).hash == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [(None, "cannot be read"), ("{", "cannot be read"), ("stem: a", "release"), ("[]", "")],
+)
+def test_a_run_file_that_is_none_is_refused(tmp_path: Any, text: str | None, named: str) -> None:
+    file = tmp_path / "run.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):
+        run.read(file)

@@ -1,0 +1,173 @@
+"""Kubernetes manifests as plain data: YAML in and out, and fields taken one by one so that none is overlooked.
+
+Pure: texts and maps in, texts and maps out.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from trainer.errors import ConfigurationError
+
+Map = dict[str, Any]
+
+_DEFAULTS = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+"""Fields that say what is so anyway."""
+
+
+@dataclass
+class Fields:
+    """A map whose fields are taken one by one; `close` notes those that nobody took.
+
+    Those methods that expect something of a field raise a ConfigurationError where it is something else.
+    """
+
+    path: str
+    content: Map
+    notes: list[str]
+    taken: set[str] = field(default_factory=set)
+
+    def at(self, key: str) -> str:
+        """The path of a field."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def note(self, key: str, text: str) -> None:
+        """Say something about a field."""
+        self.notes.append(" ".join(f"{self.at(key)}: {text}".split()))
+
+    def take(self, key: str) -> Any:
+        """A field's value, None where it is absent."""
+        self.taken.add(key)
+        return self.content.get(key)
+
+    def inner(self, key: str) -> "Fields":
+        """A field that is a map; an empty one where it is absent."""
+        return fields(self.at(key), self.take(key), self.notes)
+
+    def items(self, key: str, *texts: str) -> list[Map]:
+        """A field that is a list of maps, whose fields of these names are texts; an empty one where it is absent."""
+        value = self.take(key) or []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise ConfigurationError(f"{self.at(key)}: a list of maps was expected, not {shorten(value)}.")
+        for index, item in enumerate(value):
+            part = Fields(f"{self.at(key)}[{index}]", item, self.notes)
+            for text in texts:
+                part.text(text)
+        return value
+
+    def text(self, key: str) -> str:
+        """A field that is text; an empty one where it is absent."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, str):
+            raise ConfigurationError(f"{self.at(key)}: text was expected, not {shorten(value)}.")
+        return value or ""
+
+    def words(self, key: str) -> list[str]:
+        """A field that is a list of texts; an empty one where it is absent."""
+        value = self.take(key) or []
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise ConfigurationError(f"{self.at(key)}: a list of texts was expected, not {shorten(value)}.")
+        return value
+
+    def whole(self, key: str) -> int | None:
+        """A field that is a whole number from 0 on."""
+        value = self.take(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise ConfigurationError(f"{self.at(key)}: a whole number was expected, not {shorten(value)}.")
+        return value
+
+    def one_of(self, key: str, choices: Iterable[str]) -> str:
+        """A field that is one of these texts, or empty where it is absent."""
+        value = self.text(key)
+        if value and value not in choices:
+            raise ConfigurationError(f"{self.at(key)}: one of {', '.join(choices)} was expected, not {value!r}.")
+        return value
+
+    def close(self, reasons: Mapping[str, str], otherwise: str) -> None:
+        """Note why each field that was not taken is not carried over, but for those that say nothing."""
+        for key, value in self.content.items():
+            if key not in self.taken and not is_empty(value) and _DEFAULTS.get(key) != value:
+                self.note(key, reasons.get(key, otherwise))
+
+
+def fields(path: str, value: Any, notes: list[str]) -> Fields:
+    """The fields of a map at this path; none where it is absent.
+
+    Raises:
+        ConfigurationError: it is no map.
+    """
+    if value is not None and not isinstance(value, dict):
+        raise ConfigurationError(f"{path}: a map was expected, not {shorten(value)}.")
+    return Fields(path, value or {}, notes)
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value says nothing."""
+    return value is None or value is False or value in ("", [], {})
+
+
+def shorten(value: Any) -> str:
+    """A value for an error's sentence."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: 2024-01-31 and 12:30 are texts."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        if kind is yaml.ScalarNode and (
+            tag.endswith(":timestamp") or (tag.endswith((":int", ":float")) and ":" in value)
+        ):
+            return "tag:yaml.org,2002:str"
+        return tag
+
+
+def load(text: str, origin: str) -> list[Any]:
+    """The documents of a manifest, YAML or JSON, as Kubernetes reads them; empty ones are left out.
+
+    Args:
+        text: The manifest.
+        origin: What errors call it, such as the file's name.
+
+    Raises:
+        ConfigurationError: it is not YAML, or is nothing that JSON can say.
+    """
+    try:
+        documents = list(yaml.load_all(text, Loader=_Loader))
+        # What Kubernetes reads is JSON: keys are texts, and nothing refers to itself.
+        return [json.loads(json.dumps(document)) for document in documents if document is not None]
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{origin} is not YAML that Kubernetes reads: {' '.join(str(error).split())}."
+        ) from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as a person writes it, in which no reader takes a text for anything else."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # Helm's reader takes more for numbers and truths than Python's: 1e3, 0o17, y.
+    ambiguous = re.fullmatch(r"[-+]?(0[xob][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*([eE][-+]?\d+)?)|[yYnN]", text)
+    style = "|" if "\n" in text else "'" if ambiguous else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def dump(values: Map) -> str:
+    """Values as YAML, in their own order."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

@@ -1,0 +1,85 @@
+"""What the status of a task's pod says, reduced to what decides a run. Pure: Kubernetes' objects in, values out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from lightkube.models.core_v1 import ContainerState, PodCondition, PodStatus
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod as KubernetesPod
+
+COMPONENT = "app.kubernetes.io/component"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a task's container ended the last time."""
+
+    code: int
+    reason: str
+    """Kubernetes' own word, such as OOMKilled."""
+    at: float
+    """Seconds since 1970."""
+
+    def __str__(self) -> str:
+        known = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
+        return f"code {self.code}{known}"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A task's pod."""
+
+    name: str
+    uid: str
+    role: str
+    created: float
+    """Seconds since 1970."""
+    running: bool
+    """Whether the task's container runs now; it may only rest."""
+    ready: bool
+    starts_again: int
+    """How often the kubelet has started the container again."""
+    ended: Ended | None
+    leaving: bool
+    """It is being deleted, or was evicted: what happens to it now is none of the task's doing."""
+    complaint: str
+    """Why it does not run, in Kubernetes' words; empty where it runs, or nothing is known."""
+
+
+def observe(pod: KubernetesPod) -> Pod:
+    """What matters of a pod, from the object as the API server gives it."""
+    metadata, status = pod.metadata or ObjectMeta(), pod.status or PodStatus()
+    role = (metadata.labels or {})[COMPONENT]
+    container = next((entry for entry in status.containerStatuses or [] if entry.name == role), None)
+    state = (container and container.state) or ContainerState()
+    last = (container and container.lastState) or ContainerState()
+    ended = state.terminated or last.terminated
+    conditions = {entry.type: entry for entry in status.conditions or []}
+    return Pod(
+        name=metadata.name or "",
+        uid=metadata.uid or "",
+        role=role,
+        created=_seconds(metadata.creationTimestamp),
+        running=state.running is not None,
+        ready="Ready" in conditions and conditions["Ready"].status == "True",
+        starts_again=container.restartCount if container else 0,
+        ended=Ended(ended.exitCode, ended.reason or "", _seconds(ended.finishedAt)) if ended else None,
+        leaving=metadata.deletionTimestamp is not None or status.phase == "Failed",
+        complaint=_complaint(status, conditions),
+    )
+
+
+def _seconds(time: datetime | None) -> float:
+    return time.timestamp() if time else 0.0
+
+
+def _complaint(status: PodStatus, conditions: Mapping[str, PodCondition]) -> str:
+    scheduled = conditions.get("PodScheduled")
+    if scheduled and scheduled.status == "False":
+        return scheduled.message or scheduled.reason or "it is not scheduled"
+    for container in [*(status.containerStatuses or []), *(status.initContainerStatuses or [])]:
+        waiting = container.state.waiting if container.state else None
+        if waiting and waiting.reason not in (None, "ContainerCreating", "PodInitializing"):
+            return ": ".join(part for part in (waiting.reason, waiting.message) if part)
+    return ""
