@@ -40,7 +40,15 @@ def start(shell: list[str], tmp_path: Path) -> Iterator[Start]:
         environment = os.environ | {"TASK_DIR": str(tmp_path), "TASK_RESTART_POLICY": policy, "TASK_POD": "mnist-ps-0"}
         environment |= more
         words = [*shell, str(TASK), "sh", "-c", program]
-        process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # A shell cannot trap a signal that it was started to ignore, as everything in the background of a script is.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         started.append(process)
         return process
 

@@ -241,8 +241,9 @@ def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
 
 
 def test_real_mnist_is_learnt(trainer: Trainer, mnist_folder: Path) -> None:
-    words = ["--dataset", "mnist", "--data_dir", str(mnist_folder), "--download=false", "--train_steps", "1500"]
-    assert trainer.launch(*words)["test_accuracy"] >= 0.93
+    # At the default rate asynchronous runs scatter by more than a point; what is shown here is that the data are right.
+    words = ["--dataset", "mnist", "--data_dir", str(mnist_folder), "--download=false", "--learning_rate=0.003"]
+    assert trainer.launch(*words, "--train_steps=1500")["test_accuracy"] >= 0.93
 
 
 def test_on_a_terminal_the_tasks_are_drawn_in_a_table(trainer: Trainer) -> None:

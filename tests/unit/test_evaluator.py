@@ -112,7 +112,7 @@ def test_a_run_that_never_saves_is_given_up(settings: Settings) -> None:
 def test_another_models_run_is_refused(settings: Settings) -> None:
     train(settings)
     other = Settings(dataset="npz", data_dir=settings.data_dir, train_dir=settings.train_dir, hidden_units=7)
-    with pytest.raises(ConfigurationError, match="another parameters"):
+    with pytest.raises(ConfigurationError, match="different parameters"):
         evaluate(other, guard(), lambda _: None, metrics())
 
 
