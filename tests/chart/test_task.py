@@ -46,7 +46,7 @@ def start(shell: list[str], tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # A shell cannot trap a signal that it was started to ignore, as everything in the background of a script is.
+            # A shell cannot trap a signal that it was started to ignore, as all in the background of a script is.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
