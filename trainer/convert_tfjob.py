@@ -231,6 +231,7 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
             replica_specs.note(key, f"{refused}: {', '.join(reasons)}.")
     values: Map = {
         "run": run,
+        "supervisor": {"enabled": True},  # it does what the operator did: without it nothing ends a run
         "port": ports[leader] if ports[leader] != PORT else None,
         "portName": PORT_NAME,
         "gpu": {"resourceName": gpu} if gpu != NVIDIA else None,

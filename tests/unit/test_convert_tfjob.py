@@ -66,6 +66,7 @@ def test_a_plain_job_says_only_what_the_chart_does_otherwise() -> None:
     role = {"replicas": 1, "image": image, "command": ["python", "train.py"], "restartPolicy": "Never"}
     assert conversion.values == {
         "run": {"backoffLimit": None},
+        "supervisor": {"enabled": True},
         "portName": "tfjob-port",
         "tensorboard": {"enabled": False},
         "common": {
