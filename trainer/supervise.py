@@ -46,7 +46,7 @@ def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict
         StoppedError: SIGTERM or SIGINT came.
         lightkube.ApiError: the API server refuses what a run needs.
     """
-    changes: Changes = queue.Queue()
+    changes: Changes = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: changes.put(("STOP", None)))
     known = notes.parse(cluster.read_notes())
@@ -142,6 +142,7 @@ def _watch(
 ) -> tuple[Notes, Verdict]:
     """Follow the run until it has a verdict; its notes and that."""
     there: dict[str, Pod] = {}
+    absent: dict[str, float] = {}
     scale = {role: cluster.scale(role) for role in run.roles}
     reporter = _Reporter(run, cluster, say)
     try:
@@ -151,19 +152,22 @@ def _watch(
             if kind == "EVENT":
                 reporter.hear(found)
             elif kind:
-                before, there = there, _apply(there, kind, found)
+                there = _apply(there, kind, found)
                 if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
                     scale = {role: cluster.scale(role) for role in run.roles}
                 noted = judge.take_note(run, known, there.values(), time.time())
                 if noted != known:
                     _write(cluster, noted)
-                reporter.compare(known, noted, before, there)
+                reporter.compare(known, noted, there)
                 known = noted
             now = time.time()
-            verdict = judge.judge(run, known, there, scale, now) or judge.judge_start(run, known, there, scale, now)
+            absent = {name: absent.get(name, now) for name, _ in judge.expected(run, scale) if name not in there}
+            reporter.remind(known, there, absent, scale, now)
+            verdict = judge.judge(run, known, there, scale, now) or judge.judge_start(
+                run, known, there, absent, scale, now, reporter.heard
+            )
             if verdict:
                 return known, verdict
-            reporter.remind(known, there, scale, now)
     finally:
         reporter.close()
 
@@ -174,18 +178,22 @@ class _Reporter:
     def __init__(self, run: Run, cluster: Cluster, say: Callable[[str], None]) -> None:
         self._run, self._cluster, self._say = run, cluster, say
         self._heard: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
         self._said: dict[str, tuple[str, float]] = {}
         self._progress: Progress | None = None
         self._progress_said = 0.0
         self._following = ""
-        self._began = time.time()
 
     def hear(self, event: Event) -> None:
-        """Remember the last warning about each pod: it says what the status may not, as of a volume."""
-        if event.reason in ("FailedMount", "FailedAttachVolume", "FailedScheduling", "FailedCreatePodSandBox"):
+        """Remember the last warning about each pod or StatefulSet: it says what no status does, as of a volume."""
+        if event.reason in ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox"):
             self._heard[event.involvedObject.name or ""] = f"{event.reason}: {event.message}"
 
-    def compare(self, before: Notes, after: Notes, pods_before: Mapping[str, Pod], there: Mapping[str, Pod]) -> None:
+    def heard(self, name: str, role: str) -> str:
+        """The last warning about a pod, or about the StatefulSet that should make it."""
+        return self._heard.get(name) or self._heard.get(self._run.stateful_set(role), "")
+
+    def compare(self, before: Notes, after: Notes, there: Mapping[str, Pod]) -> None:
         """Say what has changed."""
         for name, code in after.finished.items():
             if name not in before.finished:
@@ -196,11 +204,12 @@ class _Reporter:
                 if pod.ended and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
                     self._say(f"{pod.name} ended with {pod.ended} and starts again (restart {after.restarts}{limit})")
         for name, pod in there.items():
-            last = pods_before.get(name)
-            if last and last.uid != pod.uid and name not in after.finished:
-                self._say(f"{name} was replaced: its node was drained or lost, or it was deleted; this is not counted")
-            if judge.has_started(pod) and not (last and last.uid == pod.uid and judge.has_started(last)):
-                self._said.pop(name, None)
+            if self._uids.setdefault(name, pod.uid) != pod.uid:
+                self._uids[name] = pod.uid
+                if name not in after.finished:
+                    self._say(
+                        f"{name} was replaced: its node was drained or lost, or it was deleted; this is not counted"
+                    )
         leader = there.get(self._run.leader)
         if leader and leader.running and leader.name not in after.finished:
             self._follow(leader)
@@ -217,15 +226,22 @@ class _Reporter:
                 return
             self._progress = parse(line) or self._progress
 
-    def remind(self, known: Notes, there: Mapping[str, Pod], scale: Mapping[str, int], now: float) -> None:
+    def remind(
+        self,
+        known: Notes,
+        there: Mapping[str, Pod],
+        absent: Mapping[str, float],
+        scale: Mapping[str, int],
+        now: float,
+    ) -> None:
         """Say what is awaited and how far the run is, unless that was said just now."""
         for name, role in judge.expected(self._run, scale):
             pod = there.get(name)
             if name in known.finished or (pod and judge.has_started(pod) and not pod.complaint):
                 continue
-            if now - (pod.created if pod else max(known.started, self._began)) < PATIENCE:
+            if now - (pod.created if pod else absent[name]) < PATIENCE:
                 continue
-            why = explain(role, (pod.complaint if pod else "") or self._heard.get(name, ""))
+            why = explain(role, (pod.complaint if pod else "") or self.heard(name, role))
             said, at = self._said.get(name, ("", 0.0))
             if why != said or now - at > BETWEEN_REMINDERS:
                 self._said[name] = (why, now)

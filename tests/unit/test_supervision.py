@@ -151,14 +151,40 @@ def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
         "mnist-worker-1", running=False, complaint="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     )
     there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), waiting, a_pod("mnist-ps-0"))}
-    assert judge.judge_start(the_run, STARTED, there, SCALE, NOW + 29) is None
-    found = judge.judge_start(the_run, STARTED, there, SCALE, NOW + 31)
+    assert judge.judge_start(the_run, STARTED, there, {}, SCALE, NOW + 29, unheard) is None
+    found = judge.judge_start(the_run, STARTED, there, {}, SCALE, NOW + 31, unheard)
     assert found
     assert found.failed == ("mnist-worker-1",)
     assert "no node has enough nvidia.com/gpu left" in found.reason
 
 
 REST = {"image": "i", "imageID": "", "ready": True, "restartCount": 0}
+
+
+def unheard(name: str, role: str) -> str:
+    return ""
+
+
+def test_a_pod_that_is_replaced_late_in_the_run_has_its_own_time_to_start() -> None:
+    the_run = a_run(start_timeout_seconds=30)
+    there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"))}
+    late = NOW + 5000
+    assert judge.judge_start(the_run, STARTED, there, {"mnist-worker-1": late - 29}, SCALE, late, unheard) is None
+    refused = judge.judge_start(
+        the_run,
+        STARTED,
+        there,
+        {"mnist-worker-1": late - 31},
+        SCALE,
+        late,
+        lambda name, role: (
+            f'FailedCreate: pods "{name}" is forbidden: violates PodSecurity "restricted:latest": {role}'
+        ),
+    )
+    assert refused
+    assert "Pod Security (restricted:latest) refuses its pods" in refused.reason
+
+
 OBJECT: dict[str, Any] = {
     "metadata": {
         "name": "mnist-worker-0",

@@ -26,7 +26,8 @@ from trainer.supervision.run import Run
 
 Change = tuple[str, Any]
 """("LIST", all pods there are), (ADDED, MODIFIED or DELETED, a pod), ("EVENT", an event), or ("STOP", None)."""
-Changes = queue.Queue[Change]
+Changes = queue.SimpleQueue[Change]
+"""Simple, because a signal's handler puts into it while the same thread may be taking from it."""
 
 _WATCH_SECONDS = 240
 _Result = TypeVar("_Result")
@@ -53,7 +54,7 @@ class Cluster:
         self._raw = client_adapter.Client(config, client_adapter.ConnectionParams(timeout=httpx2.Timeout(30)))
 
     def follow(self, changes: Changes) -> None:
-        """Put into the queue what happens to the run's pods, and warnings about pods, for ever, by two threads.
+        """Put into the queue what happens to the run's pods, and the namespace's warnings, for ever, by two threads.
 
         Each begins with all that there is, and again when the API server was away or has forgotten where we were.
         """
@@ -71,7 +72,7 @@ class Cluster:
                 changes.put(change)
 
         def warnings() -> None:
-            fields: dict[str, Any] = {"involvedObject.kind": "Pod", "type": "Warning"}
+            fields: dict[str, Any] = {"type": "Warning"}
             listed = self._client.list(Event, fields=fields)
             for event in listed:
                 changes.put(("EVENT", event))

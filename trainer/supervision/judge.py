@@ -6,7 +6,7 @@ the count starts anew after ten minutes without one.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.supervision.notes import Notes
@@ -40,9 +40,11 @@ def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     finished, seen = dict(notes.finished), dict(notes.seen)
     restarts, restarted = notes.restarts, notes.restarted
     for pod in pods:
-        if pod.leaving and not (pod.ended and pod.name not in finished and pod.ended.code == 0):
+        if pod.name in notes.finished:  # what becomes of it now is no matter
             continue
-        if pod.ended and pod.name not in finished and run.roles[pod.role].ends_with(pod.ended.code):
+        if pod.leaving and not (pod.ended and pod.ended.code == 0):
+            continue
+        if pod.ended and run.roles[pod.role].ends_with(pod.ended.code):
             finished[pod.name] = pod.ended.code
         # a container that was started again to rest has not failed again
         counted = pod.starts_again - (1 if pod.name in finished else 0)
@@ -92,15 +94,33 @@ def judge(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, i
 
 
 def judge_start(
-    run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, int], now: float
+    run: Run,
+    notes: Notes,
+    pods: Mapping[str, Pod],
+    absent: Mapping[str, float],
+    scale: Mapping[str, int],
+    now: float,
+    heard: Callable[[str, str], str],
 ) -> Verdict | None:
-    """The verdict on a run some of whose tasks have not started in the time allowed, or None."""
-    if run.start_timeout_seconds is None or now - notes.started <= run.start_timeout_seconds:
+    """The verdict on a run one of whose tasks has not started in the time allowed, or None.
+
+    Args:
+        run: The run.
+        notes: Up to date, by `take_note`.
+        pods: The pods of its tasks by name.
+        absent: By the names of pods that are not there: since when, in seconds since 1970.
+        scale: How many tasks each role has now.
+        now: Seconds since 1970.
+        heard: The last warning about a pod, from its name and role.
+    """
+    if run.start_timeout_seconds is None:
         return None
     for name, role in expected(run, scale):
         pod = pods.get(name)
-        if name not in notes.finished and (pod is None or not has_started(pod)):
-            why = explain(role, pod.complaint if pod else "")
+        since = max(notes.started, pod.created if pod else absent[name])
+        waits = name not in notes.finished and not (pod and has_started(pod))
+        if waits and now - since > run.start_timeout_seconds:
+            why = explain(role, (pod.complaint if pod else "") or heard(name, role))
             return Verdict(
                 False,
                 f"{name} did not start within run.startTimeoutSeconds ({run.start_timeout_seconds} s): {why}",

@@ -41,6 +41,14 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "its container cannot be made: see `kubectl describe pod`",
     ),
     (
+        r"violates PodSecurity \\?\"(?P<what>[^\"\\\\]+)",
+        "the namespace's Pod Security ({what}) refuses its pods: `kubectl get events` says what it misses",
+    ),
+    (
+        r"exceeded quota: (?P<what>[^,]+)",
+        "the namespace's quota {what} is used up: ask for less in {role}.resources, or have it raised",
+    ),
+    (
         r"CrashLoopBackOff",
         "it keeps ending, and Kubernetes waits longer each time: see `kubectl logs --previous`",
     ),
