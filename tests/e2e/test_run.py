@@ -105,7 +105,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     # Installed again under its name, the release takes the claim back, and the run is found to be done.
     release.install(values)
     release.wait_until_all_rest()
-    assert release.result() == result
+    assert release.wait_for_result(1500) == result
     assert "restored /training/model.ckpt-1500" in release.log("mnist-worker-0")
 
 
