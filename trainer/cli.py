@@ -111,7 +111,7 @@ def _supervise(words: Sequence[str]) -> int:
         "The chart starts this as a Job; it reads all that it must know from the file that the chart renders.",
     )
     parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run, as the chart renders it")
-    run = supervision_run.read(parser.read(words).run)
+    run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""))
     from lightkube import ApiError
 
     from trainer import supervise
@@ -122,8 +122,8 @@ def _supervise(words: Sequence[str]) -> int:
 
     try:
         return 0 if supervise.supervise(run, Cluster(run), say).succeeded else EXIT_FAILED_RUN
-    except supervise.StoppedError:
-        say("told to end; the run goes on")
+    except supervise.StoppedError as stop:
+        say(f"{stop}; the run goes on")
         return 128 + signal.SIGTERM
     except ApiError as error:
         raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None

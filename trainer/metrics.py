@@ -124,7 +124,7 @@ class _Server(socketserver.ThreadingTCPServer):
             super().handle_error(request, client_address)
 
 
-def serve(metrics: Metrics, port: int) -> None:
+def serve(metrics: Collector, port: int) -> None:
     """Show these metrics, and the process's own, at this port from now until the process ends.
 
     Raises:

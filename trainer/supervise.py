@@ -8,27 +8,23 @@ What Kubernetes' objects mean is `trainer.supervision`'s business.
 import dataclasses
 import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightkube.resources.core_v1 import Event
-
-from trainer.progress import Progress, parse
-from trainer.supervision import judge, notes, pods
+from trainer.metrics import serve
+from trainer.supervision import judge, notes, pods, tensorboard
 from trainer.supervision.cluster import Change, Changes, Cluster
 from trainer.supervision.judge import Verdict
+from trainer.supervision.metrics import RunMetrics
+from trainer.supervision.names import Names
 from trainer.supervision.notes import Notes
-from trainer.supervision.pending import explain
 from trainer.supervision.pods import Pod
+from trainer.supervision.reporter import Reporter
 from trainer.supervision.run import Run
 
-PATIENCE = 10.0
-"""Seconds that a task may take to start before we say what it waits for."""
 BETWEEN_REMINDERS = 60.0
-BETWEEN_PROGRESS = 10.0
 LAST_LINES = 200
 """Of a failed task's log."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
@@ -36,40 +32,51 @@ NOTHING: Change = ("", None)
 
 
 class StoppedError(Exception):
-    """We are told to end before the run does: it goes on, and another supervisor takes it up."""
+    """We end before the run does, in this sentence's words: it goes on, and another supervisor looks after it."""
 
 
 def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict:
     """Bring the run to its end, clean up after it, and return its verdict.
 
     Raises:
-        StoppedError: SIGTERM or SIGINT came.
+        StoppedError: SIGTERM or SIGINT came, or a later supervisor has taken the run over.
+        ConfigurationError: the port of the metrics cannot be listened on.
         lightkube.ApiError: the API server refuses what a run needs.
     """
     changes: Changes = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: changes.put(("STOP", None)))
     known = notes.parse(cluster.read_notes())
+    metrics = RunMetrics(run, known)
+    if run.metrics_port is not None:
+        serve(metrics, run.metrics_port)
     if known.hash == run.hash and known.over:
         verdict = Verdict(known.state == "Succeeded", known.reason)
         say("this run was over before")
     else:
         cluster.follow(changes)
         known = _begin(run, cluster, known, changes, say)
-        known, verdict = _watch(run, cluster, known, changes, say)
+        known, verdict = _watch(run, cluster, known, changes, say, metrics)
         for pod in verdict.failed:
             role = next(role for role in run.roles if pod.startswith(f"{run.stem}-{role}-"))
             for line in cluster.last_words(pod, role, LAST_LINES):
                 say(f"| {pod}: {line}")
         state = "Succeeded" if verdict.succeeded else "Failed"
-        _write(cluster, dataclasses.replace(known, state=state, reason=verdict.reason))
+        known = metrics.notes = dataclasses.replace(known, state=state, reason=verdict.reason)
+        _write(run, cluster, known)
     _clean_up(run, cluster, known, say)
     _tell(cluster, verdict, say)
     return verdict
 
 
-def _write(cluster: Cluster, known: Notes) -> None:
-    cluster.write_notes(notes.to_data(known, cluster.read_notes()))
+def _write(run: Run, cluster: Cluster, known: Notes, takes_over: bool = False) -> None:
+    def change(data: Mapping[str, str]) -> dict[str, str | None]:
+        # At an upgrade two supervisors overlap for a moment; the later one alone has a say.
+        if not takes_over and notes.parse(data).job != run.job_uid:
+            raise StoppedError("another supervisor has taken the run over")
+        return notes.to_data(known, data)
+
+    cluster.change_notes(change)
 
 
 def _begin(
@@ -80,20 +87,32 @@ def _begin(
     say: Callable[[str], None],
 ) -> Notes:
     """Start the run, unless a supervisor before us has; its notes."""
-    if known.hash == run.hash and known.job == run.job:
+    if known.hash == run.hash and known.job == run.job_uid and known.state == "Running":
         say("going on with the run that is under way")
         return known
+    interrupted = known.state == "Starting"
+    known = dataclasses.replace(known, job=run.job_uid, state="Starting")
+    _write(run, cluster, known, takes_over=True)
     if known.hash and known.hash != run.hash:
         # Revisions never mix: what the last run started is gone before this one begins.
         say("the run has changed: ending the tasks of the one before")
         _empty(run, cluster, changes, say)
-        known = Notes()
+    if known.hash != run.hash:
+        known = Notes(hash=run.hash, job=run.job_uid, placed=known.placed)
+    scales = {role: cluster.scale(role) for role in run.roles}
+    # Kubernetes gives 1 where the chart leaves the scale to us: at an installation, and when a run is resumed.
+    begins = interrupted or not known.started or all(scale <= 1 for scale in scales.values())
+    if begins:
+        known = dataclasses.replace(known, started=time.time(), running=0.0)
+        attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
+        say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
     for role, values in run.roles.items():
-        cluster.set_scale(role, values.replicas)
-    attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
-    say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
-    known = dataclasses.replace(known, hash=run.hash, job=run.job, state="Running", started=time.time())
-    _write(cluster, known)
+        # Under way, a scale that somebody else has set, as by `kubectl scale`, is left alone.
+        if begins or known.replicas.get(role) != values.replicas:
+            cluster.set_scale(role, values.replicas)
+    replicas = {role: values.replicas for role, values in run.roles.items()}
+    known = dataclasses.replace(known, state="Running", replicas=replicas)
+    _write(run, cluster, known)
     return known
 
 
@@ -120,7 +139,9 @@ def _next(changes: Changes, seconds: float) -> Change | None:
     except queue.Empty:
         return None
     if change[0] == "STOP":
-        raise StoppedError
+        raise StoppedError("told to end")
+    if change[0] == "BROKEN":
+        raise RuntimeError("the cluster can no longer be followed") from change[1]
     return change
 
 
@@ -139,12 +160,15 @@ def _watch(
     known: Notes,
     changes: Changes,
     say: Callable[[str], None],
+    metrics: RunMetrics,
 ) -> tuple[Notes, Verdict]:
     """Follow the run until it has a verdict; its notes and that."""
     there: dict[str, Pod] = {}
     absent: dict[str, float] = {}
     scale = {role: cluster.scale(role) for role in run.roles}
-    reporter = _Reporter(run, cluster, say)
+    boards: int | None = None
+    names = Names(run)
+    reporter = Reporter(run, cluster, say)
     try:
         while True:
             change = _next(changes, 2)
@@ -155,116 +179,31 @@ def _watch(
                 there = _apply(there, kind, found)
                 if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
                     scale = {role: cluster.scale(role) for role in run.roles}
-                noted = judge.take_note(run, known, there.values(), time.time())
-                if noted != known:
-                    _write(cluster, noted)
-                reporter.compare(known, noted, there)
-                known = noted
             now = time.time()
-            absent = {name: absent.get(name, now) for name, _ in judge.expected(run, scale) if name not in there}
-            reporter.remind(known, there, absent, scale, now)
-            verdict = judge.judge(run, known, there, scale, now) or judge.judge_start(
-                run, known, there, absent, scale, now, reporter.heard
-            )
+            expected = judge.expected(run, scale)
+            absent = {name: absent.get(name, now) for name, _ in expected if name not in there}
+            names.ask(there.values())
+
+            noted = judge.take_note(run, known, there.values(), now)
+            awaited = judge.awaited(run, noted, there, absent, expected, names.unknown())
+            if expected and not noted.running and all(task.started for task in awaited):
+                noted = dataclasses.replace(noted, running=now)
+            if noted != known:
+                _write(run, cluster, noted)
+            reporter.compare(known, noted, there)
+            known = metrics.notes = noted
+
+            wanted = tensorboard.scale(run, there.get(run.leader))
+            if wanted is not None and wanted != boards:
+                boards = wanted
+                cluster.set_tensorboard(wanted)
+
+            reporter.remind(awaited, now)
+            verdict = judge.judge(run, known, there, scale, now) or judge.judge_start(run, awaited, now, reporter.why)
             if verdict:
                 return known, verdict
     finally:
         reporter.close()
-
-
-class _Reporter:
-    """Says what happens, each thing once, and what is awaited again now and then."""
-
-    def __init__(self, run: Run, cluster: Cluster, say: Callable[[str], None]) -> None:
-        self._run, self._cluster, self._say = run, cluster, say
-        self._heard: dict[str, str] = {}
-        self._uids: dict[str, str] = {}
-        self._said: dict[str, tuple[str, float]] = {}
-        self._progress: Progress | None = None
-        self._progress_said = 0.0
-        self._following = ""
-
-    def hear(self, event: Event) -> None:
-        """Remember the last warning about each pod or StatefulSet: it says what no status does, as of a volume."""
-        if event.reason in ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox"):
-            self._heard[event.involvedObject.name or ""] = f"{event.reason}: {event.message}"
-
-    def heard(self, name: str, role: str) -> str:
-        """The last warning about a pod, or about the StatefulSet that should make it."""
-        return self._heard.get(name) or self._heard.get(self._run.stateful_set(role), "")
-
-    def compare(self, before: Notes, after: Notes, there: Mapping[str, Pod]) -> None:
-        """Say what has changed."""
-        for name, code in after.finished.items():
-            if name not in before.finished:
-                self._say(f"{name} is done" if code == 0 else f"{name} failed with code {code}")
-        if after.restarts != before.restarts and after.restarts > 0:
-            limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
-            for pod in there.values():
-                if pod.ended and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
-                    self._say(f"{pod.name} ended with {pod.ended} and starts again (restart {after.restarts}{limit})")
-        for name, pod in there.items():
-            if self._uids.setdefault(name, pod.uid) != pod.uid:
-                self._uids[name] = pod.uid
-                if name not in after.finished:
-                    self._say(
-                        f"{name} was replaced: its node was drained or lost, or it was deleted; this is not counted"
-                    )
-        leader = there.get(self._run.leader)
-        if leader and leader.running and leader.name not in after.finished:
-            self._follow(leader)
-
-    def _follow(self, leader: Pod) -> None:
-        life = f"{leader.uid}/{leader.starts_again}"
-        if life != self._following:
-            self._following = life
-            threading.Thread(target=self._read, args=(leader, life), daemon=True).start()
-
-    def _read(self, leader: Pod, life: str) -> None:
-        for line in self._cluster.follow_log(leader.name, leader.role):
-            if self._following != life:
-                return
-            self._progress = parse(line) or self._progress
-
-    def remind(
-        self,
-        known: Notes,
-        there: Mapping[str, Pod],
-        absent: Mapping[str, float],
-        scale: Mapping[str, int],
-        now: float,
-    ) -> None:
-        """Say what is awaited and how far the run is, unless that was said just now."""
-        for name, role in judge.expected(self._run, scale):
-            pod = there.get(name)
-            if name in known.finished or (pod and judge.has_started(pod) and not pod.complaint):
-                continue
-            if now - (pod.created if pod else absent[name]) < PATIENCE:
-                continue
-            why = explain(role, (pod.complaint if pod else "") or self.heard(name, role))
-            said, at = self._said.get(name, ("", 0.0))
-            if why != said or now - at > BETWEEN_REMINDERS:
-                self._said[name] = (why, now)
-                self._say(f"{name} does not run: {why}")
-        if self._progress and now - self._progress_said >= BETWEEN_PROGRESS:
-            self._tell_progress(now)
-
-    def _tell_progress(self, now: float) -> None:
-        progress, self._progress, self._progress_said = self._progress, None, now
-        if progress:
-            left = progress.seconds_left
-            self._say(f"{progress}" + (f", {_duration(left)} left" if left else ""))
-
-    def close(self) -> None:
-        """Say the last progress, and follow nothing any more."""
-        self._following = ""
-        self._tell_progress(time.time())
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], None]) -> None:
@@ -277,6 +216,8 @@ def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], Non
         ):
             cluster.set_scale(role, 0)
             freed.append(role)
+    if run.holds_tensorboard and known.placed:
+        cluster.set_tensorboard(1)
     if freed:
         say(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
 

@@ -80,6 +80,11 @@ class Manifests:
         ]
         return {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in [*templates, *self.of("Pod")]}
 
+    def replicas(self, role: str) -> int:
+        """How many tasks of a role there will be: as the supervisor is told, or without it the StatefulSet."""
+        told = self.see(f"ConfigMap/supervisor data run.yaml roles {role} replicas")
+        return int(told or self.see(f"StatefulSet/{role} spec replicas") or 0)
+
     def environment(self, role: str) -> dict[str, Any]:
         """The environment that the chart gives a role's container: its strings, and where the others come from."""
         variables = self.pods()[role]["spec"]["containers"][0]["env"]

@@ -32,9 +32,9 @@ def test_it_is_small_enough_for_one_node(case: str) -> None:
     assert done.returncode == 0, done.stderr
     manifests = Manifests("mnist", [item for item in yaml.safe_load_all(done.stdout) if item])
     cpus = 0
-    for item in [*manifests.of("StatefulSet"), *manifests.of("Deployment")]:
-        (container,) = item["spec"]["template"]["spec"]["containers"]
-        cpus += item["spec"]["replicas"] * int(container["resources"]["requests"]["cpu"].removesuffix("m"))
+    for component, pod in manifests.pods().items():
+        (container,) = pod["spec"]["containers"]
+        cpus += (manifests.replicas(component) or 1) * int(container["resources"]["requests"]["cpu"].removesuffix("m"))
     assert cpus <= 1000, "of a node with two, half is left to the cluster"
     for claim in manifests.of("PersistentVolumeClaim"):
         assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]

@@ -38,14 +38,13 @@ def selectors(place: Any) -> Iterator[dict[str, Any]]:
 
 def selected(selector: dict[str, Any], pods: dict[tuple[str, str], Object]) -> set[tuple[str, str]]:
     """The pods, by release and component, whose labels a selector matches."""
-    wanted = {key: [value] for key, value in selector.get("matchLabels", {}).items()}
-    for expression in selector.get("matchExpressions", []):
-        assert expression["operator"] == "In"
-        wanted[expression["key"]] = expression["values"]
+    wanted = [(key, "In", [value]) for key, value in selector.get("matchLabels", {}).items()]
+    wanted += [(each["key"], each["operator"], each["values"]) for each in selector.get("matchExpressions", [])]
+    assert {operator for _, operator, _ in wanted} <= {"In", "NotIn"}
     return {
         name
         for name, pod in pods.items()
-        if all(pod["metadata"]["labels"].get(key) in values for key, values in wanted.items())
+        if all((pod["metadata"]["labels"].get(key) in values) == (how == "In") for key, how, values in wanted)
     }
 
 
@@ -70,7 +69,7 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
         ("Pod", f"{item['metadata']['name']}-{index}")
         for manifests in releases.values()
         for item in manifests.of("StatefulSet")
-        for index in range(item["spec"]["replicas"])
+        for index in range(manifests.replicas(item["metadata"]["name"].removeprefix(f"{manifests.release}-")))
     ]
     assert len(names) == len(set(names))
 
@@ -78,16 +77,16 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
 def test_each_object_selects_the_pods_that_it_is_for(
     releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
 ) -> None:
-    every: set[str] = {*ROLES, "tensorboard", "test"}
+    every: set[str] = {*ROLES, "tensorboard", "test", "supervisor"}
+    mounting = {"chief", "evaluator", "tensorboard"}
     intended: dict[tuple[str, str], list[set[str]]] = {
-        ("NetworkPolicy", "tasks"): [set(ROLES), every],  # whom it protects, and who may come
-        ("NetworkPolicy", "egress"): [every, every],
+        ("NetworkPolicy", "tasks"): [{*ROLES, "supervisor"}, every],  # whom it protects, and who may come
+        ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}],
         ("PodMonitor", "tasks"): [every],
-        ("Deployment", "tensorboard"): [{"tensorboard"}, {"chief"}],  # its own, and whose node it goes to
+        ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own, and whose node it goes to
         ("Service", "tensorboard"): [{"tensorboard"}],
-        ("Pod", "test"): [{"chief"}],
-        ("StatefulSet", "chief"): [{"chief"}, {"chief", "evaluator", "tensorboard", "test"}],
+        ("StatefulSet", "chief"): [{"chief"}, mounting],
         ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
     }
     intended |= {("StatefulSet", role): [{role}] for role in ("worker", "ps")}
@@ -114,7 +113,7 @@ def test_a_release_may_be_called_anything(release: str) -> None:
 
 def test_labels_of_ones_own_do_not_lead_a_pod_out_of_its_run() -> None:
     labels = {"app.kubernetes.io/instance": "other", "app.kubernetes.io/component": "other", "team": "a"}
-    manifests = render({"common.labels": labels, "tensorboard.labels": labels})
+    manifests = render({f"{pods}.labels": labels for pods in ("common", "tensorboard", "supervisor")})
     for component, pod in manifests.pods().items():
         assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == "mnist"
         assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == component

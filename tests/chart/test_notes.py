@@ -46,12 +46,23 @@ def manifests(values: dict[str, Any]) -> Manifests:
     return render(values, release="trial", namespace="ml")
 
 
+@pytest.mark.parametrize(("values", "stem"), [({}, "trial"), ({"fullnameOverride": "m"}, "m")])
+def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any], stem: str) -> None:
+    (job,) = manifests(values).of("Job")
+    assert commands(notes(values)) == [
+        ["kubectl", "--namespace", "ml", "logs", "--follow", f"job/{job['metadata']['name']}"],
+        ["kubectl", "--namespace", "ml", "port-forward", f"service/{stem}-tensorboard", "6006:80"],
+        ["helm", "--namespace", "ml", "test", "trial"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "leader"),
     [({}, "trial-worker-0"), ({"chief.replicas": 1}, "trial-chief-0"), ({"fullnameOverride": "m"}, "m-worker-0")],
     ids=["a worker leads", "a chief leads", "another stem"],
 )
-def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any], leader: str) -> None:
+def test_without_a_supervisor_they_name_the_leader(notes: Notes, values: dict[str, Any], leader: str) -> None:
+    values = {**values, "supervisor.enabled": False}
     stem = leader.rsplit("-", 2)[0]
     assert commands(notes(values)) == [
         ["kubectl", "--namespace", "ml", "logs", "--follow", leader],

@@ -8,7 +8,7 @@ from tests.chart.chart import ALL_ROLES, Object, render
 from trainer.cluster import ROLES
 
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}
-COMPONENTS = (*ROLES, "tensorboard", "test")
+COMPONENTS = (*ROLES, "tensorboard", "supervisor", "test")
 DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 OUR_PODS = {
     "podSelector": {
@@ -44,19 +44,21 @@ def test_its_root_file_system_is_read_only(pod: Object) -> None:
     assert [container["securityContext"]["readOnlyRootFilesystem"] for container in pod["spec"]["containers"]] == [True]
 
 
-def test_it_has_no_token_and_no_mesh(pod: Object) -> None:
-    assert pod["spec"]["automountServiceAccountToken"] is False
+def test_it_has_no_mesh_and_no_token_but_for_the_supervisors(pod: Object) -> None:
+    supervises = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "supervisor"
+    assert pod["spec"]["automountServiceAccountToken"] is supervises
     assert pod["spec"]["enableServiceLinks"] is False
     assert pod["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
     assert pod["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
 
 
 def test_volumes_of_the_group_are_not_walked_through_at_each_start(pod: Object) -> None:
-    assert pod["spec"]["securityContext"]["fsGroup"] == 10001
-    assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    if any("persistentVolumeClaim" in volume for volume in pod["spec"]["volumes"]):
+        assert pod["spec"]["securityContext"]["fsGroup"] == 10001
+        assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
-@pytest.mark.parametrize("component", [*ROLES, "tensorboard"])
+@pytest.mark.parametrize("component", [*ROLES, "tensorboard", "supervisor"])
 def test_tmp_and_home_are_writable(component: str) -> None:
     (container,) = render(ALL_ROLES).pods()[component]["spec"]["containers"]
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
@@ -68,7 +70,7 @@ def test_tmp_and_home_are_writable(component: str) -> None:
 
 def test_no_service_account_has_a_token() -> None:
     accounts = {item["metadata"]["name"]: item for item in render(ALL_ROLES).of("ServiceAccount")}
-    assert set(accounts) == {f"mnist-{role}" for role in (*ROLES, "tensorboard")}
+    assert set(accounts) == {f"mnist-{component}" for component in (*ROLES, "tensorboard", "supervisor")}
     assert {account["automountServiceAccountToken"] for account in accounts.values()} == {False}
 
 
@@ -87,7 +89,7 @@ def test_parameter_servers_and_tensorboard_never_get_gpus() -> None:
 
     assert {component: asks(component) for component in COMPONENTS} == {
         **dict.fromkeys(("chief", "worker", "evaluator"), (True, True)),
-        **dict.fromkeys(("ps", "tensorboard", "test"), (False, False)),
+        **dict.fromkeys(("ps", "tensorboard", "supervisor", "test"), (False, False)),
     }
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from tests.chart.chart import ALL_ROLES, Manifests, render
 
+ALONE = {"supervisor.enabled": False}
 SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
-READERS = {"tensorboard": False, "test": False}
-"""Those who only read it."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NFS = {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"}
 
@@ -44,7 +43,10 @@ def follows(manifests: Manifests) -> dict[str, str | None]:
     ids=["no chief", "a chief", "every node can mount it", "NFS"],
 )
 def test_the_training_directory_is_mounted_by_whom_it_must_be(values: dict[str, Any], tasks: set[str]) -> None:
-    assert mounts(render(values), "training") == {**dict.fromkeys(tasks, True), **READERS}
+    assert mounts(render(values), "training") == {**dict.fromkeys(tasks, True), "tensorboard": False}
+    # Whether a run is over is known from its result, where no supervisor has noted it.
+    unsupervised = mounts(render({**values, "supervisor.enabled": False}), "training")
+    assert unsupervised == {**dict.fromkeys(tasks, True), "tensorboard": False, "test": False}
 
 
 def test_data_are_mounted_by_those_who_compute() -> None:
@@ -57,21 +59,37 @@ def test_data_are_mounted_by_those_who_compute() -> None:
 @pytest.mark.parametrize(
     ("values", "nodes"),
     [
-        ({}, {"worker": None, "tensorboard": "worker", "test": "worker"}),
-        (ALL_ROLES, {"chief": None, "evaluator": "chief", "tensorboard": "chief", "test": "chief"}),
+        ({}, {"worker": None, "tensorboard": None}),
+        (ALONE, {"worker": None, "tensorboard": "worker", "test": "worker"}),
+        (ALL_ROLES, {"chief": None, "evaluator": "chief", "tensorboard": None}),
+        ({**ALL_ROLES, **ALONE}, {"chief": None, "evaluator": "chief", "tensorboard": "chief", "test": "chief"}),
         ({**ALL_ROLES, **SHARED}, {}),
         ({**ALL_ROLES, **NFS}, {}),
     ],
-    ids=["no chief", "a chief", "every node can mount it", "NFS"],
+    ids=["no chief", "no supervisor", "a chief", "a chief, no supervisor", "every node can mount it", "NFS"],
 )
 def test_a_claim_for_one_node_brings_its_pods_there(values: dict[str, Any], nodes: dict[str, str | None]) -> None:
     assert follows(render(values)) == nodes
 
 
+@pytest.mark.parametrize(
+    ("values", "replicas"),
+    [({}, 0), (ALONE, 1), (SHARED, 1), ({**SHARED, **ALONE}, 1)],
+    ids=["held by the supervisor", "no supervisor", "every node can mount it", "both"],
+)
+def test_tensorboard_waits_for_the_supervisor_where_it_could_take_the_claim_away(
+    values: dict[str, Any], replicas: int
+) -> None:
+    manifests = render(values)
+    assert manifests["Deployment/tensorboard"]["spec"]["replicas"] == replicas
+    told = manifests.see("ConfigMap/supervisor data run.yaml holds_tensorboard")
+    assert told == (None if "supervisor.enabled" in values else replicas == 0)
+
+
 def test_what_follows_the_chief_tolerates_what_it_does() -> None:
     taint = {"key": "dedicated", "operator": "Exists"}
     gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    pods = render({**ALL_ROLES, "chief.gpus": 1, "chief.tolerations": [taint]}).pods()
+    pods = render({**ALL_ROLES, **ALONE, "chief.gpus": 1, "chief.tolerations": [taint]}).pods()
     tolerations = {component: pod["spec"].get("tolerations", []) for component, pod in pods.items()}
     on_its_node, elsewhere = [taint, gpu], list[Any]()
     assert tolerations == {

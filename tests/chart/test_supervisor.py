@@ -8,8 +8,6 @@ import yaml
 from tests.chart.chart import ALL_ROLES, Manifests, render
 from trainer.supervision.run import read
 
-ON = {"supervisor.enabled": True}
-
 
 def told(manifests: Manifests) -> dict[str, Any]:
     found = yaml.safe_load(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
@@ -18,10 +16,10 @@ def told(manifests: Manifests) -> dict[str, Any]:
 
 
 def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
-    manifests = render({**ON, **ALL_ROLES, "worker.restartPolicy": "Never"})
+    manifests = render({**ALL_ROLES, "worker.restartPolicy": "Never"})
     file = tmp_path / "run.yaml"
     file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
-    run = read(file)
+    run = read(file, "uid")
     assert run.leader == "mnist-chief-0"
     assert {role: (values.replicas, values.restart_policy) for role, values in run.roles.items()} == {
         "chief": (1, "ExitCode"),
@@ -30,6 +28,7 @@ def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
         "evaluator": (1, "ExitCode"),
     }
     assert run.job == manifests["Job/run"]["metadata"]["name"]
+    assert (run.job_uid, run.holds_tensorboard, run.metrics_port) == ("uid", True, 9100)
     assert {run.stateful_set(role) for role in run.roles} == {
         item["metadata"]["name"] for item in manifests.of("StatefulSet")
     }
@@ -56,21 +55,21 @@ def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
     ],
 )
 def test_what_makes_another_run(values: dict[str, Any], another: bool) -> None:
-    before, after = render(ON), render({**ON, **values})
+    before, after = render(), render(values)
     assert (told(before)["hash"] != told(after)["hash"]) == another
 
 
 @pytest.mark.parametrize("values", [{"run.suspend": True}, {"run.backoffLimit": 1}, {"supervisor.labels": {"a": "b"}}])
 def test_a_supervisor_that_is_told_something_else_is_another_job(values: dict[str, Any]) -> None:
     """A Job's template cannot be changed, and a supervisor reads its file once."""
-    names = [render({**ON, **given})["Job/run"]["metadata"]["name"] for given in ({}, values)]
+    names = [render(given)["Job/run"]["metadata"]["name"] for given in ({}, values)]
     assert names[0] != names[1]
 
 
 def test_it_may_do_no_more_than_it_does() -> None:
     rules = {
         (group, resource): (sorted(rule["verbs"]), rule.get("resourceNames"))
-        for rule in render(ON)["Role/supervisor"]["rules"]
+        for rule in render()["Role/supervisor"]["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
@@ -81,18 +80,19 @@ def test_it_may_do_no_more_than_it_does() -> None:
         ("", "events"): (["create", "list", "watch"], None),
         ("", "configmaps"): (["get", "patch"], ["mnist-run"]),
         ("apps", "statefulsets/scale"): (["get", "patch"], sets),
+        ("apps", "deployments/scale"): (["patch"], ["mnist-tensorboard"]),
     }
 
 
 def test_its_own_death_is_not_the_runs_but_its_verdict_is() -> None:
-    job = render(ON)["Job/run"]["spec"]
+    job = render()["Job/run"]["spec"]
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 3]
     assert job["template"]["spec"]["restartPolicy"] == "Never"
     assert "activeDeadlineSeconds" not in job
 
 
 def test_it_alone_has_a_token_and_an_egress_policy_leaves_it_the_api_server() -> None:
-    manifests = render({**ON, "networkPolicy.egress.enabled": True})
+    manifests = render({"networkPolicy.egress.enabled": True})
     tokens = {role for role, pod in manifests.pods().items() if pod["spec"]["automountServiceAccountToken"]}
     assert tokens == {"supervisor"}
     selector = manifests["NetworkPolicy/egress"]["spec"]["podSelector"]

@@ -21,7 +21,7 @@ def environment_of(manifests: Manifests, role: str, index: int) -> dict[str, str
         if isinstance(value, str):
             composed[name] = re.sub(r"\$\((\w+)\)", lambda found: composed[found[1]], value)
         elif "configMapKeyRef" in value:
-            (config,) = manifests.of("ConfigMap")
+            config = manifests["ConfigMap/config"]
             assert config["metadata"]["name"] == value["configMapKeyRef"]["name"]
             composed[name] = config["data"][value["configMapKeyRef"]["key"]]
         else:
@@ -44,9 +44,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CLUSTERS)
 def test_each_task_finds_its_cluster_and_itself(case: str) -> None:
     manifests = render(CLUSTERS[case])
-    tasks = [
-        Task(role, index) for role in ROLES for index in range(manifests.see(f"StatefulSet/{role} spec replicas") or 0)
-    ]
+    tasks = [Task(role, index) for role in ROLES for index in range(manifests.replicas(role))]
     port = CLUSTERS[case].get("port", 2222)
     for task in tasks:
         cluster, _ = resolve(environment_of(manifests, task.role, task.index)["TF_CONFIG"], ClassicFlags())

@@ -11,6 +11,9 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
+SUPERVISOR = "app.kubernetes.io/component=supervisor"
+ALONE: dict[str, Any] = {"supervisor": {"enabled": False}}
+"""Values without the supervisor: tasks that have ended rest in their pods."""
 CHART = ROOT / "charts" / "distributed-tensorflow"
 
 
@@ -78,9 +81,29 @@ class Release:
         """Wait until every task has ended well and rests."""
         wait(lambda: all(exit_code(pod) == 0 and is_ready(pod) for pod in self.tasks().values()), 120, self.describe)
 
+    def finish(self, condition: str = "complete") -> str:
+        """Wait for the supervisor's Job, as a person would, and return what the supervisor said."""
+        jobs = ["wait", f"--for=condition={condition}", "job", f"--selector={SUPERVISOR}", "--timeout=150s"]
+        done = self.try_kubectl(*jobs)
+        assert done.returncode == 0, f"{self.said()}\n{self.describe()}"
+        return self.said()
+
+    def said(self) -> str:
+        """All that the supervisor said; nothing where it has not begun."""
+        return self.try_kubectl("logs", f"--selector={SUPERVISOR}", "--tail=-1").stdout
+
+    def scales(self) -> dict[str, int]:
+        """How many tasks each StatefulSet has."""
+        return {item["metadata"]["name"]: item["spec"]["replicas"] for item in self.get("statefulsets")["items"]}
+
     def log(self, pod: str) -> str:
         """All that a task said, before it ended and while it rests; nothing where it has not begun."""
         return "".join(self.try_kubectl("logs", *which, pod).stdout for which in (["--previous"], []))
+
+    def kept_log(self, task: str) -> str:
+        """What the training directory keeps of a task's log, such as worker-0's."""
+        words = ["exec", f"deployment/{self.name}-tensorboard", "--", "cat", f"/training/logs/{task}.log"]
+        return self.try_kubectl(*words).stdout
 
     def describe(self) -> str:
         """What a failed test shows."""

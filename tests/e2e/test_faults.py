@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.releases import Release, exit_code, is_ready, wait
+from tests.e2e.releases import ALONE, Release, exit_code, is_ready, wait
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 
@@ -33,7 +33,7 @@ def test_a_claim_that_does_not_exist(release: Release) -> None:
 
 def test_a_command_that_does_not_exist_ends_with_127_and_is_not_tried_again(release: Release) -> None:
     worker: dict[str, Any] = {"command": ["absent-program"], "replicas": 1}
-    release.install({"worker": worker})
+    release.install({"worker": worker} | ALONE)
     wait(lambda: "task: ended with code 127" in release.log("mnist-worker-0"), 90, release.describe)
     pod = release.tasks()["mnist-worker-0"]
     assert exit_code(pod) == 127
@@ -43,7 +43,7 @@ def test_a_command_that_does_not_exist_ends_with_127_and_is_not_tried_again(rele
 
 
 def test_a_wrong_setting_ends_with_2_and_one_sentence(release: Release) -> None:
-    release.install({"extraArgs": ["--batch_size=none"]})
+    release.install({"extraArgs": ["--batch_size=none"]} | ALONE)
     wait(lambda: "task: ended with code 2" in release.log("mnist-worker-0"), 90, release.describe)
     said = release.log("mnist-worker-0").splitlines()
     assert said[0].startswith("trainer: --batch_size: 'none' was given; ")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.e2e.releases import Release, wait
+from tests.e2e.releases import ALONE, Release, wait
 
 GPU_NODE = "distributed-tensorflow-gpu"
 SHARED = {"accessModes": ["ReadWriteMany"], "existingClaim": "shared"}
@@ -63,7 +63,7 @@ def node_of(release: Release, pod: str) -> str | None:
 
 @pytest.mark.usefixtures("shared_claim")
 def test_gpu_workers_go_to_the_gpu_node_and_too_many_stay_pending(release: Release, gpu_node: str) -> None:
-    release.install({"worker": {"replicas": 3, "gpus": 1}, "trainingDirectory": SHARED})
+    release.install({"worker": {"replicas": 3, "gpus": 1}, "trainingDirectory": SHARED} | ALONE)
     workers = [f"mnist-worker-{index}" for index in range(3)]
 
     def placed() -> list[str]:

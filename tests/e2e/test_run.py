@@ -8,15 +8,15 @@ import time
 import pytest
 import yaml
 
-from tests.e2e.releases import ROOT, Release, exit_code, is_ready, wait
+from tests.e2e.releases import ALONE, ROOT, Release, exit_code, is_ready, wait
 
 DONE = re.compile(r"done: (\d+) steps in .* test accuracy (0\.\d+)")
 
 
 def test_an_asynchronous_run_trains_ends_and_rests(release: Release) -> None:
-    """1 ps and 2 workers, as installed without any values; then upgrades, and nothing is left of it."""
+    """1 ps and 2 workers without a supervisor; then upgrades, and nothing is left of it."""
     began = time.time()
-    release.install(None, "--wait", "--timeout=3m")
+    release.install(ALONE, "--wait", "--timeout=3m")
     print(f"install to all ready: {time.time() - began:.1f} s")
 
     result = release.wait_for_result(2000)
@@ -40,7 +40,7 @@ def test_an_asynchronous_run_trains_ends_and_rests(release: Release) -> None:
     assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper()
 
     # More steps and another worker, together: all go on from the checkpoint.
-    values = {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
+    values = ALONE | {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
     release.upgrade(values, "--wait", "--timeout=3m")
     result = release.wait_for_result(2500)
     release.wait_until_all_rest()
@@ -93,20 +93,19 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
             found = release.kubectl("exec", "mnist-worker-1", "--", "python", "-c", look_up, asked).split()
             assert found == [pod["status"]["podIP"]], asked
 
+    release.finish()
     result = release.wait_for_result(1500)
-    release.wait_until_all_rest()
     assert result["global_step"] == 1500
     assert result["test_accuracy"] > 0.95
     assert (result["mode"], result["workers"], result["ps"]) == ("synchronous", 3, 2)
-    assert DONE.search(release.log("mnist-worker-0"))
 
     release.helm("uninstall", "mnist", "--wait")
     assert [claim["metadata"]["name"] for claim in release.get("pvc")["items"]] == ["mnist-training"]
     # Installed again under its name, the release takes the claim back, and the run is found to be done.
     release.install(values)
-    release.wait_until_all_rest()
+    release.finish()
     assert release.wait_for_result(1500) == result
-    assert "restored /training/model.ckpt-1500" in release.log("mnist-worker-0")
+    assert "restored /training/model.ckpt-1500" in release.kept_log("worker-0")
 
 
 def test_a_chief_and_an_evaluator_and_more_steps_in_mid_run(release: Release) -> None:
@@ -118,8 +117,8 @@ def test_a_chief_and_an_evaluator_and_more_steps_in_mid_run(release: Release) ->
     assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper(), "while it lasts, every task answers"
 
     release.upgrade(values | {"train": train | {"train_steps": 1000}}, "--wait", "--timeout=3m")
+    release.finish()
     result = release.wait_for_result(1000)
-    release.wait_until_all_rest()
     assert result["workers"] == 2, "the chief trains too"
     assert curve_names(release) >= {"train", "test"}
 
@@ -155,6 +154,7 @@ def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
             "ps": {"replicas": 0},
             "worker": {"replicas": 1, "image": image, "command": ["sh", "-c", program], "restartPolicy": policy},
             "tensorboard": {"enabled": False},
+            **ALONE,
         }
     )
     wait(lambda: exit_code(release.tasks().get("mnist-worker-0", {"status": {}})) is not None, 90, release.describe)

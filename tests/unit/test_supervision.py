@@ -8,7 +8,8 @@ import pytest
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
-from trainer.supervision import judge, notes, pending, pods, run
+from trainer.supervision import judge, notes, pending, pods, run, tensorboard
+from trainer.supervision.metrics import RunMetrics
 from trainer.supervision.notes import Notes
 from trainer.supervision.pods import Ended, Pod
 from trainer.supervision.run import Role, Run
@@ -33,6 +34,8 @@ def a_run(**settings: Any) -> Run:
         "backoff_limit": 3,
         "active_deadline_seconds": None,
         "start_timeout_seconds": None,
+        "holds_tensorboard": True,
+        "metrics_port": None,
     }
     return Run(**given | settings)
 
@@ -43,6 +46,7 @@ def a_pod(name: str, code: int | None = None, starts_again: int = 0, **more: Any
         "uid": f"uid of {name}",
         "role": name.split("-")[1],
         "created": NOW,
+        "placed": True,
         "running": True,
         "ready": True,
         "starts_again": starts_again,
@@ -60,6 +64,19 @@ STARTED = Notes(hash="abc", state="Running", started=NOW)
 def verdict_on(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60) -> judge.Verdict | None:
     known = judge.take_note(the_run, before, there, now)
     return judge.judge(the_run, known, {pod.name: pod for pod in there}, SCALE, now)
+
+
+def awaited(
+    the_run: Run, there: dict[str, Pod], absent: dict[str, float], nameless: dict[str, str] | None = None
+) -> list[judge.Awaited]:
+    return judge.awaited(the_run, STARTED, there, absent, judge.expected(the_run, SCALE), nameless or {})
+
+
+def start(
+    the_run: Run, there: dict[str, Pod], absent: dict[str, float], now: float, heard: str = ""
+) -> judge.Verdict | None:
+    waiting = awaited(the_run, there, absent)
+    return judge.judge_start(the_run, waiting, now, lambda task: pending.explain(task.role, task.complaint or heard))
 
 
 def test_a_run_goes_on_while_its_tasks_run() -> None:
@@ -151,36 +168,81 @@ def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
         "mnist-worker-1", running=False, complaint="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     )
     there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), waiting, a_pod("mnist-ps-0"))}
-    assert judge.judge_start(the_run, STARTED, there, {}, SCALE, NOW + 29, unheard) is None
-    found = judge.judge_start(the_run, STARTED, there, {}, SCALE, NOW + 31, unheard)
+    assert start(the_run, there, {}, NOW + 29) is None
+    found = start(the_run, there, {}, NOW + 31)
     assert found
     assert found.failed == ("mnist-worker-1",)
     assert "no node has enough nvidia.com/gpu left" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("pod", "started", "complaint"),
+    [
+        (None, False, ""),
+        (a_pod("mnist-worker-1", running=False, complaint="Pending"), False, "Pending"),
+        (a_pod("mnist-worker-1", 137, 4, running=False, complaint="CrashLoopBackOff"), True, "CrashLoopBackOff"),
+    ],
+)
+def test_what_is_awaited(pod: Pod | None, started: bool, complaint: str) -> None:
+    there = {found.name: found for found in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"), pod) if found}
+    found = awaited(a_run(), there, {"mnist-worker-1": NOW})
+    assert found == [judge.Awaited("mnist-worker-1", "worker", NOW, started, complaint)]
+
+
+def test_a_task_that_runs_under_a_name_that_nobody_finds_has_not_started() -> None:
+    there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
+    (found,) = awaited(a_run(), there, {}, {"mnist-ps-0": "mnist-ps-0.mnist-ps"})
+    assert (found.name, found.started) == ("mnist-ps-0", False)
+    assert "DNS does not know mnist-ps-0.mnist-ps" in pending.explain("ps", found.complaint)
+
+
+@pytest.mark.parametrize(
+    ("leader", "scale"),
+    [
+        (None, None),
+        (a_pod("mnist-worker-0"), 1),
+        (a_pod("mnist-worker-0", placed=False), None),
+        (a_pod("mnist-worker-0", placed=False, complaint="Insufficient nvidia.com/gpu"), 0),
+    ],
+)
+def test_tensorboard_goes_after_the_leader_and_makes_way_for_it(leader: Pod | None, scale: int | None) -> None:
+    assert tensorboard.scale(a_run(), leader) == scale
+    assert tensorboard.scale(a_run(holds_tensorboard=False), leader) is None
+
+
+def test_that_the_leader_had_a_node_once_is_noted() -> None:
+    waiting = a_pod("mnist-worker-0", placed=False)
+    assert not judge.take_note(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).placed
+    known = judge.take_note(a_run(), STARTED, [a_pod("mnist-worker-0")], NOW)
+    assert judge.take_note(a_run(), known, [waiting], NOW).placed
+
+
+def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> None:
+    def shown(known: Notes) -> dict[tuple[str, str], float]:
+        samples = [sample for family in RunMetrics(a_run(), known).collect() for sample in family.samples]
+        return {(sample.name, "".join(sample.labels.values())): sample.value for sample in samples}
+
+    begun = dataclasses.replace(STARTED, restarts_by_role={"worker": 2})
+    found = shown(begun)
+    assert found["trainer_run_state", "Starting"] == 1
+    assert found["trainer_run_restarts_total", "worker"] == 2
+    assert found["trainer_run_restarts_total", "ps"] == 0
+    found = shown(dataclasses.replace(begun, running=NOW + 12))
+    assert (found["trainer_run_state", "Starting"], found["trainer_run_state", "Running"]) == (0, 1)
+    assert found["trainer_run_state_seconds_total", "Starting"] == 12
+    assert shown(dataclasses.replace(begun, state="Failed"))["trainer_run_state", "Failed"] == 1
+
+
 REST = {"image": "i", "imageID": "", "ready": True, "restartCount": 0}
-
-
-def unheard(name: str, role: str) -> str:
-    return ""
 
 
 def test_a_pod_that_is_replaced_late_in_the_run_has_its_own_time_to_start() -> None:
     the_run = a_run(start_timeout_seconds=30)
     there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"))}
     late = NOW + 5000
-    assert judge.judge_start(the_run, STARTED, there, {"mnist-worker-1": late - 29}, SCALE, late, unheard) is None
-    refused = judge.judge_start(
-        the_run,
-        STARTED,
-        there,
-        {"mnist-worker-1": late - 31},
-        SCALE,
-        late,
-        lambda name, role: (
-            f'FailedCreate: pods "{name}" is forbidden: violates PodSecurity "restricted:latest": {role}'
-        ),
-    )
+    assert start(the_run, there, {"mnist-worker-1": late - 29}, late) is None
+    said = 'FailedCreate: pods "mnist-worker-1" is forbidden: violates PodSecurity "restricted:latest": so'
+    refused = start(the_run, there, {"mnist-worker-1": late - 31}, late, said)
     assert refused
     assert "Pod Security (restricted:latest) refuses its pods" in refused.reason
 
@@ -297,4 +359,4 @@ def test_a_run_file_that_is_none_is_refused(tmp_path: Any, text: str | None, nam
     if text is not None:
         file.write_text(text)
     with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):
-        run.read(file)
+        run.read(file, "uid")

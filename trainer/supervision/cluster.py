@@ -1,10 +1,11 @@
 """The supervisor's hands: everything that it reads from and writes to the Kubernetes API, and nothing else does.
 
-Reads: pods, their logs, and events of the namespace. Writes: the scale of the run's StatefulSets, the data of the
-ConfigMap STEM-run, and events. lightkube does the talking: it has a tenth of the size of Kubernetes' own client, and
-reads a service account's token anew when that has been changed.
+Reads: pods, their logs, and events of the namespace. Writes: the scale of the run's StatefulSets and of TensorBoard,
+the data of the ConfigMap STEM-run, and events. lightkube does the talking: it has a tenth of the size of Kubernetes'
+own client, and reads a service account's token anew when that has been changed.
 """
 
+import json
 import queue
 import threading
 import time
@@ -17,7 +18,7 @@ from lightkube import ApiError, Client, ConfigError, KubeConfig
 from lightkube.config import client_adapter
 from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.apps_v1 import StatefulSet
+from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 from lightkube.types import PatchType
 
@@ -25,11 +26,15 @@ from trainer.errors import ConfigurationError
 from trainer.supervision.run import Run
 
 Change = tuple[str, Any]
-"""("LIST", all pods there are), (ADDED, MODIFIED or DELETED, a pod), ("EVENT", an event), or ("STOP", None)."""
+"""("LIST", all pods there are), (ADDED, MODIFIED or DELETED, a pod), ("EVENT", an event), ("STOP", None), or
+("BROKEN", an error): nothing more will come."""
 Changes = queue.SimpleQueue[Change]
 """Simple, because a signal's handler puts into it while the same thread may be taking from it."""
 
 _WATCH_SECONDS = 240
+_STARTS_SECONDS = 60
+_AWAY = (httpx2.HTTPError, json.JSONDecodeError)
+"""What calls raise while the API server is away; the second where a proxy before it answers in its stead."""
 _Result = TypeVar("_Result")
 
 
@@ -50,6 +55,8 @@ class Cluster:
             raise ConfigurationError("no Kubernetes API is to be found: KUBECONFIG names no context.")
         self.run = run
         self._client = Client(config, timeout=httpx2.Timeout(30))
+        # lightkube waits for ever on a watch, also where the server's machine has vanished without a word.
+        self._client._client._watch_timeout = httpx2.Timeout(30, read=_WATCH_SECONDS + 30)
         # For what lightkube's log() has no word: what a container said before it was started again.
         self._raw = client_adapter.Client(config, client_adapter.ConnectionParams(timeout=httpx2.Timeout(30)))
 
@@ -82,7 +89,7 @@ class Cluster:
                 changes.put(("EVENT", event))
 
         for follow in (pods, warnings):
-            threading.Thread(target=_for_ever, args=(follow,), daemon=True).start()
+            threading.Thread(target=_for_ever, args=(follow, changes), daemon=True).start()
 
     def scale(self, role: str) -> int:
         """How many tasks a role has."""
@@ -95,14 +102,33 @@ class Cluster:
         name, change = self.run.stateful_set(role), {"spec": {"replicas": replicas}}
         _insist(lambda: self._client.patch(StatefulSet.Scale, name, change, patch_type=PatchType.MERGE))
 
+    def set_tensorboard(self, replicas: int) -> None:
+        """Start TensorBoard or end it; where somebody has removed it, that is no matter."""
+        name, change = f"{self.run.stem}-tensorboard", {"spec": {"replicas": replicas}}
+        try:
+            _insist(lambda: self._client.patch(Deployment.Scale, name, change, patch_type=PatchType.MERGE))
+        except ApiError as error:
+            if error.status.code != 404:
+                raise
+
     def read_notes(self) -> dict[str, str]:
         """The data of the run's ConfigMap."""
-        return dict(_insist(lambda: self._client.get(ConfigMap, f"{self.run.stem}-run")).data or {})
+        return self._notes().data or {}
 
-    def write_notes(self, change: Mapping[str, str | None]) -> None:
-        """Change the data of the run's ConfigMap; None removes a key."""
-        name, patch = f"{self.run.stem}-run", {"data": dict(change)}
-        _insist(lambda: self._client.patch(ConfigMap, name, patch, patch_type=PatchType.MERGE))
+    def change_notes(self, change: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
+        """Change the data of the run's ConfigMap, from what they are now; None removes a key."""
+
+        def read_and_write() -> None:
+            found = self._notes()
+            version = found.metadata and found.metadata.resourceVersion
+            # With the version, the API server refuses what somebody else has overtaken (409), and we read again.
+            patch = {"metadata": {"resourceVersion": version}, "data": dict(change(found.data or {}))}
+            self._client.patch(ConfigMap, f"{self.run.stem}-run", patch, patch_type=PatchType.MERGE)
+
+        _insist(read_and_write)
+
+    def _notes(self) -> ConfigMap:
+        return _insist(lambda: self._client.get(ConfigMap, f"{self.run.stem}-run"))
 
     def last_words(self, pod: str, role: str, lines: int) -> list[str]:
         """The last lines that a task said before it ended, or else says now; empty where there are none."""
@@ -127,7 +153,13 @@ class Cluster:
     def say_event(self, kind: str, reason: str, message: str) -> None:
         """Make an event about the supervisor's Job; it is a courtesy, so a failure is no error."""
         now = datetime.now(timezone.utc)
-        job = ObjectReference(apiVersion="batch/v1", kind="Job", name=self.run.job, namespace=self._client.namespace)
+        job = ObjectReference(
+            apiVersion="batch/v1",
+            kind="Job",
+            name=self.run.job,
+            namespace=self._client.namespace,
+            uid=self.run.job_uid,
+        )
         event = Event(
             metadata=ObjectMeta(generateName=f"{self.run.job}-", namespace=self._client.namespace),
             involvedObject=job,
@@ -145,26 +177,33 @@ class Cluster:
             return
 
 
-def _for_ever(follow: Callable[[], None]) -> None:
+def _for_ever(follow: Callable[[], None], changes: Changes) -> None:
     while True:
         try:
             follow()
-        except httpx2.HTTPError:  # the server is away, or has forgotten where we were (410 Gone)
+        except _AWAY:  # the server is away, or has forgotten where we were (410 Gone)
             time.sleep(1)
+        except Exception as error:
+            changes.put(("BROKEN", error))
+            raise
 
 
 def _insist(call: Callable[[], _Result]) -> _Result:
     """Make a call until it succeeds: the API server may be away for a while.
 
     Raises:
-        ApiError: the server answers that this is wrong, forbidden or absent.
+        ApiError: the server answers that this is wrong or absent, or for a minute that it is forbidden.
     """
+    began = time.monotonic()
     while True:
         try:
             return call()
         except ApiError as error:
-            if 400 <= (error.status.code or 0) < 500 and error.status.code not in (408, 409, 429):
+            code = error.status.code or 0
+            # A server that has just started forbids what it will allow when it has read its rules.
+            starts = code in (401, 403) and time.monotonic() - began < _STARTS_SECONDS
+            if 400 <= code < 500 and code not in (408, 409, 429) and not starts:
                 raise
-        except httpx2.HTTPError:
+        except _AWAY:
             pass
         time.sleep(1)

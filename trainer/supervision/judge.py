@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.supervision.notes import Notes
-from trainer.supervision.pending import explain
 from trainer.supervision.pods import Pod
 from trainer.supervision.run import Run
 
@@ -38,8 +37,10 @@ def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         now: Seconds since 1970.
     """
     finished, seen = dict(notes.finished), dict(notes.seen)
-    restarts, restarted = notes.restarts, notes.restarted
+    restarts, restarted, by_role = notes.restarts, notes.restarted, dict(notes.restarts_by_role)
+    placed = notes.placed
     for pod in pods:
+        placed = placed or (pod.name == run.leader and pod.placed)
         if pod.name in notes.finished:  # what becomes of it now is no matter
             continue
         if pod.leaving and not (pod.ended and pod.ended.code == 0):
@@ -52,8 +53,17 @@ def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         if new > 0:
             restarts = new + (restarts if now - restarted < QUIET_SECONDS else 0)
             restarted = now
+            by_role[pod.role] = by_role.get(pod.role, 0) + new
             seen[pod.uid] = counted
-    return dataclasses.replace(notes, finished=finished, seen=seen, restarts=restarts, restarted=restarted)
+    return dataclasses.replace(
+        notes,
+        finished=finished,
+        seen=seen,
+        restarts=restarts,
+        restarted=restarted,
+        restarts_by_role=by_role,
+        placed=placed,
+    )
 
 
 def judge(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, int], now: float) -> Verdict | None:
@@ -93,38 +103,67 @@ def judge(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, i
     return None
 
 
-def judge_start(
+@dataclass(frozen=True)
+class Awaited:
+    """A task that should run and does not, or that cannot be found by the others."""
+
+    name: str
+    role: str
+    since: float
+    """Seconds since 1970."""
+    started: bool
+    """Whether it has run and could be found: it only keeps ending."""
+    complaint: str
+    """Why, in Kubernetes' words; empty where its pod does not say."""
+
+
+def awaited(
     run: Run,
     notes: Notes,
     pods: Mapping[str, Pod],
     absent: Mapping[str, float],
-    scale: Mapping[str, int],
-    now: float,
-    heard: Callable[[str, str], str],
-) -> Verdict | None:
-    """The verdict on a run one of whose tasks has not started in the time allowed, or None.
+    expected: Iterable[tuple[str, str]],
+    nameless: Mapping[str, str],
+) -> list[Awaited]:
+    """The tasks that the run waits for.
 
     Args:
         run: The run.
         notes: Up to date, by `take_note`.
         pods: The pods of its tasks by name.
         absent: By the names of pods that are not there: since when, in seconds since 1970.
-        scale: How many tasks each role has now.
-        now: Seconds since 1970.
-        heard: The last warning about a pod, from its name and role.
+        expected: As by the function of this name.
+        nameless: By pod: host names that DNS should know and does not.
     """
-    if run.start_timeout_seconds is None:
-        return None
-    for name, role in expected(run, scale):
+    found = []
+    for name, role in expected:
         pod = pods.get(name)
-        since = max(notes.started, pod.created if pod else absent[name])
-        waits = name not in notes.finished and not (pod and has_started(pod))
-        if waits and now - since > run.start_timeout_seconds:
-            why = explain(role, (pod.complaint if pod else "") or heard(name, role))
+        started = pod is not None and has_started(pod) and name not in nameless
+        complaint = pod.complaint if pod else ""
+        if name in nameless and not complaint:
+            complaint = f"does not resolve: {nameless[name]}"
+        if name not in notes.finished and (complaint or not started):
+            since = max(notes.started, pod.created if pod else absent[name])
+            found.append(Awaited(name, role, since, started, complaint))
+    return found
+
+
+def judge_start(run: Run, waiting: Iterable[Awaited], now: float, why: Callable[[Awaited], str]) -> Verdict | None:
+    """The verdict on a run one of whose tasks has not started in the time allowed, or None.
+
+    Args:
+        run: The run.
+        waiting: As by `awaited`.
+        now: Seconds since 1970.
+        why: A sentence about what keeps a task from running.
+    """
+    limit = run.start_timeout_seconds
+    for task in waiting:
+        if limit is not None and not task.started and now - task.since > limit:
             return Verdict(
                 False,
-                f"{name} did not start within run.startTimeoutSeconds ({run.start_timeout_seconds} s): {why}",
-                (name,),
+                f"{task.name} did not start within run.startTimeoutSeconds ({limit} s): {why(task)}",
+                (task.name,),
             )
     return None
 

@@ -16,14 +16,22 @@ class Notes:
 
     hash: str = ""
     job: str = ""
-    """The supervisor's Job that started it last."""
+    """The uid of the supervisor's Job that looks after it; a supervisor of another one must not write any more."""
     state: str = ""
-    """Running, Succeeded or Failed; empty before the first start."""
+    """Starting, Running, Succeeded or Failed; empty before the first start."""
     reason: str = ""
     started: float = 0.0
     """Seconds since 1970."""
+    running: float = 0.0
+    """When every task had started, in seconds since 1970; 0 before that."""
+    replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By role: what its scale was set to."""
+    placed: bool = False
+    """Whether the leader has ever had a node: its volume has one then."""
     restarts: int = 0
     """Restarts that count against the limit."""
+    restarts_by_role: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """All restarts, forgiven ones too."""
     restarted: float = 0.0
     """When the last of them was."""
     seen: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -41,6 +41,10 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "its container cannot be made: see `kubectl describe pod`",
     ),
     (
+        r"does not resolve: (?P<what>.*)",
+        "the cluster's DNS does not know {what}: see that its DNS runs and that the headless Service is there",
+    ),
+    (
         r"violates PodSecurity \\?\"(?P<what>[^\"\\\\]+)",
         "the namespace's Pod Security ({what}) refuses its pods: `kubectl get events` says what it misses",
     ),

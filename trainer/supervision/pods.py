@@ -35,6 +35,8 @@ class Pod:
     role: str
     created: float
     """Seconds since 1970."""
+    placed: bool
+    """Whether it has a node."""
     running: bool
     """Whether the task's container runs now; it may only rest."""
     ready: bool
@@ -61,6 +63,7 @@ def observe(pod: KubernetesPod) -> Pod:
         uid=metadata.uid or "",
         role=role,
         created=_seconds(metadata.creationTimestamp),
+        placed=bool(pod.spec and pod.spec.nodeName),
         running=state.running is not None,
         ready="Ready" in conditions and conditions["Ready"].status == "True",
         starts_again=container.restartCount if container else 0,

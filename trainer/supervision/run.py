@@ -41,6 +41,8 @@ class Run:
     release: str
     job: str
     """The supervisor's own Job, which its events are about."""
+    job_uid: str = ""
+    """Tells it from an earlier Job of the same name."""
     hash: str
     """Of all that defines the run. Another hash is another run."""
     attempt: Annotated[int, Field(ge=1)]
@@ -53,23 +55,28 @@ class Run:
     backoff_limit: Annotated[int, Field(ge=0)] | None
     active_deadline_seconds: Seconds | None
     start_timeout_seconds: Seconds | None
+    holds_tensorboard: bool = False
+    """Whether TensorBoard may start only when the leader has a node, for it must go there."""
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Where the run's own metrics are served; None for nowhere."""
 
     def stateful_set(self, role: str) -> str:
-        """The name of a role's StatefulSet."""
+        """The name of a role's StatefulSet, and of its headless Service."""
         return f"{self.stem}-{role}"
 
 
-def read(path: Path) -> Run:
-    """Read the file that the chart renders.
+def read(path: Path, job_uid: str) -> Run:
+    """Read the file that the chart renders, which can hold all but the uid of the supervisor's Job.
 
     Raises:
         ConfigurationError: it cannot be read, or is not such a file.
     """
     try:
-        return TypeAdapter(Run).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+        run = TypeAdapter(Run).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"--run: {path} cannot be read: {' '.join(str(error).split())}.") from None
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise ConfigurationError(f"--run: {path}: {where}: {problem['msg']}.") from None
+    return dataclasses.replace(run, job_uid=job_uid)

@@ -47,17 +47,29 @@ def tensorboard_complaint(url: str, packaged: bool) -> str:
     return ""
 
 
-def run_complaint(packaged: bool) -> str:
-    """Empty where the run has succeeded, or every task answers.
-
-    A program of one's own may have ended without our knowing: its tasks must have their names.
-    """
-    result = Path(os.environ["TRAINING_DIRECTORY"]) / "result.json"
-    if packaged and result.exists():
-        score = json.loads(result.read_text())
-        if score["global_step"] >= int(os.environ["TRAIN_STEPS"]):
-            print(f"the run succeeded: {score['global_step']} steps, test accuracy {score['test_accuracy']}")
+def success(packaged: bool) -> str:
+    """How the run succeeded; empty where it has not ended, or a program of one's own has left no word of it."""
+    if "RUN_NOTES" in os.environ:
+        noted = Path(os.environ["RUN_NOTES"])
+        run = json.loads(noted.read_text()) if noted.exists() else {}
+        if run.get("hash") != os.environ["RUN_HASH"]:
             return ""
+        if run["state"] == "Failed":
+            sys.exit(f"the run failed: {run['reason']}")
+        return str(run["reason"]) if run["state"] == "Succeeded" else ""
+    result = Path(os.environ["RESULT"])
+    if not packaged or not result.exists():
+        return ""
+    score = json.loads(result.read_text())
+    ended = score["global_step"] >= int(os.environ["TRAIN_STEPS"])
+    return f"{score['global_step']} steps, test accuracy {score['test_accuracy']}" if ended else ""
+
+
+def run_complaint(packaged: bool) -> str:
+    """Empty where the run has succeeded, or every task answers (of a program of one's own: has its name)."""
+    if how := success(packaged):
+        print(f"the run succeeded: {how}")
+        return ""
     cluster = json.loads(Path("/etc/distributed-tensorflow/cluster.json").read_text())
     expected = json.loads(os.environ["REPLICAS"])
     for role, hosts in cluster.items():

@@ -17,13 +17,14 @@ annotations:
 {{- end }}
 
 {{/* Where and as whom a pod runs. (list $ component spec near): `near` is the component whose node it must share, where
-     the training directory can be on one node only; empty for a task of any component */}}
+     the training directory can be on one node only; empty for any pod that mounts it. What is no task of its own accord
+     tolerates what the leader does, to get to its node. */}}
 {{- define "distributed-tensorflow.podSettings" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 2 -}}
 {{- $leader := include "distributed-tensorflow.role" (list $root (include "distributed-tensorflow.leader" $root)) | fromYaml -}}
 {{- $tolerations := $spec.tolerations | default list -}}
-{{- $follows := and $spec.sharesNode (index . 3) -}}
+{{- $follows := and $spec.sharesNode (not (has (index . 1) (list "chief" "worker" "ps"))) -}}
 {{- if $follows }}{{ $tolerations = concat $tolerations ($leader.tolerations | default list) | uniq }}{{ end -}}
 {{- if or $spec.gpus (and $follows $leader.gpus) -}}
 {{- $tolerations = append $tolerations (dict "key" $root.Values.gpu.resourceName "operator" "Exists") -}}

@@ -39,9 +39,10 @@ distributed-tensorflow/training-directory
 
 {{/* The affinity of a pod, with the way to the node that has the training directory. (list $ affinity component)
 
-     A task (component empty) goes where any pod of the run already mounts it, and may be the first one. TensorBoard, the
-     evaluator and the test go where the chief is, and so never before it: they would choose a node without asking
-     whether the chief fits there. */}}
+     A task (component empty) goes where any pod of the run already mounts it, and may be the first one. The evaluator and
+     the test go where the chief is, and so never before it: they would choose a node without asking whether the chief
+     fits there. TensorBoard does so too, unless the supervisor starts it after the chief: then it goes where any pod is,
+     and needs none when it is started again after the run. */}}
 {{- define "distributed-tensorflow.affinityToTraining" -}}
 {{- $root := index . 0 -}}
 {{- $affinity := deepCopy (index . 1 | default dict) -}}

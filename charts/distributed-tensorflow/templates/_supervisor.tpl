@@ -41,6 +41,8 @@ clean_pod_policy: {{ .Values.run.cleanPodPolicy | quote }}
 backoff_limit: {{ toJson .Values.run.backoffLimit }}
 active_deadline_seconds: {{ toJson .Values.run.activeDeadlineSeconds }}
 start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
+holds_tensorboard: {{ not (empty (include "distributed-tensorflow.tensorboardIsHeld" .)) }}
+metrics_port: {{ ternary .Values.metrics.port nil .Values.metrics.enabled | toJson }}
 roles:
 {{- range $role := list "chief" "worker" "ps" "evaluator" }}
 {{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml }}
@@ -65,11 +67,20 @@ spec:
       imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image) }}
       command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.yaml]
       env:
+        - name: JOB_UID
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.labels['batch.kubernetes.io/controller-uid']
         - name: HOME
           value: /home/trainer
         {{- with $spec.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+      {{- if .Values.metrics.enabled }}
+      ports:
+        - name: metrics
+          containerPort: {{ .Values.metrics.port }}
+      {{- end }}
       {{- with $spec.resources }}
       resources:
         {{- toYaml . | nindent 8 }}

@@ -6,6 +6,12 @@
 {{- toYaml $spec -}}
 {{- end }}
 
+{{/* Whether the supervisor starts TensorBoard, once the chief has a node: a claim that is mounted on one node only must
+     not take TensorBoard to another one first. */}}
+{{- define "distributed-tensorflow.tensorboardIsHeld" -}}
+{{- if and .Values.tensorboard.enabled .Values.supervisor.enabled (not (include "distributed-tensorflow.trainingIsShared" .)) }}yes{{ end -}}
+{{- end }}
+
 {{/* The address of TensorBoard's front page within the cluster. */}}
 {{- define "distributed-tensorflow.tensorboardUrl" -}}
 http://{{ include "distributed-tensorflow.stem" . }}-tensorboard:{{ .Values.tensorboard.service.port }}{{ trimSuffix "/" .Values.tensorboard.pathPrefix }}
