@@ -58,6 +58,14 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "data.existingClaim",
         {"data.nfs.server": "nas", "data.nfs.path": "/exports", "data.existingClaim": "mnist"},
     ),
+    "the packaged trainer without a training directory": (
+        "trainingDirectory.enabled",
+        {"trainingDirectory.enabled": False, "tensorboard.enabled": False},
+    ),
+    "TensorBoard without a training directory": (
+        "tensorboard.enabled",
+        {"trainingDirectory.enabled": False, "common.image": {"repository": "mine"}, "common.command": ["run"]},
+    ),
     "a training directory for one pod": (
         "trainingDirectory.accessModes",
         {"trainingDirectory.accessModes": ["ReadWriteOncePod"]},

@@ -99,6 +99,14 @@
 {{- fail (printf "%s.existingClaim: it is set together with %s.nfs; only one of them can be mounted." $key $key) -}}
 {{- end -}}
 {{- end -}}
+{{- if not $values.trainingDirectory.enabled -}}
+{{- if $packaged -}}
+{{- fail (printf "trainingDirectory.enabled: %s runs the packaged trainer, which keeps its checkpoints there; set it to true." (first $packaged)) -}}
+{{- end -}}
+{{- if $values.tensorboard.enabled -}}
+{{- fail "tensorboard.enabled: TensorBoard reads the training directory, and trainingDirectory.enabled is false; set one of them the other way." -}}
+{{- end -}}
+{{- end -}}
 {{- if has "ReadWriteOncePod" $values.trainingDirectory.accessModes -}}
 {{- fail "trainingDirectory.accessModes: ReadWriteOncePod lets one pod mount it, but the chief writes it and TensorBoard reads it; use ReadWriteOnce or ReadWriteMany." -}}
 {{- end -}}

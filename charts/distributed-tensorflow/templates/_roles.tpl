@@ -36,7 +36,7 @@
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
 {{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
 {{- $leads := or (eq $role "chief") (and (eq $role "worker") (not (int $values.chief.replicas))) -}}
-{{- $_ := set $spec "mountsTraining" (or (not (empty $shared)) $leads (eq $role "evaluator")) -}}
+{{- $_ := set $spec "mountsTraining" (and $values.trainingDirectory.enabled (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
 {{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty $shared)) -}}
 {{- $_ := set $spec "mountsData" (and $values.data.enabled (ne $role "ps")) -}}
 {{- toYaml $spec -}}

@@ -1,8 +1,10 @@
 {{/* The training directory and the data: a claim that is made, one that exists, or NFS. */}}
 
-{{/* Whether every node can mount the training directory at once. */}}
+{{/* Whether the training directory ties no pod to a node: every node can mount it at once, or there is none. */}}
 {{- define "distributed-tensorflow.trainingIsShared" -}}
-{{- if or .Values.trainingDirectory.nfs.server (has "ReadWriteMany" .Values.trainingDirectory.accessModes) }}yes{{ end -}}
+{{- with .Values.trainingDirectory }}
+{{- if or (not .enabled) .nfs.server (has "ReadWriteMany" .accessModes) }}yes{{ end -}}
+{{- end }}
 {{- end }}
 
 {{/* A volume. (list $ name values) */}}
