@@ -360,8 +360,8 @@ def _task(role: Role, replica: Fields, entrypoint: Sequence[str]) -> tuple[Map, 
         "replicas": replicas,
         "gpus": 0,
         "image": _image(container),
-        "command": command,
-        "args": container.words("args"),
+        "command": [_literal(word) for word in command],
+        "args": [_literal(word) for word in container.words("args")],
         "restartPolicy": restart if restart != "ExitCode" else None,
         "env": _environment(container),
         "envFrom": container.items("envFrom"),
@@ -434,6 +434,11 @@ def _environment(container: Fields) -> list[Map]:
         if item.get("name") in OWN_ENVIRONMENT:
             container.note(f"env[{item['name']}]", "not carried over; the chart sets it itself.")
     return [item for item in variables if item.get("name") not in OWN_ENVIRONMENT]
+
+
+def _literal(word: str) -> str:
+    """A word of a command, which the chart would take for a template where it holds "{{"."""
+    return word.replace("{{", '{{ "{{" }}')
 
 
 def _metadata(metadata: Fields, key: str) -> Map:

@@ -129,11 +129,7 @@ spec:
       imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list $root $spec.image) }}
       command: [sh, /etc/distributed-tensorflow/task.sh]
       args:
-        {{- if $spec.command }}
-        {{- toYaml (concat $spec.command ($spec.args | default list)) | nindent 8 }}
-        {{- else }}
-        {{- toYaml (concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $values.extraArgs) | nindent 8 }}
-        {{- end }}
+        {{- toYaml $spec.program | nindent 8 }}
       env:
         {{- include "distributed-tensorflow.clusterEnvironment" (list $root $spec) | nindent 8 }}
         - name: TASK_DIR

@@ -4,11 +4,11 @@
      checkpoint. Not of what may change under a run: replicas within maxReplicas, suspend, TensorBoard. */}}
 {{- define "distributed-tensorflow.runHash" -}}
 {{- $root := . -}}
-{{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toJson .Values.extraArgs) (toString .Values.run.attempt) -}}
+{{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromYaml -}}
 {{- if $spec.replicas -}}
-{{- $what := pick $spec "command" "args" "env" "envFrom" "restartPolicy" "gpus" -}}
+{{- $what := pick $spec "program" "env" "envFrom" "restartPolicy" "gpus" -}}
 {{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- end -}}
