@@ -81,9 +81,13 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
 - name: POD_INDEX
+  {{- if eq $spec.role "client" }}
+  value: "0"
+  {{- else }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+  {{- end }}
 {{- if not (include "distributed-tensorflow.clusterIsTooLong" $root) }}
 - name: TF_CLUSTER
   valueFrom:
@@ -113,6 +117,12 @@ metadata:
   {{- include "distributed-tensorflow.podMetadata" (list $root $spec.role $spec (toYaml $annotations)) | nindent 2 }}
 spec:
   {{- include "distributed-tensorflow.podSettings" (list $root $spec.role $spec (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}
+  {{- if eq $spec.role "client" }}
+  # With the supervisor, its restarts are seen in one pod, and the wrapper lets it end.
+  restartPolicy: {{ ternary "OnFailure" "Never" $values.supervisor.enabled }}
+  # A Job's pods have names of chance; this is the task's.
+  hostname: {{ include "distributed-tensorflow.stem" $root }}-client-0
+  {{- end }}
   {{- if $spec.hostNetwork }}
   hostNetwork: true
   {{- end }}
@@ -165,6 +175,7 @@ spec:
       envFrom:
         {{- toYaml . | nindent 8 }}
       {{- end }}
+      {{- if ne $spec.role "client" }}
       ports:
         - name: {{ $values.portName }}
           containerPort: {{ $values.port }}
@@ -172,6 +183,7 @@ spec:
         - name: metrics
           containerPort: {{ $values.metrics.port }}
         {{- end }}
+      {{- end }}
       {{- $resources := deepCopy ($spec.resources | default dict) }}
       {{- if $spec.gpus }}
       {{- $_ := set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus) }}
@@ -187,7 +199,7 @@ spec:
       {{- if $spec.readinessProbe }}
       readinessProbe:
         {{- toYaml $spec.readinessProbe | nindent 8 }}
-      {{- else if ne $spec.role "evaluator" }}
+      {{- else if not (has $spec.role (list "evaluator" "client")) }}
       readinessProbe:
         exec:
           command: [sh, /etc/distributed-tensorflow/ready.sh, {{ $values.port | quote }}]

@@ -1,4 +1,4 @@
-{{/* The four roles differ by data: values of `common`, overlaid with the role's own. */}}
+{{/* The roles differ by data: values of `common`, overlaid with the role's own. */}}
 
 {{/* Overlays a map with another in place: maps key by key, all else as a whole; null and an empty map take away what is
      there. Unlike mergeOverwrite, false, 0 and [] win too. (list map other) */}}
@@ -46,7 +46,7 @@
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
 {{- $_ := set $spec "program" (include "distributed-tensorflow.program" (list $root $spec) | fromJsonArray) -}}
 {{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
-{{- $leads := or (eq $role "chief") (and (eq $role "worker") (not (int $values.chief.replicas))) -}}
+{{- $leads := eq $role (include "distributed-tensorflow.leader" $root) -}}
 {{- $_ := set $spec "mountsTraining" (and $values.trainingDirectory.enabled (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
 {{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty $shared)) -}}
 {{- $_ := set $spec "mountsData" (and $values.data.enabled (ne $role "ps")) -}}

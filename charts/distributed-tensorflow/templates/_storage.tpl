@@ -59,5 +59,5 @@ distributed-tensorflow/training-directory
 
 {{/* The component that leads the run: it initialises, saves and writes the result. */}}
 {{- define "distributed-tensorflow.leader" -}}
-{{- if int .Values.chief.replicas }}chief{{ else }}worker{{ end -}}
+{{- if int .Values.client.replicas }}client{{ else if int .Values.chief.replicas }}chief{{ else }}worker{{ end -}}
 {{- end }}

@@ -5,7 +5,7 @@
 {{- define "distributed-tensorflow.runHash" -}}
 {{- $root := . -}}
 {{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromYaml -}}
 {{- if $spec.replicas -}}
 {{- $what := pick $spec "program" "env" "envFrom" "restartPolicy" "gpus" -}}
