@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from lightkube.resources.core_v1 import Event
 
@@ -56,11 +55,10 @@ def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict
     else:
         cluster.follow(changes)
         known = _begin(run, cluster, known, changes, say)
-        known, verdict = _watch(run, cluster, known, changes, say)
-        for pod in verdict.failed:
-            role = next(role for role in run.roles if pod.startswith(f"{run.stem}-{role}-"))
-            for line in cluster.last_words(pod, role, LAST_LINES):
-                say(f"| {pod}: {line}")
+        known, verdict, there = _watch(run, cluster, known, changes, say)
+        for pod in (there[name] for name in verdict.failed if name in there):
+            for line in cluster.last_words(pod.own_name, pod.role, LAST_LINES):
+                say(f"| {pod.name}: {line}")
         state = "Succeeded" if verdict.succeeded else "Failed"
         _write(cluster, dataclasses.replace(known, state=state, reason=verdict.reason))
     _clean_up(run, cluster, known, say)
@@ -106,7 +104,7 @@ def _empty(run: Run, cluster: Cluster, changes: Changes, say: Callable[[str], No
     while True:
         change = _next(changes, 5)
         if change and change[0] != "EVENT":
-            there = _apply(there, *change)
+            there = pods.apply(there, *change)
             if not there:
                 return
         if time.monotonic() - said > BETWEEN_REMINDERS:
@@ -124,23 +122,14 @@ def _next(changes: Changes, seconds: float) -> Change | None:
     return change
 
 
-def _apply(there: Mapping[str, Pod], kind: str, found: Any) -> dict[str, Pod]:
-    """The pods after a change."""
-    if kind == "LIST":
-        return {pod.name: pod for pod in map(pods.observe, found)}
-    pod = pods.observe(found)
-    others = {name: other for name, other in there.items() if name != pod.name}
-    return others if kind == "DELETED" else others | {pod.name: pod}
-
-
 def _watch(
     run: Run,
     cluster: Cluster,
     known: Notes,
     changes: Changes,
     say: Callable[[str], None],
-) -> tuple[Notes, Verdict]:
-    """Follow the run until it has a verdict; its notes and that."""
+) -> tuple[Notes, Verdict, Mapping[str, Pod]]:
+    """Follow the run until it has a verdict; its notes, that, and the pods then."""
     there: dict[str, Pod] = {}
     absent: dict[str, float] = {}
     scale = {role: cluster.scale(role) for role in run.roles}
@@ -152,7 +141,7 @@ def _watch(
             if kind == "EVENT":
                 reporter.hear(found)
             elif kind:
-                there = _apply(there, kind, found)
+                there = pods.apply(there, kind, found)
                 if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
                     scale = {role: cluster.scale(role) for role in run.roles}
                 noted = judge.take_note(run, known, there.values(), time.time())
@@ -167,7 +156,7 @@ def _watch(
                 run, known, there, absent, scale, now, reporter.heard
             )
             if verdict:
-                return known, verdict
+                return known, verdict, there
     finally:
         reporter.close()
 
@@ -185,13 +174,16 @@ class _Reporter:
         self._following = ""
 
     def hear(self, event: Event) -> None:
-        """Remember the last warning about each pod or StatefulSet: it says what no status does, as of a volume."""
+        """Remember the last warning about each pod or its maker: it says what no status does, as of a volume."""
         if event.reason in ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox"):
-            self._heard[event.involvedObject.name or ""] = f"{event.reason}: {event.message}"
+            about = event.involvedObject.name or ""
+            jobs = (role.job for role in self._run.roles.values() if role.job and about.startswith(role.job))
+            self._heard[next(jobs, about)] = f"{event.reason}: {event.message}"
 
     def heard(self, name: str, role: str) -> str:
-        """The last warning about a pod, or about the StatefulSet that should make it."""
-        return self._heard.get(name) or self._heard.get(self._run.stateful_set(role), "")
+        """The last warning about a pod, or about the StatefulSet or Job that should make it."""
+        maker = self._run.roles[role].job or self._run.stateful_set(role)
+        return self._heard.get(name) or self._heard.get(maker, "")
 
     def compare(self, before: Notes, after: Notes, there: Mapping[str, Pod]) -> None:
         """Say what has changed."""
@@ -221,7 +213,7 @@ class _Reporter:
             threading.Thread(target=self._read, args=(leader, life), daemon=True).start()
 
     def _read(self, leader: Pod, life: str) -> None:
-        for line in self._cluster.follow_log(leader.name, leader.role):
+        for line in self._cluster.follow_log(leader.own_name, leader.role):
             if self._following != life:
                 return
             self._progress = parse(line) or self._progress
@@ -270,8 +262,10 @@ def _duration(seconds: float) -> str:
 def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], None]) -> None:
     """Free what the tasks hold, as run.cleanPodPolicy says."""
     freed = []
-    for role in run.roles:
+    for role, values in run.roles.items():
         tasks = {f"{run.stem}-{role}-{index}" for index in range(cluster.scale(role))}
+        if values.job and all(known.finished.get(task) == 0 for task in tasks):
+            continue  # its Job ends by itself, holds nothing, and shows its log
         if tasks and (
             run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not tasks <= set(known.finished))
         ):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.chart.chart import Manifests, render
 from tests.chart.test_storage import mounts
@@ -64,6 +65,20 @@ def test_the_supervisor_starts_it_and_judges_it() -> None:
     assert "podFailurePolicy" not in job
     assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert job["template"]["spec"]["hostname"] == "mnist-client-0"
+
+
+def test_the_supervisor_knows_its_job_and_may_do_nothing_else_to_it() -> None:
+    manifests = render(SUPERVISED)
+    told = yaml.safe_load(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
+    assert told["leader"] == "mnist-client-0"
+    assert told["roles"]["client"] == {"replicas": 1, "restart_policy": "ExitCode", "job": name(manifests)}
+    (rule,) = [rule for rule in manifests["Role/supervisor"]["rules"] if rule["apiGroups"] == ["batch"]]
+    assert rule == {
+        "apiGroups": ["batch"],
+        "resources": ["jobs"],
+        "resourceNames": [name(manifests)],
+        "verbs": ["get", "patch"],
+    }
 
 
 @pytest.mark.parametrize(

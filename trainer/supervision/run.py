@@ -22,10 +22,12 @@ Seconds = Annotated[int, Field(ge=1)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
-    """One role's StatefulSet."""
+    """One role's StatefulSet, or the client's Job."""
 
     replicas: Annotated[int, Field(ge=1)]
     restart_policy: RestartPolicy
+    job: str | None = None
+    """The Job's name; None for a StatefulSet."""
 
     def ends_with(self, code: int) -> bool:
         """Whether a task that ended with this exit code has ended for good (`task.sh` decides by the same rule)."""

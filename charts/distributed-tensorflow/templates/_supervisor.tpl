@@ -42,12 +42,15 @@ backoff_limit: {{ toJson .Values.run.backoffLimit }}
 active_deadline_seconds: {{ toJson .Values.run.activeDeadlineSeconds }}
 start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
 roles:
-{{- range $role := list "chief" "worker" "ps" "evaluator" }}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" }}
 {{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml }}
 {{- if $spec.replicas }}
   {{ $role }}:
     replicas: {{ $spec.replicas }}
     restart_policy: {{ $spec.restartPolicy }}
+    {{- if eq $role "client" }}
+    job: {{ include "distributed-tensorflow.clientJob" $ }}
+    {{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
