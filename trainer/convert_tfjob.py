@@ -61,9 +61,9 @@ OWN_ENVIRONMENT = ("TF_CONFIG", "TF_CLUSTER", "POD_INDEX", "TASK_DIR", "TASK_RES
 OWN_VOLUMES = ("config", "task", "run", "training", "data", "scratch", "shared-memory")
 OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 SCRATCH_PATHS = ("/tmp", "/home/trainer")  # noqa: S108 - paths in a container
-TRAINING_PATHS = ("/training", "/distributed-tensorflow")
-"""What the chart gives every pod by itself. The second training directory is for jobs that mount another volume at the
-first."""
+"""What the chart gives every pod by itself."""
+TRAINING_PATH = "/training"
+"""Where the chart mounts the training directory, unless it is told otherwise."""
 
 INJECTION_OFF = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
 """Labels and annotations that the chart's pods have anyway."""
@@ -219,12 +219,6 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
         if role != "ps":  # for which the chart knows no GPUs: they stay among its resources
             _take_gpus(task, gpu)
         task["resources"] = {key: value for key, value in task["resources"].items() if value}
-    training = _training_directory(list(tasks.values()))
-    if "existingClaim" not in training and leader == "worker" and tasks["worker"]["replicas"] > 1:
-        notes.append(
-            "trainingDirectory: no claim is mounted by every role, so the chart makes one, which all workers mount and "
-            "so share a node; accessModes: [ReadWriteMany] lets them be on many."
-        )
     for role, key in types.items():
         if reasons := _against_restricted(tasks[role]):
             refused = 'a namespace that enforces Pod Security "restricted" refuses these pods'
@@ -235,7 +229,7 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
         "port": ports[leader] if ports[leader] != PORT else None,
         "portName": PORT_NAME,
         "gpu": {"resourceName": gpu} if gpu != NVIDIA else None,
-        "trainingDirectory": training,
+        "trainingDirectory": _training_directory(list(tasks.values())),
         "tensorboard": {"enabled": False},
         # What a TFJob does not state is the image's, the node's or Kubernetes's own, and none of the chart's defaults.
         "common": {
@@ -366,8 +360,8 @@ def _task(role: Role, replica: Fields, entrypoint: Sequence[str]) -> tuple[Map, 
         "replicas": replicas,
         "gpus": 0,
         "image": _image(container),
-        "command": command,
-        "args": container.words("args"),
+        "command": [_literal(word) for word in command],
+        "args": [_literal(word) for word in container.words("args")],
         "restartPolicy": restart if restart != "ExitCode" else None,
         "env": _environment(container),
         "envFrom": container.items("envFrom"),
@@ -442,6 +436,11 @@ def _environment(container: Fields) -> list[Map]:
     return [item for item in variables if item.get("name") not in OWN_ENVIRONMENT]
 
 
+def _literal(word: str) -> str:
+    """A word of a command, which the chart would take for a template where it holds "{{"."""
+    return word.replace("{{", '{{ "{{" }}')
+
+
 def _metadata(metadata: Fields, key: str) -> Map:
     """Labels or annotations, less what the chart's pods have anyway."""
     given = metadata.inner(key)
@@ -505,16 +504,14 @@ def _take_gpus(task: Map, name: str) -> None:
 
 
 def _training_directory(tasks: list[Map]) -> Map:
-    """The chart's training directory: a claim that every role mounts, taken from their volumes, or one that is made.
+    """The chart's training directory: a claim that every role mounts, taken from their volumes, or none.
 
     A claim of the job's own is called ReadWriteMany whatever it is: the chart then mounts it in all pods and leaves
     their nodes alone, as TFJob does.
     """
     shared = [mount for mount in _claim_mounts(tasks[0]) if all(mount in _claim_mounts(task) for task in tasks)]
     if not shared:
-        mounted = {item.get("mountPath") for task in tasks for item in task["extraVolumeMounts"]}
-        default, other = TRAINING_PATHS
-        return {"path": other} if default in mounted else {}
+        return {"enabled": False}
     claim, path, sub_path = shared[0]
     for task in tasks:
         volumes = {item.get("name") for item in task["extraVolumes"] if _claim(item) == claim}
@@ -529,7 +526,7 @@ def _training_directory(tasks: list[Map]) -> Map:
         task["extraVolumes"] = [
             item for item in task["extraVolumes"] if item.get("name") not in volumes or item.get("name") in used
         ]
-    where = {"path": path} if path != TRAINING_PATHS[0] else {}
+    where = {"path": path} if path != TRAINING_PATH else {}
     part = {"subPath": sub_path} if sub_path else {}
     return {**where, "existingClaim": claim, **part, "accessModes": ["ReadWriteMany"]}
 
@@ -579,14 +576,9 @@ def _stated(task: Map) -> Map:
 
 def to_yaml(conversion: Conversion) -> str:
     """The values file, with how to use it at its top."""
-    training = conversion.values.get("trainingDirectory", {})
-    path = training.get("path", TRAINING_PATHS[0])
-    if "existingClaim" in training:
-        where = f"the claim {training['existingClaim']}, which all its tasks mount at {path}"
-    elif "chief" in conversion.values:
-        where = f"a claim that the chart makes and the chief mounts at {path}"
-    else:
-        where = f"a claim that the chart makes and the workers mount at {path}"
+    training = conversion.values["trainingDirectory"]
+    claim, path = training.get("existingClaim"), training.get("path", TRAINING_PATH)
+    directory = f"The training directory is the claim {claim}, which all its tasks mount at {path}." if claim else ""
     namespace = f" --namespace {conversion.namespace}" if conversion.namespace else ""
     lines = [
         f"The TFJob {conversion.name} as values, by `trainer convert-tfjob`. Under the job's name, the release's",
@@ -594,8 +586,7 @@ def to_yaml(conversion: Conversion) -> str:
         "",
         f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE",
         "",
-        "A TFJob has no TensorBoard, so there is none here. The training directory, which the chart always has, is",
-        f"{where}.",
+        f"A TFJob has no TensorBoard, so there is none here. {directory}",
     ]
     comment = "".join(" ".join(f"# {line}".splitlines()).rstrip() + "\n" for line in lines)
     return f"{comment}\n{dump(conversion.values)}"

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from trainer.metrics import serve
 from trainer.supervision import judge, notes, pods, tensorboard
@@ -56,11 +55,10 @@ def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict
     else:
         cluster.follow(changes)
         known = _begin(run, cluster, known, changes, say)
-        known, verdict = _watch(run, cluster, known, changes, say, metrics)
-        for pod in verdict.failed:
-            role = next(role for role in run.roles if pod.startswith(f"{run.stem}-{role}-"))
-            for line in cluster.last_words(pod, role, LAST_LINES):
-                say(f"| {pod}: {line}")
+        known, verdict, there = _watch(run, cluster, known, changes, say, metrics)
+        for pod in (there[name] for name in verdict.failed if name in there):
+            for line in cluster.last_words(pod.own_name, pod.role, LAST_LINES):
+                say(f"| {pod.name}: {line}")
         state = "Succeeded" if verdict.succeeded else "Failed"
         known = metrics.notes = dataclasses.replace(known, state=state, reason=verdict.reason)
         _write(run, cluster, known)
@@ -125,7 +123,7 @@ def _empty(run: Run, cluster: Cluster, changes: Changes, say: Callable[[str], No
     while True:
         change = _next(changes, 5)
         if change and change[0] != "EVENT":
-            there = _apply(there, *change)
+            there = pods.apply(there, *change)
             if not there:
                 return
         if time.monotonic() - said > BETWEEN_REMINDERS:
@@ -145,15 +143,6 @@ def _next(changes: Changes, seconds: float) -> Change | None:
     return change
 
 
-def _apply(there: Mapping[str, Pod], kind: str, found: Any) -> dict[str, Pod]:
-    """The pods after a change."""
-    if kind == "LIST":
-        return {pod.name: pod for pod in map(pods.observe, found)}
-    pod = pods.observe(found)
-    others = {name: other for name, other in there.items() if name != pod.name}
-    return others if kind == "DELETED" else others | {pod.name: pod}
-
-
 def _watch(
     run: Run,
     cluster: Cluster,
@@ -161,8 +150,8 @@ def _watch(
     changes: Changes,
     say: Callable[[str], None],
     metrics: RunMetrics,
-) -> tuple[Notes, Verdict]:
-    """Follow the run until it has a verdict; its notes and that."""
+) -> tuple[Notes, Verdict, Mapping[str, Pod]]:
+    """Follow the run until it has a verdict; its notes, that, and the pods then."""
     there: dict[str, Pod] = {}
     absent: dict[str, float] = {}
     scale = {role: cluster.scale(role) for role in run.roles}
@@ -176,7 +165,7 @@ def _watch(
             if kind == "EVENT":
                 reporter.hear(found)
             elif kind:
-                there = _apply(there, kind, found)
+                there = pods.apply(there, kind, found)
                 if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
                     scale = {role: cluster.scale(role) for role in run.roles}
             now = time.time()
@@ -201,7 +190,7 @@ def _watch(
             reporter.remind(awaited, now)
             verdict = judge.judge(run, known, there, scale, now) or judge.judge_start(run, awaited, now, reporter.why)
             if verdict:
-                return known, verdict
+                return known, verdict, there
     finally:
         reporter.close()
 
@@ -209,8 +198,10 @@ def _watch(
 def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], None]) -> None:
     """Free what the tasks hold, as run.cleanPodPolicy says."""
     freed = []
-    for role in run.roles:
+    for role, values in run.roles.items():
         tasks = {f"{run.stem}-{role}-{index}" for index in range(cluster.scale(role))}
+        if values.job and all(known.finished.get(task) == 0 for task in tasks):
+            continue  # its Job ends by itself, holds nothing, and shows its log
         if tasks and (
             run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not tasks <= set(known.finished))
         ):

@@ -62,7 +62,7 @@ spec:
               image: registry.example.com/team/mnist:1.0
               imagePullPolicy: Always
               command: [python, train.py]
-              args: ["1e3", "y", "$(A)"]
+              args: ["1e3", "y", "$(A)", "{{.Name}}"]
               env: [{name: A, value: "0o17"}]
               envFrom: [{secretRef: {name: keys}}]
               ports: [{name: tfjob-port, containerPort: 3333}]

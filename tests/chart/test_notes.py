@@ -74,6 +74,12 @@ def test_without_a_supervisor_they_name_the_leader(notes: Notes, values: dict[st
     assert ("Service", f"{stem}-tensorboard") in names
 
 
+def test_without_a_supervisor_a_client_is_followed_by_its_job(notes: Notes) -> None:
+    values = {"supervisor.enabled": False, "client.replicas": 1, "client.command": ["ask"]}
+    (job,) = manifests(values).of("Job")
+    assert commands(notes(values))[0][-1] == f"job/{job['metadata']['name']}"
+
+
 def test_the_port_and_path_of_tensorboard_are_its_own(notes: Notes) -> None:
     said = notes({"tensorboard.service.port": 8080, "tensorboard.pathPrefix": "/mnist"})
     assert "port-forward service/trial-tensorboard 6006:8080" in said

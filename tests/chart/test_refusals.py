@@ -18,6 +18,12 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "another name of all roles": ("common.taskType", {"common.taskType": "master"}),
     "another name of workers": ("worker.taskType", {"worker.taskType": "master"}),
     "a chief that never ends": ("worker.restartPolicy", {"supervisor.enabled": True, "common.restartPolicy": "Always"}),
+    "a client that never ends": (
+        "client.restartPolicy",
+        {"client.replicas": 1, "client.command": ["run"], "client.restartPolicy": "Always"},
+    ),
+    "a client without a program": ("client.command", {"client.replicas": 1}),
+    "two clients": ("client.replicas", {"client.replicas": 2}),
     "GPUs for all roles": ("common.gpus", {"common.gpus": 1}),
     "room for parameter servers": ("ps.maxReplicas", {"ps.maxReplicas": 2}),
     "room for chiefs": ("chief.maxReplicas", {"chief.maxReplicas": 2}),
@@ -57,6 +63,14 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "NFS and a claim": (
         "data.existingClaim",
         {"data.nfs.server": "nas", "data.nfs.path": "/exports", "data.existingClaim": "mnist"},
+    ),
+    "the packaged trainer without a training directory": (
+        "trainingDirectory.enabled",
+        {"trainingDirectory.enabled": False, "tensorboard.enabled": False},
+    ),
+    "TensorBoard without a training directory": (
+        "tensorboard.enabled",
+        {"trainingDirectory.enabled": False, "common.image": {"repository": "mine"}, "common.command": ["run"]},
     ),
     "a training directory for one pod": (
         "trainingDirectory.accessModes",

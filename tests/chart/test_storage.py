@@ -9,6 +9,7 @@ from tests.chart.chart import ALL_ROLES, Manifests, render
 ALONE = {"supervisor.enabled": False}
 SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+NOTHING_KEPT = {"trainingDirectory.enabled": False, "tensorboard.enabled": False, "common.command": ["run"]}
 NFS = {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"}
 
 
@@ -54,6 +55,16 @@ def test_data_are_mounted_by_those_who_compute() -> None:
     assert mounts(render({**ALL_ROLES, "data.enabled": True}), "data") == dict.fromkeys(computing, True)
     read_only = {**ALL_ROLES, "data.enabled": True, "data.readOnly": True}
     assert mounts(render(read_only), "data") == dict.fromkeys(computing, False)
+
+
+def test_a_program_that_keeps_nothing_has_no_claim_and_is_tied_to_no_node() -> None:
+    manifests = render({**ALL_ROLES, **NOTHING_KEPT})
+    assert manifests.of("PersistentVolumeClaim") == []
+    assert mounts(manifests, "training") == {}
+    assert follows(manifests) == {}
+    assert not [pod for pod in manifests.pods().values() if "persistentVolumeClaim" in str(pod["spec"]["volumes"])]
+    for role in ("chief", "worker"):
+        assert "TASK_LOG" not in manifests.environment(role)
 
 
 @pytest.mark.parametrize(

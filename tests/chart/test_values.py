@@ -107,6 +107,6 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
         for key in DEFAULTS["image"]
     }
     explained |= {key for key in allowed if key.startswith("train.")}
-    explained |= {key for key in allowed if key.split(".")[0] in ("worker", "ps", "chief", "evaluator")}
+    explained |= {key for key in allowed if key.split(".")[0] in ("worker", "ps", "chief", "evaluator", "client")}
     assert allowed == explained
     assert set(schema["definitions"]["role"]["properties"]) == {*DEFAULTS["common"], *roles_own}

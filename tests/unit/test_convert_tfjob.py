@@ -68,6 +68,7 @@ def test_a_plain_job_says_only_what_the_chart_does_otherwise() -> None:
         "run": {"backoffLimit": None},
         "supervisor": {"enabled": True},
         "portName": "tfjob-port",
+        "trainingDirectory": {"enabled": False},
         "tensorboard": {"enabled": False},
         "common": {
             "resources": None,
@@ -358,21 +359,9 @@ def test_the_volume_of_such_a_claim_stays_where_another_container_mounts_it() ->
 @pytest.mark.parametrize("ps", [on_claim("/other"), on_claim("/train", readOnly=True), replica()])
 def test_a_claim_that_not_every_role_mounts_alike_stays_a_volume(ps: Map) -> None:
     values = convert(tfjob(Worker=on_claim("/train"), PS=ps)).values
-    assert "trainingDirectory" not in values
+    assert values["trainingDirectory"] == {"enabled": False}
     assert values["worker"]["extraVolumeMounts"] == [{"name": "v", "mountPath": "/train"}]
     assert len(values["worker"]["extraVolumes"]) == 1
-
-
-def test_the_charts_own_training_directory_gives_way_to_a_mount_of_the_job() -> None:
-    job = tfjob(Chief=on_claim("/training"), Worker=replica(replicas=2))
-    assert convert(job).values["trainingDirectory"] == {"path": "/distributed-tensorflow"}
-    assert "the chief mounts at /distributed-tensorflow." in convert_tfjob.to_yaml(convert(job))
-
-
-def test_workers_that_will_share_a_node_are_said_to() -> None:
-    assert len(notes(tfjob(Worker=replica(replicas=2)), "trainingDirectory: ")) == 1
-    assert notes(tfjob(Worker=replica(replicas=2), Chief=replica()), "trainingDirectory: ") == []
-    assert notes(tfjob(Worker={**on_claim("/train"), "replicas": 2}), "trainingDirectory: ") == []
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def a_run(**settings: Any) -> Run:
 def a_pod(name: str, code: int | None = None, starts_again: int = 0, **more: Any) -> Pod:
     given: dict[str, Any] = {
         "name": name,
+        "own_name": name,
         "uid": f"uid of {name}",
         "role": name.split("-")[1],
         "created": NOW,
@@ -287,6 +288,33 @@ def test_a_pods_status_is_read_from_its_tasks_own_container() -> None:
         False,
     )
     assert found.ended == Ended(0, "Completed", found.created + 300)
+
+
+def a_clients_pod(minute: int) -> KubernetesPod:
+    """The pod that a Job made then."""
+    metadata = {
+        "name": f"mnist-client-12345678-a{minute}",
+        "uid": str(minute),
+        "labels": {"app.kubernetes.io/component": "client"},
+        "creationTimestamp": f"2026-11-21T10:0{minute}:00Z",
+    }
+    return msgspec.convert(
+        {"metadata": metadata, "spec": {"containers": [], "hostname": "mnist-client-0"}}, KubernetesPod
+    )
+
+
+def test_a_clients_pod_is_known_by_its_task_and_its_log_by_its_own_name() -> None:
+    found = pods.observe(a_clients_pod(1))
+    assert (found.name, found.own_name, found.role) == ("mnist-client-0", "mnist-client-12345678-a1", "client")
+
+
+def test_what_becomes_of_a_pod_that_was_replaced_is_no_matter() -> None:
+    old, new = a_clients_pod(1), a_clients_pod(2)
+    assert [pod.uid for pod in pods.apply({}, "LIST", [new, old]).values()] == ["2"]
+    there = pods.apply(pods.apply({}, "ADDED", old), "ADDED", new)
+    for kind in ("MODIFIED", "DELETED"):
+        assert [pod.uid for pod in pods.apply(there, kind, old).values()] == ["2"]
+    assert pods.apply(there, "DELETED", new) == {}
 
 
 @pytest.mark.parametrize(

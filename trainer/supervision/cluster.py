@@ -1,8 +1,8 @@
 """The supervisor's hands: everything that it reads from and writes to the Kubernetes API, and nothing else does.
 
 Reads: pods, their logs, and events of the namespace. Writes: the scale of the run's StatefulSets and of TensorBoard,
-the data of the ConfigMap STEM-run, and events. lightkube does the talking: it has a tenth of the size of Kubernetes'
-own client, and reads a service account's token anew when that has been changed.
+whether the client's Job is suspended, the data of the ConfigMap STEM-run, and events. lightkube does the talking: it
+has a tenth of the size of Kubernetes' own client, and reads a service account's token anew when that has been changed.
 """
 
 import json
@@ -19,6 +19,7 @@ from lightkube.config import client_adapter
 from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 from lightkube.types import PatchType
 
@@ -93,12 +94,19 @@ class Cluster:
 
     def scale(self, role: str) -> int:
         """How many tasks a role has."""
+        if job := self.run.roles[role].job:
+            spec = _insist(lambda: self._client.get(Job, job)).spec
+            return 0 if spec and spec.suspend else 1
         name = self.run.stateful_set(role)
         found = _insist(lambda: self._client.get(StatefulSet.Scale, name))
         return found.spec.replicas or 0 if found.spec else 0
 
     def set_scale(self, role: str, replicas: int) -> None:
         """Give a role so many tasks."""
+        if job := self.run.roles[role].job:
+            suspend = {"spec": {"suspend": replicas == 0}}
+            _insist(lambda: self._client.patch(Job, job, suspend, patch_type=PatchType.MERGE))
+            return
         name, change = self.run.stateful_set(role), {"spec": {"replicas": replicas}}
         _insist(lambda: self._client.patch(StatefulSet.Scale, name, change, patch_type=PatchType.MERGE))
 

@@ -30,7 +30,7 @@ class Names:
         """Ask for those that run and are not known yet."""
         now = time.monotonic()
         for pod in pods:
-            if not pod.running or pod.name in self._known:
+            if not pod.running or pod.name in self._known or self._run.roles[pod.role].job:  # nobody looks for a client
                 continue
             self._hosts[pod.name] = f"{pod.name}.{self._run.stateful_set(pod.role)}"
             self._asked_first.setdefault(pod.name, now)

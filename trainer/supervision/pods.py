@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from lightkube.models.core_v1 import ContainerState, PodCondition, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
@@ -31,6 +32,9 @@ class Pod:
     """A task's pod."""
 
     name: str
+    """The task's: a StatefulSet's pod is called as its task is, a client's has that for its host's name."""
+    own_name: str
+    """The pod's, which its log and its events have."""
     uid: str
     role: str
     created: float
@@ -59,7 +63,8 @@ def observe(pod: KubernetesPod) -> Pod:
     ended = state.terminated or last.terminated
     conditions = {entry.type: entry for entry in status.conditions or []}
     return Pod(
-        name=metadata.name or "",
+        name=(pod.spec and pod.spec.hostname) or metadata.name or "",
+        own_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
         created=_seconds(metadata.creationTimestamp),
@@ -71,6 +76,24 @@ def observe(pod: KubernetesPod) -> Pod:
         leaving=metadata.deletionTimestamp is not None or status.phase == "Failed",
         complaint=_complaint(status, conditions),
     )
+
+
+def apply(there: Mapping[str, Pod], kind: str, found: Any) -> dict[str, Pod]:
+    """The pods after a change, by their tasks.
+
+    Args:
+        there: The pods before it.
+        kind: LIST, ADDED, MODIFIED or DELETED.
+        found: All pods that there are, or the one that has changed.
+    """
+    if kind == "LIST":
+        return {pod.name: pod for pod in sorted(map(observe, found), key=lambda pod: pod.created)}
+    pod = observe(found)
+    known = there.get(pod.name)
+    if known and known.uid != pod.uid and known.created > pod.created:
+        return dict(there)  # a client's pod that was evicted stays beside the one in its place
+    others = {name: other for name, other in there.items() if name != pod.name}
+    return others if kind == "DELETED" else others | {pod.name: pod}
 
 
 def _seconds(time: datetime | None) -> float:

@@ -33,13 +33,16 @@ class Reporter:
         self._following = ""
 
     def hear(self, event: Event) -> None:
-        """Remember the last warning about each pod or StatefulSet: it says what no status does, as of a volume."""
+        """Remember the last warning about each pod or its maker: it says what no status does, as of a volume."""
         if event.reason in ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox"):
-            self._heard[event.involvedObject.name or ""] = f"{event.reason}: {event.message}"
+            about = event.involvedObject.name or ""
+            jobs = (role.job for role in self._run.roles.values() if role.job and about.startswith(role.job))
+            self._heard[next(jobs, about)] = f"{event.reason}: {event.message}"
 
     def why(self, task: Awaited) -> str:
-        """Why it does not run: by its pod, else by the last warning about that, or about its StatefulSet."""
-        warned = self._heard.get(task.name) or self._heard.get(self._run.stateful_set(task.role), "")
+        """Why it does not run: by its pod, else by the last warning about that, or about its StatefulSet or Job."""
+        maker = self._run.roles[task.role].job or self._run.stateful_set(task.role)
+        warned = self._heard.get(task.name) or self._heard.get(maker, "")
         return explain(task.role, task.complaint or warned)
 
     def compare(self, before: Notes, after: Notes, there: Mapping[str, Pod]) -> None:
@@ -75,7 +78,7 @@ class Reporter:
 
     def _read(self, leader: Pod, life: str) -> None:
         while self._following == life:
-            for line in self._cluster.follow_log(leader.name, leader.role):
+            for line in self._cluster.follow_log(leader.own_name, leader.role):
                 if self._following != life:
                     return
                 self._progress = parse(line) or self._progress

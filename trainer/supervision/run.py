@@ -22,10 +22,12 @@ Seconds = Annotated[int, Field(ge=1)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
-    """One role's StatefulSet."""
+    """One role's StatefulSet, or the client's Job."""
 
     replicas: Annotated[int, Field(ge=1)]
     restart_policy: RestartPolicy
+    job: str | None = None
+    """The Job's name; None for a StatefulSet."""
 
     def ends_with(self, code: int) -> bool:
         """Whether a task that ended with this exit code has ended for good (`task.sh` decides by the same rule)."""
@@ -55,9 +57,9 @@ class Run:
     backoff_limit: Annotated[int, Field(ge=0)] | None
     active_deadline_seconds: Seconds | None
     start_timeout_seconds: Seconds | None
-    holds_tensorboard: bool = False
+    holds_tensorboard: bool
     """Whether TensorBoard may start only when the leader has a node, for it must go there."""
-    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """Where the run's own metrics are served; None for nowhere."""
 
     def stateful_set(self, role: str) -> str:

@@ -15,7 +15,7 @@ fi
 if [ -e "$marker" ]; then
   read -r code < "$marker"
   echo "task: ended with code $code and rests; what it said: kubectl logs --previous $TASK_POD"
-  trap 'exit 0' TERM INT
+  trap 'exit "$code"' TERM INT # as a Job's pod tells its Job
   while :; do sleep 3600 & wait $!; done
 fi
 

@@ -10,15 +10,15 @@
 
 {{- range $key := list "replicas" "maxReplicas" "gpus" "taskType" -}}
 {{- if hasKey $values.common $key -}}
-{{- fail (printf "common.%s: this is a role's own; set it in worker, ps, chief or evaluator." $key) -}}
+{{- fail (printf "common.%s: this is a role's own; set it in worker, ps, chief, evaluator or client." $key) -}}
 {{- end -}}
 {{- end -}}
-{{- range $role := list "ps" "chief" "evaluator" -}}
+{{- range $role := list "ps" "chief" "evaluator" "client" -}}
 {{- if hasKey (get $values $role) "maxReplicas" -}}
 {{- fail (printf "%s.maxReplicas: only workers can be added to a run; it is worker.maxReplicas." $role) -}}
 {{- end -}}
 {{- end -}}
-{{- range $role := list "worker" "ps" "evaluator" -}}
+{{- range $role := list "worker" "ps" "evaluator" "client" -}}
 {{- if hasKey (get $values $role) "taskType" -}}
 {{- fail (printf "%s.taskType: only the chief has another name in TF_CONFIG; it is chief.taskType." $role) -}}
 {{- end -}}
@@ -26,7 +26,7 @@
 {{- if hasKey $values.ps "gpus" -}}
 {{- fail "ps.gpus: parameter servers hold variables and never use GPUs; remove the key." -}}
 {{- end -}}
-{{- range $role := list "chief" "evaluator" -}}
+{{- range $role := list "chief" "evaluator" "client" -}}
 {{- $replicas := int (get $values $role).replicas -}}
 {{- if gt $replicas 1 -}}
 {{- fail (printf "%s.replicas: %d were asked for, but a run has one %s at most: 0 or 1." $role $replicas $role) -}}
@@ -45,12 +45,15 @@
 
 {{- $foreign := list -}}
 {{- $packaged := list -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
 {{- if $spec.replicas -}}
 {{- if $spec.packaged }}{{ $packaged = append $packaged $role }}{{ else }}{{ $foreign = append $foreign $role }}{{ end -}}
 {{- if and (not $spec.packaged) (not $spec.command) -}}
 {{- fail (printf "%s.command: the image %s is not the packaged one, and the chart's wrapper hides an image's own entrypoint, so state its command; `docker image inspect -f '{{.Config.Entrypoint}} {{.Config.Cmd}}' IMAGE` shows it. (An image built FROM the packaged one is set in image.repository.)" $role $spec.image.repository) -}}
+{{- end -}}
+{{- if and $spec.packaged (eq $role "client") -}}
+{{- fail "client.command: the packaged trainer is no client; state the program that connects to the cluster." -}}
 {{- end -}}
 {{- if and $spec.args (not $spec.command) -}}
 {{- fail (printf "%s.args: these are the arguments of %s.command, which is not set; extraArgs are the packaged trainer's." $role $role) -}}
@@ -68,7 +71,7 @@
 {{- end -}}
 
 {{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
-{{- if and $values.supervisor.enabled (eq $leader.restartPolicy "Always") -}}
+{{- if and (or $values.supervisor.enabled (eq $leader.role "client")) (eq $leader.restartPolicy "Always") -}}
 {{- fail (printf "%s.restartPolicy: with Always it never ends, and so the run never would; use ExitCode, OnFailure or Never." $leader.role) -}}
 {{- end -}}
 
@@ -97,6 +100,14 @@
 {{- end -}}
 {{- if and $volume.nfs.server $volume.existingClaim -}}
 {{- fail (printf "%s.existingClaim: it is set together with %s.nfs; only one of them can be mounted." $key $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if not $values.trainingDirectory.enabled -}}
+{{- if $packaged -}}
+{{- fail (printf "trainingDirectory.enabled: %s runs the packaged trainer, which keeps its checkpoints there; set it to true." (first $packaged)) -}}
+{{- end -}}
+{{- if $values.tensorboard.enabled -}}
+{{- fail "tensorboard.enabled: TensorBoard reads the training directory, and trainingDirectory.enabled is false; set one of them the other way." -}}
 {{- end -}}
 {{- end -}}
 {{- if has "ReadWriteOncePod" $values.trainingDirectory.accessModes -}}

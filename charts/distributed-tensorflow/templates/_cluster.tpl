@@ -1,17 +1,30 @@
 {{/* Who is in the cluster: the JSON that TF_CONFIG carries. The evaluator is no part of it, as TensorFlow expects. */}}
 
 {{- define "distributed-tensorflow.cluster" -}}
-{{- $stem := include "distributed-tensorflow.stem" . -}}
 {{- $cluster := dict -}}
 {{- range $role := list "chief" "worker" "ps" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
-{{- $hosts := list -}}
-{{- range $index := until (int $spec.addresses) -}}
-{{- $hosts = append $hosts (printf "%s-%s-%d.%s-%s:%d" $stem $role $index $stem $role (int $.Values.port)) -}}
+{{- with include "distributed-tensorflow.hosts" (list $ $role) -}}
+{{- $_ := set $cluster ((get $.Values $role).taskType | default $role) (splitList "," .) -}}
 {{- end -}}
-{{- if $hosts }}{{ $_ := set $cluster $spec.taskType $hosts }}{{ end -}}
 {{- end -}}
 {{- toJson $cluster -}}
+{{- end }}
+
+{{/* The addresses of a role, HOST:PORT,HOST:PORT. (list $ role) Values use it in arguments, so it reads nothing that
+     depends on them. */}}
+{{- define "distributed-tensorflow.hosts" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+{{- if not (has $role (list "chief" "worker" "ps" "evaluator")) -}}
+{{- fail (printf "distributed-tensorflow.hosts: %q was given; chief, worker, ps or evaluator was expected." $role) -}}
+{{- end -}}
+{{- $stem := include "distributed-tensorflow.stem" $root -}}
+{{- $spec := get $root.Values $role -}}
+{{- $hosts := list -}}
+{{- range $index := until (int ($spec.maxReplicas | default $spec.replicas)) -}}
+{{- $hosts = append $hosts (printf "%s-%s-%d.%s-%s:%d" $stem $role $index $stem $role (int $root.Values.port)) -}}
+{{- end -}}
+{{- join "," $hosts -}}
 {{- end }}
 
 {{/* Whether TF_CONFIG would be longer than Linux lets one environment string be: 128 KiB with its name, the task and the

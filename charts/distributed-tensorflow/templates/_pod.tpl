@@ -82,9 +82,13 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
 - name: POD_INDEX
+  {{- if eq $spec.role "client" }}
+  value: "0"
+  {{- else }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+  {{- end }}
 {{- if not (include "distributed-tensorflow.clusterIsTooLong" $root) }}
 - name: TF_CLUSTER
   valueFrom:
@@ -114,6 +118,12 @@ metadata:
   {{- include "distributed-tensorflow.podMetadata" (list $root $spec.role $spec (toYaml $annotations)) | nindent 2 }}
 spec:
   {{- include "distributed-tensorflow.podSettings" (list $root $spec.role $spec (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}
+  {{- if eq $spec.role "client" }}
+  # With the supervisor, its restarts are seen in one pod, and the wrapper lets it end.
+  restartPolicy: {{ ternary "OnFailure" "Never" $values.supervisor.enabled }}
+  # A Job's pods have names of chance; this is the task's.
+  hostname: {{ include "distributed-tensorflow.stem" $root }}-client-0
+  {{- end }}
   {{- if $spec.hostNetwork }}
   hostNetwork: true
   {{- end }}
@@ -130,11 +140,7 @@ spec:
       imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list $root $spec.image) }}
       command: [sh, /etc/distributed-tensorflow/task.sh]
       args:
-        {{- if $spec.command }}
-        {{- toYaml (concat $spec.command ($spec.args | default list)) | nindent 8 }}
-        {{- else }}
-        {{- toYaml (concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $values.extraArgs) | nindent 8 }}
-        {{- end }}
+        {{- toYaml $spec.program | nindent 8 }}
       env:
         {{- include "distributed-tensorflow.clusterEnvironment" (list $root $spec) | nindent 8 }}
         - name: TASK_DIR
@@ -170,6 +176,7 @@ spec:
       envFrom:
         {{- toYaml . | nindent 8 }}
       {{- end }}
+      {{- if ne $spec.role "client" }}
       ports:
         - name: {{ $values.portName }}
           containerPort: {{ $values.port }}
@@ -177,6 +184,7 @@ spec:
         - name: metrics
           containerPort: {{ $values.metrics.port }}
         {{- end }}
+      {{- end }}
       {{- $resources := deepCopy ($spec.resources | default dict) }}
       {{- if $spec.gpus }}
       {{- $_ := set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus) }}
@@ -192,7 +200,7 @@ spec:
       {{- if $spec.readinessProbe }}
       readinessProbe:
         {{- toYaml $spec.readinessProbe | nindent 8 }}
-      {{- else if ne $spec.role "evaluator" }}
+      {{- else if not (has $spec.role (list "evaluator" "client")) }}
       readinessProbe:
         exec:
           command: [sh, /etc/distributed-tensorflow/ready.sh, {{ $values.port | quote }}]

@@ -1,4 +1,4 @@
-{{/* The four roles differ by data: values of `common`, overlaid with the role's own. */}}
+{{/* The roles differ by data: values of `common`, overlaid with the role's own. */}}
 
 {{/* Overlays a map with another in place: maps key by key, all else as a whole; null and an empty map take away what is
      there. Unlike mergeOverwrite, false, 0 and [] win too. (list map other) */}}
@@ -16,8 +16,21 @@
 {{- end }}
 {{- end }}
 
+{{/* What a role's container runs, word by word; words that hold templates are rendered. (list $ spec) */}}
+{{- define "distributed-tensorflow.program" -}}
+{{- $root := index . 0 -}}
+{{- $spec := index . 1 -}}
+{{- $trainer := concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $root.Values.extraArgs -}}
+{{- $words := list -}}
+{{- range ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)) -}}
+{{- if contains "{{" . }}{{ $words = append $words (tpl . $root) }}{{ else }}{{ $words = append $words . }}{{ end -}}
+{{- end -}}
+{{- toJson $words -}}
+{{- end }}
+
 {{/* The values of a role as YAML, with what is derived: `addresses` (how many the cluster lists), `packaged` (it runs the
-     packaged trainer), what it mounts, and `sharesNode` (its pods must be where the training directory is). (list $ role) */}}
+     packaged trainer), `program` (what its container runs), what it mounts, and `sharesNode` (its pods must be where the
+     training directory is). (list $ role) */}}
 {{- define "distributed-tensorflow.role" -}}
 {{- $root := index . 0 -}}
 {{- $role := index . 1 -}}
@@ -28,15 +41,13 @@
 {{- $_ := set $spec "taskType" ($spec.taskType | default $role) -}}
 {{- $_ := set $spec "gpus" (int ($spec.gpus | default 0)) -}}
 {{- $_ := set $spec "replicas" (int $spec.replicas) -}}
-{{- $_ := set $spec "addresses" $spec.replicas -}}
-{{- if and (eq $role "worker") (not (kindIs "invalid" $spec.maxReplicas)) -}}
-{{- $_ := set $spec "addresses" (int $spec.maxReplicas) -}}
-{{- end -}}
+{{- $_ := set $spec "addresses" (int ($spec.maxReplicas | default $spec.replicas)) -}}
 {{- $foreign := (($spec.image | default dict).repository) -}}
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
+{{- $_ := set $spec "program" (include "distributed-tensorflow.program" (list $root $spec) | fromJsonArray) -}}
 {{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
-{{- $leads := or (eq $role "chief") (and (eq $role "worker") (not (int $values.chief.replicas))) -}}
-{{- $_ := set $spec "mountsTraining" (or (not (empty $shared)) $leads (eq $role "evaluator")) -}}
+{{- $leads := eq $role (include "distributed-tensorflow.leader" $root) -}}
+{{- $_ := set $spec "mountsTraining" (and $values.trainingDirectory.enabled (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
 {{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty $shared)) -}}
 {{- $_ := set $spec "mountsData" (and $values.data.enabled (ne $role "ps")) -}}
 {{- toYaml $spec -}}

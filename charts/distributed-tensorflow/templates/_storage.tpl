@@ -1,8 +1,10 @@
 {{/* The training directory and the data: a claim that is made, one that exists, or NFS. */}}
 
-{{/* Whether every node can mount the training directory at once. */}}
+{{/* Whether the training directory ties no pod to a node: every node can mount it at once, or there is none. */}}
 {{- define "distributed-tensorflow.trainingIsShared" -}}
-{{- if or .Values.trainingDirectory.nfs.server (has "ReadWriteMany" .Values.trainingDirectory.accessModes) }}yes{{ end -}}
+{{- with .Values.trainingDirectory }}
+{{- if or (not .enabled) .nfs.server (has "ReadWriteMany" .accessModes) }}yes{{ end -}}
+{{- end }}
 {{- end }}
 
 {{/* A volume. (list $ name values) */}}
@@ -58,5 +60,5 @@ distributed-tensorflow/training-directory
 
 {{/* The component that leads the run: it initialises, saves and writes the result. */}}
 {{- define "distributed-tensorflow.leader" -}}
-{{- if int .Values.chief.replicas }}chief{{ else }}worker{{ end -}}
+{{- if int .Values.client.replicas }}client{{ else if int .Values.chief.replicas }}chief{{ else }}worker{{ end -}}
 {{- end }}

@@ -4,11 +4,11 @@
      checkpoint. Not of what may change under a run: replicas within maxReplicas, suspend, TensorBoard. */}}
 {{- define "distributed-tensorflow.runHash" -}}
 {{- $root := . -}}
-{{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toJson .Values.extraArgs) (toString .Values.run.attempt) -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" -}}
+{{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromYaml -}}
 {{- if $spec.replicas -}}
-{{- $what := pick $spec "command" "args" "env" "envFrom" "restartPolicy" "gpus" -}}
+{{- $what := pick $spec "program" "env" "envFrom" "restartPolicy" "gpus" -}}
 {{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- end -}}
@@ -44,12 +44,15 @@ start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
 holds_tensorboard: {{ not (empty (include "distributed-tensorflow.tensorboardIsHeld" .)) }}
 metrics_port: {{ ternary .Values.metrics.port nil .Values.metrics.enabled | toJson }}
 roles:
-{{- range $role := list "chief" "worker" "ps" "evaluator" }}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" }}
 {{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml }}
 {{- if $spec.replicas }}
   {{ $role }}:
     replicas: {{ $spec.replicas }}
     restart_policy: {{ $spec.restartPolicy }}
+    {{- if eq $role "client" }}
+    job: {{ include "distributed-tensorflow.clientJob" $ }}
+    {{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

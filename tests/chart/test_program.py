@@ -1,0 +1,89 @@
+"""What a task's container runs: the words of `command`, `args` and `extraArgs`, in which values may have templates."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.chart import Manifests, refusal, render, template
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OWN = {"common.command": ["run"]}
+HOSTS = '--hosts={{ include "distributed-tensorflow.hosts" (list . "%s") }}'
+
+
+def program(manifests: Manifests, role: str = "worker") -> list[str]:
+    """The words that `task.sh` runs."""
+    words = manifests.pods()[role]["spec"]["containers"][0]["args"]
+    assert isinstance(words, list)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("role", "values", "hosts"),
+    [
+        ("ps", {}, "mnist-ps-0.mnist-ps:2222"),
+        ("worker", {"port": 3333}, "mnist-worker-0.mnist-worker:3333,mnist-worker-1.mnist-worker:3333"),
+        (
+            "worker",
+            {"worker.replicas": 1, "worker.maxReplicas": 2},
+            "mnist-worker-0.mnist-worker:2222,mnist-worker-1.mnist-worker:2222",
+        ),
+        ("chief", {}, ""),
+        ("evaluator", {"evaluator.replicas": 1, "fullnameOverride": "m"}, "m-evaluator-0.m-evaluator:2222"),
+    ],
+)
+def test_arguments_have_the_hosts_of_a_role(role: str, values: dict[str, Any], hosts: str) -> None:
+    assert program(render({**OWN, **values, "worker.args": [HOSTS % role]})) == ["run", f"--hosts={hosts}"]
+
+
+def test_the_command_and_the_packaged_trainers_arguments_may_have_templates_too() -> None:
+    assert program(render({"common.command": ["{{ .Release.Name }}"]})) == ["mnist"]
+    assert program(render({"extraArgs": ["--x={{ .Values.port }}"]}))[-1] == "--x=2222"
+
+
+@pytest.mark.parametrize(
+    ("word", "becomes"),
+    [
+        ('--format={{ "{{" }}.Name}}', "--format={{.Name}}"),
+        ("a}}", "a}}"),
+        ("{a: 1} # $(POD_INDEX)", "{a: 1} # $(POD_INDEX)"),
+        ("{{ 1 }}\n  two\n", "1\n  two\n"),
+        ('{{ "true" }}', "true"),
+    ],
+)
+def test_what_is_no_template_stays_as_it_is(word: str, becomes: str) -> None:
+    assert program(render({**OWN, "worker.args": [word]})) == ["run", becomes]
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("--format={{", 'cannot parse template "--format={{": template: gotpl:1: unclosed action'),
+        ("{{ hosts }}", 'cannot parse template "{{ hosts }}": template: gotpl:1: function "hosts" not defined'),
+        (HOSTS % "pss", 'distributed-tensorflow.hosts: "pss" was given; chief, worker, ps or evaluator was expected.'),
+    ],
+)
+def test_a_template_that_is_wrong_is_named(word: str, problem: str) -> None:
+    assert problem in refusal({**OWN, "worker.args": [word]})
+
+
+def test_a_template_that_gives_something_else_makes_another_run() -> None:
+    values = {**OWN, "supervisor.enabled": True, "worker.args": ["{{ .Values.tensorboard.service.port }}"]}
+    before, after = render(values), render({**values, "tensorboard.service.port": 81})
+    assert before.environment("worker")["TASK_RUN"] != after.environment("worker")["TASK_RUN"]
+
+
+def test_the_classic_example_is_told_its_hosts_under_any_name() -> None:
+    text = (EXAMPLES / "values-classic-flags.yaml").read_text()
+    done = template(text, "other")
+    assert done.returncode == 0, done.stderr
+    manifests = Manifests("other", [item for item in yaml.safe_load_all(done.stdout) if item])
+    for role in ("ps", "worker"):
+        assert program(manifests, role)[2:] == [
+            "--ps_hosts=other-ps-0.other-ps:2222",
+            "--worker_hosts=other-worker-0.other-worker:2222,other-worker-1.other-worker:2222",
+            f"--job_name={role}",
+            "--task_index=$(POD_INDEX)",
+        ]

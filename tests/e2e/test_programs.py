@@ -1,0 +1,81 @@
+"""Programs that are not ours, under the supervisor: those of `examples/`, and those that end badly or never.
+
+`test_supervisor.py` has the one with `ParameterServerStrategy`.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.releases import CHART, ROOT, Release, wait
+
+EXAMPLES = ROOT / "examples"
+PROGRAM: dict[str, Any] = {
+    "worker": {"replicas": 1},
+    "ps": {"replicas": 0},
+    "trainingDirectory": {"enabled": False},
+    "tensorboard": {"enabled": False},
+}
+"""One task, whose command is a test's own."""
+
+
+def install_example(release: Release, name: str) -> None:
+    """Install a values file of `examples/` with the programs that it runs."""
+    release.kubectl("create", "configmap", "programs", f"--from-file={EXAMPLES / 'programs'}")
+    release.install(yaml.safe_load((EXAMPLES / name).read_text()))
+
+
+def holds_nothing(release: Release) -> None:
+    """Wait until no task's pod is left, and see that none will come again."""
+    wait(lambda: not release.tasks(), 90, release.describe)
+    assert set(release.scales().values()) == {0}
+
+
+def test_mirrored_workers_end_together(release: Release) -> None:
+    install_example(release, "values-multi-worker-mirrored.yaml")
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
+    holds_nothing(release)
+
+
+def test_a_program_with_flags_finds_its_hosts_and_its_servers_are_ended(release: Release) -> None:
+    install_example(release, "values-classic-flags.yaml")
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
+    holds_nothing(release)
+
+
+def test_a_converted_tfjob_runs_to_its_end(namespace: str, trainer_image: None, tmp_path: Path) -> None:
+    """As a person would type it; without Pod Security "restricted", which refuses what a TFJob does not state."""
+    release = Release("digits", namespace, tmp_path)
+    convert = [sys.executable, "-m", "trainer", "convert-tfjob", str(EXAMPLES / "tfjob.yaml")]
+    values = subprocess.run(convert, stdout=subprocess.PIPE, check=True)
+    install = ["helm", "--namespace", namespace, "install", "digits", str(CHART), "--values", "-"]
+    subprocess.run(install, input=values.stdout, check=True, stdout=subprocess.DEVNULL)
+    assert "the run succeeded: digits-worker-0 ended with code 0" in release.finish().splitlines()[-1]
+    holds_nothing(release)
+    assert release.get("persistentvolumeclaims")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "run", "reason"),
+    [
+        ("exit 1", {}, r"mnist-worker-0 failed with code 1, which is not tried again"),
+        (
+            "kill -9 $$$$",  # of two $ Kubernetes leaves one
+            {"backoffLimit": 1},
+            r"2 restarts are more than .* \(1\) allows; .* mnist-worker-0 with code 137",
+        ),
+        ("sleep 3600", {"activeDeadlineSeconds": 5}, r"it took longer than run.activeDeadlineSeconds \(5 s\)"),
+    ],
+    ids=["it crashes", "it is killed again and again", "it hangs"],
+)
+def test_a_program_that_does_not_end_well_fails_the_run(
+    release: Release, command: str, run: dict[str, Any], reason: str
+) -> None:
+    release.install(PROGRAM | {"run": run, "worker": {"replicas": 1, "command": ["sh", "-c", command]}})
+    assert re.search(f"the run failed: {reason}", release.finish("failed").splitlines()[-1])
+    holds_nothing(release)
