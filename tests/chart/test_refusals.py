@@ -17,6 +17,15 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "room for all roles": ("common.maxReplicas", {"common.maxReplicas": 2}),
     "another name of all roles": ("common.taskType", {"common.taskType": "master"}),
     "another name of workers": ("worker.taskType", {"worker.taskType": "master"}),
+    "workers that never end": (
+        "worker.restartPolicy",
+        {
+            "chief.replicas": 1,
+            "chief.restartPolicy": "Never",
+            "worker.restartPolicy": "Always",
+            "run.successPolicy": "AllWorkers",
+        },
+    ),
     "a chief that never ends": ("worker.restartPolicy", {"supervisor.enabled": True, "common.restartPolicy": "Always"}),
     "a client that never ends": (
         "client.restartPolicy",

@@ -75,6 +75,10 @@
 {{- fail (printf "%s.restartPolicy: with Always it never ends, and so the run never would; use ExitCode, OnFailure or Never." $leader.role) -}}
 {{- end -}}
 
+{{- if and $values.supervisor.enabled (eq $values.run.successPolicy "AllWorkers") (eq $worker.restartPolicy "Always") $replicas -}}
+{{- fail "worker.restartPolicy: with Always no worker ever ends, and run.successPolicy AllWorkers waits for all of them; use ExitCode, OnFailure or Never." -}}
+{{- end -}}
+
 {{- $replicas := add $replicas (int $values.chief.replicas) | int -}}
 {{- $listed := add $addresses (int $values.chief.replicas) | int -}}
 {{- with $values.train -}}
