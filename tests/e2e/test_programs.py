@@ -48,6 +48,21 @@ def test_a_program_with_flags_finds_its_hosts_and_its_servers_are_ended(release:
     holds_nothing(release)
 
 
+def test_a_client_of_standard_servers_finds_the_line_and_ends_the_run(release: Release) -> None:
+    install_example(release, "values-standard-servers.yaml")
+    lines = release.finish().splitlines()
+    assert "the run succeeded: mnist-client-0 ended with code 0" in lines[-1]
+    holds_nothing(release)
+    (job,) = release.get("jobs", "--selector=app.kubernetes.io/component=client")["items"]
+    said = release.kubectl("logs", f"job/{job['metadata']['name']}")
+    found = {name: float(figure) for name, figure in re.findall(r"(slope|intercept): (-?[\d.]+)", said)}
+    assert found == {"slope": pytest.approx(2, rel=0.01), "intercept": pytest.approx(10, rel=0.01)}
+
+    release.helm("upgrade", "mnist", str(CHART), "--reuse-values", "--set", "metrics.enabled=false")
+    (after,) = release.get("jobs", "--selector=app.kubernetes.io/component=client")["items"]
+    assert after["metadata"]["uid"] == job["metadata"]["uid"], "a run that is unchanged is left alone"
+
+
 def test_a_converted_tfjob_runs_to_its_end(namespace: str, trainer_image: None, tmp_path: Path) -> None:
     """As a person would type it; without Pod Security "restricted", which refuses what a TFJob does not state."""
     release = Release("digits", namespace, tmp_path)
