@@ -43,6 +43,10 @@ def test_the_command_and_the_packaged_trainers_arguments_may_have_templates_too(
     assert program(render({"extraArgs": ["--x={{ .Values.port }}"]}))[-1] == "--x=2222"
 
 
+def test_words_that_yaml_or_set_take_for_something_else_are_words_all_the_same() -> None:
+    assert program(render({"common.command": [False, 5, 1000000, 0.001]})) == ["false", "5", "1000000", "0.001"]
+
+
 @pytest.mark.parametrize(
     ("word", "becomes"),
     [

@@ -16,14 +16,17 @@
 {{- end }}
 {{- end }}
 
-{{/* What a role's container runs, word by word; words that hold templates are rendered. (list $ spec) */}}
+{{/* What a role's container runs, word by word; words that hold templates are rendered, and `false` or 5 are words too,
+     as `--set worker.command='{false}'` has them. (list $ spec) */}}
 {{- define "distributed-tensorflow.program" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
 {{- $trainer := concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $root.Values.extraArgs -}}
 {{- $words := list -}}
 {{- range ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)) -}}
-{{- if contains "{{" . }}{{ $words = append $words (tpl . $root) }}{{ else }}{{ $words = append $words . }}{{ end -}}
+{{- $word := ternary . (toJson .) (kindIs "string" .) -}}
+{{- if contains "{{" $word }}{{ $word = tpl $word $root }}{{ end -}}
+{{- $words = append $words $word -}}
 {{- end -}}
 {{- toJson $words -}}
 {{- end }}
