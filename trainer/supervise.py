@@ -105,8 +105,8 @@ def _begin(
         attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
         say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
     for role, values in run.roles.items():
-        # Under way, a scale that somebody else has set, as by `kubectl scale`, is left alone. A changed client is another
-        # Job, which is made suspended.
+        # Under way, a scale that somebody else has set, as by `kubectl scale`, is left alone. A changed client is
+        # another Job, which is made suspended.
         if begins or values.job or known.replicas.get(role) != values.replicas:
             cluster.set_scale(role, values.replicas)
     replicas = {role: values.replicas for role, values in run.roles.items()}
