@@ -14,10 +14,11 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 import httpx2
+import msgspec
 from lightkube import ApiError, Client, ConfigError, KubeConfig
 from lightkube.config import client_adapter
 from lightkube.models.core_v1 import EventSource, ObjectReference
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.meta_v1 import ObjectMeta, Status
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
@@ -66,6 +67,9 @@ class Cluster:
 
         Each begins with all that there is, and again when the API server was away or has forgotten where we were.
         """
+        for known in (Pod, Event, ConfigMap, Job, Status, StatefulSet.Scale, Deployment.Scale):
+            # msgspec, which lightkube reads with, learns a type at first use; threads that do so at once crash Python.
+            msgspec.json.Decoder(known)
         labels: dict[str, Any] = {
             "app.kubernetes.io/instance": self.run.release,
             "app.kubernetes.io/component": list(self.run.roles),
