@@ -37,6 +37,8 @@ _WATCH_SECONDS = 240
 _STARTS_SECONDS = 60
 _AWAY = (httpx2.HTTPError, json.JSONDecodeError)
 """What calls raise while the API server is away; the second where a proxy before it answers in its stead."""
+_RESTS = "task: ended with code "
+"""What a container says, by task.sh, that was started again after its task's end."""
 _Result = TypeVar("_Result")
 
 
@@ -145,13 +147,14 @@ class Cluster:
     def last_words(self, pod: str, role: str, lines: int) -> list[str]:
         """The last lines that a task said before it ended, or else says now; empty where there are none."""
         address = f"/api/v1/namespaces/{self._client.namespace}/pods/{pod}/log"
-        for previous in ("true", "false"):
+        # Between two questions the container may have been started again, to rest: then the first has an answer.
+        for previous in ("true", "false", "true"):
             parameters = {"container": role, "tailLines": str(lines), "previous": previous}
             try:
                 answer = self._raw.get(address, params=parameters)
             except httpx2.HTTPError:
                 continue
-            if answer.is_success:
+            if answer.is_success and not answer.text.startswith(_RESTS):
                 return answer.text.splitlines()
         return []
 
