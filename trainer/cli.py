@@ -111,6 +111,9 @@ def _supervise(words: Sequence[str]) -> int:
         "The chart starts this as a Job; it reads all that it must know from the file that the chart renders.",
     )
     parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run, as the chart renders it")
+    # The first process of a container is not ended by a signal unless it says so: also while it still imports.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""))
     from lightkube import ApiError
 

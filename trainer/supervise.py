@@ -91,8 +91,8 @@ def _begin(
     interrupted = known.state == "Starting"
     known = dataclasses.replace(known, job=run.job_uid, state="Starting")
     _write(run, cluster, known, takes_over=True)
-    if known.hash and known.hash != run.hash:
-        # Revisions never mix: what the last run started is gone before this one begins.
+    if any(pod.run != run.hash for pod in map(pods.observe, cluster.pods())):
+        # Revisions never mix: what was there before is gone when this run begins.
         say("the run has changed: ending the tasks of the one before")
         _empty(run, cluster, changes, say)
     if known.hash != run.hash:

@@ -1,11 +1,12 @@
 """The supervisor's objects: its rights, what it is told, and which change of values makes another run."""
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.chart import ALL_ROLES, Manifests, render
+from tests.chart.chart import ALL_ROLES, Manifests, render, template
 from trainer.supervision.run import read
 
 
@@ -82,6 +83,12 @@ def test_it_may_do_no_more_than_it_does() -> None:
         ("apps", "statefulsets/scale"): (["get", "patch"], sets),
         ("apps", "deployments/scale"): (["patch"], ["mnist-tensorboard"]),
     }
+
+
+def test_a_hash_of_digits_alone_stays_text() -> None:
+    said = template("{}").stdout
+    for name in ("TASK_RUN", "RUN_HASH"):
+        assert re.search(f'name: {name}\n +value: "[0-9a-f]{{8}}"\n', said)
 
 
 def test_its_own_death_is_not_the_runs_but_its_verdict_is() -> None:

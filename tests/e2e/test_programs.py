@@ -94,3 +94,18 @@ def test_a_program_that_does_not_end_well_fails_the_run(
     release.install(PROGRAM | {"run": run, "worker": {"replicas": 1, "command": ["sh", "-c", command]}})
     assert re.search(f"the run failed: {reason}", release.finish("failed").splitlines()[-1])
     holds_nothing(release)
+
+
+def test_a_code_from_128_on_is_tried_again_and_may_end_well(release: Release) -> None:
+    command = ["sh", "-c", '[ "$TASK_RESTARTS" != 0 ] || exit 200']
+    release.install(PROGRAM | {"worker": {"replicas": 1, "command": command}})
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
+    holds_nothing(release)
+
+
+@pytest.mark.parametrize(("policy", "servers"), [("Running", 0), ("None", 1)])
+def test_what_is_removed_at_the_end(release: Release, policy: str, servers: int) -> None:
+    tasks = {"worker": {"replicas": 1, "command": ["true"]}, "ps": {"replicas": 1, "command": ["sleep", "3600"]}}
+    release.install(PROGRAM | tasks | {"run": {"cleanPodPolicy": policy}})
+    release.finish()
+    assert release.scales() == {"mnist-worker": 1, "mnist-ps": servers}

@@ -54,6 +54,13 @@ def test_what_keeps_a_task_from_starting_is_said_and_ends_the_run(release: Relea
     assert set(release.scales().values()) == {0}
 
 
+def test_a_corrected_image_replaces_the_tasks_that_were_made_with_the_wrong_one(release: Release) -> None:
+    release.install(SHORT | {"image": {"repository": "absent.invalid/trainer"}})
+    wait(lambda: "mnist-worker-0" in release.tasks(), 60, release.describe)
+    release.upgrade(SHORT)
+    assert "the run succeeded" in release.finish()
+
+
 def test_a_task_that_nobody_can_find_is_named(release: Release) -> None:
     release.install(SHORT | {"run": {"startTimeoutSeconds": 40}})
     release.kubectl("delete", "service", "mnist-ps")

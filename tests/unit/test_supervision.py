@@ -44,6 +44,7 @@ def a_pod(name: str, code: int | None = None, starts_again: int = 0, **more: Any
     given: dict[str, Any] = {
         "name": name,
         "own_name": name,
+        "run": "abc",
         "uid": f"uid of {name}",
         "role": name.split("-")[1],
         "created": NOW,
@@ -255,6 +256,12 @@ OBJECT: dict[str, Any] = {
         "labels": {"app.kubernetes.io/component": "worker"},
         "creationTimestamp": "2026-11-21T10:00:00Z",
     },
+    "spec": {
+        "containers": [
+            {"name": "sidecar", "env": [{"name": "TASK_RUN", "value": "its own"}]},
+            {"name": "worker", "env": [{"name": "OTHER", "value": "1"}, {"name": "TASK_RUN", "value": "abc"}]},
+        ]
+    },
     "status": {
         "phase": "Running",
         "conditions": [{"type": "Ready", "status": "True"}],
@@ -288,6 +295,7 @@ def test_a_pods_status_is_read_from_its_tasks_own_container() -> None:
         False,
     )
     assert found.ended == Ended(0, "Completed", found.created + 300)
+    assert found.run == "abc"
 
 
 def a_clients_pod(minute: int) -> KubernetesPod:

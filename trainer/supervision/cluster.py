@@ -72,10 +72,7 @@ class Cluster:
         for known in (Pod, Event, ConfigMap, Job, Status, StatefulSet.Scale, Deployment.Scale):
             # msgspec, which lightkube reads with, learns a type at first use; threads that do so at once crash Python.
             msgspec.json.Decoder(known)
-        labels: dict[str, Any] = {
-            "app.kubernetes.io/instance": self.run.release,
-            "app.kubernetes.io/component": list(self.run.roles),
-        }
+        labels = self._labels()
 
         def pods() -> None:
             listed = self._client.list(Pod, labels=labels)
@@ -97,6 +94,10 @@ class Cluster:
 
         for follow in (pods, warnings):
             threading.Thread(target=_for_ever, args=(follow, changes), daemon=True).start()
+
+    def pods(self) -> list[Pod]:
+        """The pods of the run's tasks."""
+        return _insist(lambda: list(self._client.list(Pod, labels=self._labels())))
 
     def scale(self, role: str) -> int:
         """How many tasks a role has."""
@@ -140,6 +141,10 @@ class Cluster:
             self._client.patch(ConfigMap, f"{self.run.stem}-run", patch, patch_type=PatchType.MERGE)
 
         _insist(read_and_write)
+
+    def _labels(self) -> dict[str, Any]:
+        """What selects the run's tasks."""
+        return {"app.kubernetes.io/instance": self.run.release, "app.kubernetes.io/component": list(self.run.roles)}
 
     def _notes(self) -> ConfigMap:
         return _insist(lambda: self._client.get(ConfigMap, f"{self.run.stem}-run"))

@@ -37,6 +37,8 @@ class Pod:
     """The pod's, which its log and its events have."""
     uid: str
     role: str
+    run: str
+    """The hash of the run that its template is of."""
     created: float
     """Seconds since 1970."""
     placed: bool
@@ -57,6 +59,8 @@ def observe(pod: KubernetesPod) -> Pod:
     """What matters of a pod, from the object as the API server gives it."""
     metadata, status = pod.metadata or ObjectMeta(), pod.status or PodStatus()
     role = (metadata.labels or {})[COMPONENT]
+    programs = [container for container in (pod.spec.containers if pod.spec else []) if container.name == role]
+    environment = {variable.name: variable.value for program in programs for variable in program.env or []}
     container = next((entry for entry in status.containerStatuses or [] if entry.name == role), None)
     state = (container and container.state) or ContainerState()
     last = (container and container.lastState) or ContainerState()
@@ -67,6 +71,7 @@ def observe(pod: KubernetesPod) -> Pod:
         own_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
+        run=environment.get("TASK_RUN") or "",
         created=_seconds(metadata.creationTimestamp),
         placed=bool(pod.spec and pod.spec.nodeName),
         running=state.running is not None,

@@ -153,7 +153,7 @@ spec:
         - name: TASK_NOTES
           value: /etc/distributed-tensorflow-run
         - name: TASK_RUN
-          value: {{ include "distributed-tensorflow.runHash" $root }}
+          value: {{ include "distributed-tensorflow.runHash" $root | quote }}
         {{- end }}
         {{- if $spec.mountsTraining }}
         - name: TASK_LOG
