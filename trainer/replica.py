@@ -3,15 +3,17 @@
 `build` only adds ops to a graph. `trainer.train` runs them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.checkpoints import make_saver
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import create
-from trainer.replication import Replication, asynchronous, synchronous
+from trainer.parameters import create, plan
+from trainer.replication import Lesson, Replication, asynchronous, synchronous
 from trainer.tensorflow import tf, tf1
 
 
@@ -79,37 +81,39 @@ def build(
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute):
-        variables = create(parameters, ps_devices, settings.seed)
+        layout = plan(parameters, len(ps_devices))
+        parts = create(parameters, layout, ps_devices, settings.seed)
         with tf1.device(ps_devices[0]):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         images = tf1.placeholder(tf.float32, [None, *image_shape], "images")
         labels = tf1.placeholder(tf.int32, [None], "labels")
 
-        def forward(values: dict[str, Any]) -> tuple[Any, Any]:
-            logits = model.logits(values, images)
-            return clipped_cross_entropy(logits, labels), accuracy(logits, labels)
+        def learn(values: Sequence[Any]) -> Lesson:
+            arrays = layout.unpack(values)
+            logits = model.logits(arrays, images)
+            loss = clipped_cross_entropy(logits, labels)
+            # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
+            gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
+            return Lesson(packed, loss, accuracy(logits, labels))
 
-        # Without its lock, an update that another replica makes at the same time can be lost as a whole.
-        optimizer = tf1.train.AdamOptimizer(settings.learning_rate, use_locking=True)
         if settings.sync_replicas:
-            replication = synchronous.build(variables, forward, optimizer, replicas, index, aggregate)
+            replication = synchronous.build(parts, learn, settings.learning_rate, replicas, index, aggregate)
         else:
-            replication = asynchronous.build(variables, forward, optimizer)
+            replication = asynchronous.build(parts, learn, settings.learning_rate)
 
         with tf1.device(f"{here}/device:CPU:0"):
-            values = [variable for variable in tf1.global_variables() if variable is not leading]
+            values = [variable for part in parts for variable in part.variables]
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
-            saver = None
-            if is_chief:  # relative paths: a directory that is copied or mounted elsewhere has its own checkpoints
-                saver = tf1.train.Saver(values, max_to_keep=settings.keep_checkpoints, save_relative_paths=True)
+            saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
         replica = Replica(
             graph=graph,
             images=images,
             labels=labels,
             replication=replication,
-            global_step=variables.global_step.read_value(),
+            global_step=parts[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
             initialize=tf1.variables_initializer(values),

@@ -1,6 +1,7 @@
 """The real things that unit tests share: TensorFlow servers in this process, and the `trainer` command."""
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -75,15 +76,30 @@ def make_batch() -> Callable[[int], Batch]:
 
 
 @pytest.fixture
-def values(tmp_path: Path) -> Callable[[Replica, Any], dict[str, npt.NDArray[Any]]]:
+def save(tmp_path: Path) -> Callable[[Replica, Any], str]:
+    """Gives the path of a new checkpoint of a chief's run."""
+    numbers = itertools.count()
+
+    def run(chief: Replica, session: Any) -> str:
+        path = str(tmp_path / f"saved-{next(numbers)}")
+        return str(chief.saver.save(session, path, write_meta_graph=False))
+
+    return run
+
+
+Values = dict[str, npt.NDArray[Any]]
+
+
+def values_in(checkpoint: str) -> Values:
+    """All arrays of a checkpoint, by name."""
+    reader = tf1.train.load_checkpoint(checkpoint)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture
+def values(save: Callable[[Replica, Any], str]) -> Callable[[Replica, Any], Values]:
     """Gives all values of a chief's run, whole and by name, by saving and reading a checkpoint."""
-
-    def read(chief: Replica, session: Any) -> dict[str, npt.NDArray[Any]]:
-        path = chief.saver.save(session, str(tmp_path / "values"), write_meta_graph=False)
-        reader = tf1.train.load_checkpoint(path)
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-    return read
+    return lambda chief, session: values_in(save(chief, session))
 
 
 @pytest.fixture

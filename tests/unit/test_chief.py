@@ -16,7 +16,7 @@ from trainer.metrics import Metrics
 from trainer.models import mlp
 from trainer.progress import Progress
 from trainer.replica import Replica
-from trainer.tensorflow import tf1
+from trainer.tensorflow import tf, tf1
 from trainer.training_directory import TrainingDirectory
 
 
@@ -123,6 +123,17 @@ def test_a_run_without_a_readable_checkpoint_is_not_silently_begun_again(
     (tmp_path / "model.ckpt-1.index").write_bytes(b"")
     with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
         live().chief.prepare()
+
+
+def test_a_checkpoint_of_other_names_is_one_sentence(live: Callable[..., Life], tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        other = tf1.get_variable("hid_w", initializer=np.ones((6, 5), np.float32))
+        session.run(other.initializer)
+        tf1.train.Saver([other]).save(session, str(tmp_path / "model.ckpt"), global_step=1)
+    life = live()
+    with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
+        life.chief.prepare()
+    assert "a Variable name or other graph key that is missing from the checkpoint" in life.said[0]
 
 
 def test_checkpoints_are_saved_by_step(live: Callable[..., Life], tmp_path: Path) -> None:

@@ -46,21 +46,24 @@ def ancestors(*tensors: Any) -> set[Any]:
 
 
 @both_modes
-def test_variables_are_on_both_parameter_servers_and_slots_beside_them(sync: bool) -> None:
+def test_each_parameter_server_has_a_part_with_its_moments(sync: bool) -> None:
     handles = {operation.name: operation.device for operation in operations(build(CHIEF, sync), "VarHandleOp")}
-    assert handles["hidden/weights/part_0"] != handles["hidden/weights/part_1"]
-    assert set(handles.values()) == {f"/job:ps/task:{index}/device:CPU:0" for index in range(2)}
-    for name, device in handles.items():
-        if name.endswith(("/Adam", "/Adam_1")):
-            assert device == handles[name.rpartition("/")[0]]
+    for index in range(2):
+        kinds = {name.partition("/")[2] for name in handles if name.startswith(f"part_{index}_of_2/")}
+        assert kinds == {"values", "first_moment", "second_moment", "updates"}
+    assert all(device == f"/job:ps/task:{name[5]}/device:CPU:0" for name, device in handles.items() if "part" in name)
 
 
 @both_modes
-def test_the_large_array_is_cut_in_pieces_only_where_there_are_several_parameter_servers(sync: bool) -> None:
-    one_ps = Cluster(Task("worker", 0), (), ("w:1",), ("p:1",))
-    names = [operation.name for operation in operations(build(one_ps, sync), "VarHandleOp")]
-    assert "hidden/weights" in names
-    assert not any("part_0" in name for name in names)
+def test_two_large_tensors_cross_the_wire_for_each_part(sync: bool) -> None:
+    step = ancestors(build(OTHER, sync).replication.step)
+    crossing = {
+        tensor
+        for operation in step
+        for tensor in operation.inputs
+        if tensor.dtype == tf.float32 and tensor.op.device[:8] != operation.device[:8] and operation.device
+    }
+    assert len(crossing) == 4
 
 
 @both_modes
@@ -161,8 +164,7 @@ def test_a_checkpoint_holds_whole_arrays_under_the_models_names_and_fits_any_clu
         path = chief.saver.save(session, str(tmp_path / "model.ckpt"), write_meta_graph=False)
     shapes = {name: parameter.shape for name, parameter in PARAMETERS.items()}
     slots = {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in ("Adam", "Adam_1")}
-    scalars = {"global_step": (), "beta1_power": (), "beta2_power": ()}
-    assert {name: value.shape for name, value in before.items()} == {**shapes, **slots, **scalars}
+    assert {name: value.shape for name, value in before.items()} == {**shapes, **slots, "global_step": ()}
     assert before["global_step"] == 1
     assert before["hidden/weights/Adam"].any()
 

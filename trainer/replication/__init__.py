@@ -4,8 +4,25 @@ Each way is one module with a function `build` that adds its ops to a replica's 
 `trainer.train` drives all of them alike and knows none of them.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a batch teaches."""
+
+    gradients: Sequence[Any]
+    """float32 [n] of each part of the parameters."""
+    loss: Any
+    """float32 scalar."""
+    accuracy: Any
+    """float32 scalar."""
+
+
+Learn = Callable[[Sequence[Any]], Lesson]
+"""Adds the ops that learn from the next batch, at parameters given by their parts."""
 
 
 @dataclass(frozen=True)

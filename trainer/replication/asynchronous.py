@@ -4,26 +4,28 @@ The parameters may have moved on since the replica read them; that staleness is 
 al., "Large Scale Distributed Deep Networks", 2012). A run of N steps may overshoot by one step per further replica.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
-from trainer.parameters import Variables
-from trainer.replication import Replication
-from trainer.tensorflow import tf, tf1
+from trainer import adam
+from trainer.parameters import Part
+from trainer.replication import Learn, Replication
+from trainer.tensorflow import tf
 
 
-def build(variables: Variables, forward: Callable[[dict[str, Any]], tuple[Any, Any]], optimizer: Any) -> Replication:
+def build(parts: Sequence[Part], learn: Learn, learning_rate: float) -> Replication:
     """Add the ops of one asynchronous replica to the default graph.
 
     Args:
-        variables: Where the parameters are.
-        forward: Gives loss and accuracy on the next batch, from parameters by name.
-        optimizer: A `tf.compat.v1.train.Optimizer`.
+        parts: Where the parameters are.
+        learn: Gives the gradients.
+        learning_rate: Adam's.
     """
-    reads, parameters = variables.read()
-    loss, accuracy = forward(parameters)
-    gradients = tf1.gradients(loss, reads)
-    applied = optimizer.apply_gradients(zip(gradients, variables.trainable, strict=True), variables.global_step)
-    with tf.control_dependencies([applied]):
-        step = variables.global_step.read_value()
-    return Replication(step, loss, accuracy, join=tf.no_op(), lead=tf.no_op(), update=None)
+    values, updates = zip(*[part.read() for part in parts], strict=True)
+    lesson = learn(values)
+    applied = [
+        adam.apply(part, count, gradient, learning_rate)
+        for part, count, gradient in zip(parts, updates, lesson.gradients, strict=True)
+    ]
+    with tf.control_dependencies(applied):
+        step = parts[0].updates.read_value()
+    return Replication(step, lesson.loss, lesson.accuracy, join=tf.no_op(), lead=tf.no_op(), update=None)

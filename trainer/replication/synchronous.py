@@ -3,22 +3,23 @@
 With N below the number of replicas, the slowest of each step are backups: their gradients come too late and are
 dropped (Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
 
-Two kinds of things on the parameter servers make it work. An accumulator beside each variable takes gradients marked
-with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica tells it that a
-step has begun; a token is that step's number. A replica waits for a token, takes the newest if there are several, reads
-the parameters, and gives one gradient. The chief, in a loop of its own, takes N gradients' average, applies it, and
-hands out the next tokens.
+Two kinds of things on the parameter servers make it work. An accumulator beside each part of the parameters takes
+gradients marked with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica
+tells it that a step has begun; a token is that step's number. A replica waits for a token, takes the newest if there
+are several, reads the parameters, and gives one gradient. The chief, in a loop of its own, takes N gradients' average,
+applies it, and hands out the next tokens.
 
 Unlike `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has a queue of its own: so it gives each step at most
 one gradient, a replica that was away finds no pile of stale work, and at the end nobody is left waiting, because the
 last update hands out tokens too.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from trainer.parameters import Variables
-from trainer.replication import Replication
+from trainer import adam
+from trainer.parameters import Part
+from trainer.replication import Learn, Replication
 from trainer.tensorflow import tf, tf1
 
 TOKENS_KEPT = 1000
@@ -26,9 +27,9 @@ TOKENS_KEPT = 1000
 
 
 def build(
-    variables: Variables,
-    forward: Callable[[dict[str, Any]], tuple[Any, Any]],
-    optimizer: Any,
+    parts: Sequence[Part],
+    learn: Learn,
+    learning_rate: float,
     replicas: int,
     replica_index: int,
     replicas_to_aggregate: int,
@@ -36,16 +37,16 @@ def build(
     """Add the ops of one synchronous replica to the default graph.
 
     Args:
-        variables: Where the parameters are.
-        forward: Gives loss and accuracy on the next batch, from parameters by name.
-        optimizer: A `tf.compat.v1.train.Optimizer`.
+        parts: Where the parameters are.
+        learn: Gives the gradients.
+        learning_rate: Adam's.
         replicas: How many replicas there are.
         replica_index: Which one this is; 0 is the chief.
         replicas_to_aggregate: How many gradients make a step.
     """
-    trainable, global_step = variables.trainable, variables.global_step
-    accumulators = [_accumulator(variable) for variable in trainable]
-    with tf1.device(global_step.device):
+    global_step = parts[0].updates
+    accumulators = [_accumulator(part) for part in parts]
+    with tf1.device(parts[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
         mine = queues[replica_index]
         with tf.control_dependencies(
@@ -55,50 +56,49 @@ def build(
         local_step = mine.dequeue_many(tf.maximum(mine.size(), 1))[-1]
 
     with tf.control_dependencies([local_step]):
-        reads, parameters = variables.read()
-    loss, accuracy = forward(parameters)
-    gradients = tf1.gradients(loss, reads)
+        values, _ = zip(*[part.read() for part in parts], strict=True)
+    lesson = learn(values)
     given = []
-    for variable, accumulator, gradient in zip(trainable, accumulators, gradients, strict=True):
-        with tf1.device(variable.device):
+    for part, accumulator, gradient in zip(parts, accumulators, lesson.gradients, strict=True):
+        with tf1.device(part.device):
             given.append(accumulator.apply_grad(gradient, local_step))
     with tf.control_dependencies(given):
         step = global_step.read_value()
     if replica_index > 0:
-        return Replication(step, loss, accuracy, join, lead=tf.no_op(), update=None)
+        return Replication(step, lesson.loss, lesson.accuracy, join, lead=tf.no_op(), update=None)
 
     def begin_step(number: Any) -> Any:
         """Let replicas begin this step: gradients of earlier steps' parameters will be dropped."""
         marked = []
-        for variable, accumulator in zip(trainable, accumulators, strict=True):
-            with tf1.device(variable.device):
+        for part, accumulator in zip(parts, accumulators, strict=True):
+            with tf1.device(part.device):
                 marked.append(accumulator.set_global_step(number))
-        with tf.control_dependencies(marked), tf1.device(global_step.device):
+        with tf.control_dependencies(marked), tf1.device(parts[0].device):
             return tf.group(*[_offer(queue, number) for queue in queues])
 
-    averages, forgotten = [], []
-    for variable, accumulator in zip(trainable, accumulators, strict=True):
-        with tf1.device(variable.device):
-            averages.append(accumulator.take_grad(replicas_to_aggregate))
-            forgotten.append(_forget(accumulator, variable.shape))
-    applied = optimizer.apply_gradients(zip(averages, trainable, strict=True), global_step)
-    with tf.control_dependencies([applied]):
+    applied, forgotten = [], []
+    for part, accumulator in zip(parts, accumulators, strict=True):
+        with tf1.device(part.device):
+            average = accumulator.take_grad(replicas_to_aggregate)
+            forgotten.append(_forget(accumulator, part.values.shape))
+        applied.append(adam.apply(part, part.read()[1], average, learning_rate))
+    with tf.control_dependencies(applied):
         next_step = global_step.read_value()
-    with tf.control_dependencies([begin_step(next_step)]), tf1.device(global_step.device):
+    with tf.control_dependencies([begin_step(next_step)]), tf1.device(parts[0].device):
         update = tf.identity(next_step)
 
     # A chief that comes back finds gradients of which its former life took some and not others: all are forgotten, and
     # replicas give theirs again.
     with tf.control_dependencies(forgotten):
         lead = begin_step(global_step.read_value())
-    return Replication(step, loss, accuracy, join, lead, update)
+    return Replication(step, lesson.loss, lesson.accuracy, join, lead, update)
 
 
-def _accumulator(variable: Any) -> Any:
-    """The accumulator of a variable's gradients, which all replicas share by its name."""
-    name = f"{variable.op.name}/gradients"
-    with tf1.device(variable.device):
-        return tf1.ConditionalAccumulator(tf.float32, variable.shape, shared_name=name, name=name)
+def _accumulator(part: Part) -> Any:
+    """The accumulator of a part's gradients, which all replicas share by its name."""
+    name = f"{part.name}/gradients"
+    with tf1.device(part.device):
+        return tf1.ConditionalAccumulator(tf.float32, part.values.shape, shared_name=name, name=name)
 
 
 def _token_queue(index: int) -> Any:
