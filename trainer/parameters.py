@@ -37,8 +37,13 @@ class Layout:
 
     def pack(self, arrays: Mapping[str, Any]) -> list[Any]:
         """The parts of the vector, from arrays by the parameters' names."""
-        flat = tf.concat([tf.reshape(arrays[name], [-1]) for name in self.shapes], axis=0)
+        flat = tf.concat([_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()], axis=0)
         return [flat] if len(self.parts) == 1 else tf.split(flat, self.parts)
+
+
+def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """The array in this shape; no op where it has it already, as graphs have many of these."""
+    return array if array.shape == shape else tf.reshape(array, shape)
 
 
 @dataclass(frozen=True)

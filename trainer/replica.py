@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer import pace
+from trainer.batches import Batches, make_batches
 from trainer.checkpoints import make_saver
 from trainer.cluster import Cluster
 from trainer.config import Settings
+from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
 from trainer.parameters import create, plan
@@ -22,11 +25,9 @@ class Replica:
     """A replica's ops, in their graph."""
 
     graph: Any
-    images: Any
-    """Placeholder, float32 [batch, *image_shape]."""
-    labels: Any
-    """Placeholder, int32 [batch]."""
+    batches: Batches
     replication: Replication
+    steps_per_call: int
     global_step: Any
     """int64 scalar: the global step now."""
     is_ready: Any
@@ -48,7 +49,7 @@ def build(
     cluster: Cluster | None,
     model: Model,
     parameters: dict[str, Parameter],
-    image_shape: tuple[int, ...],
+    examples: Examples,
     gpus: int,
     run: str,
 ) -> Replica:
@@ -59,7 +60,7 @@ def build(
         cluster: Who else is there.
         model: Gives the logits.
         parameters: What the model asks for.
-        image_shape: The shape of one image.
+        examples: To train on.
         gpus: GPUs that the replicas of this machine share; 0 computes on the CPU.
         run: Tells this run from others, on the parameter servers.
 
@@ -77,7 +78,9 @@ def build(
         )
     ps_devices = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else ["/device:CPU:0"]
     worker = cluster.task.index if cluster else 0
-    compute = f"{here}/device:GPU:{worker % gpus}" if gpus else f"{here}/device:CPU:0"
+    host = f"{here}/device:CPU:0"
+    compute = f"{here}/device:GPU:{worker % gpus}" if gpus else host
+    steps = pace.steps_per_call(settings)
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute):
@@ -85,11 +88,11 @@ def build(
         parts = create(parameters, layout, ps_devices, settings.seed)
         with tf1.device(ps_devices[0]):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
-        images = tf1.placeholder(tf.float32, [None, *image_shape], "images")
-        labels = tf1.placeholder(tf.int32, [None], "labels")
+        batches = make_batches(examples, settings.batch_size, (settings.seed, index), host)
 
-        def learn(values: Sequence[Any]) -> Lesson:
+        def learn(values: Sequence[Any], number: int) -> Lesson:
             arrays = layout.unpack(values)
+            images, labels = batches.tensors(number)
             logits = model.logits(arrays, images)
             loss = clipped_cross_entropy(logits, labels)
             # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
@@ -98,11 +101,13 @@ def build(
             return Lesson(packed, loss, accuracy(logits, labels))
 
         if settings.sync_replicas:
-            replication = synchronous.build(parts, learn, settings.learning_rate, replicas, index, aggregate)
+            replication = synchronous.build(
+                parts, learn, settings.learning_rate, steps, settings.train_steps, replicas, index, aggregate
+            )
         else:
-            replication = asynchronous.build(parts, learn, settings.learning_rate)
+            replication = asynchronous.build(parts, learn, settings.learning_rate, steps)
 
-        with tf1.device(f"{here}/device:CPU:0"):
+        with tf1.device(host):
             values = [variable for part in parts for variable in part.variables]
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
@@ -110,9 +115,9 @@ def build(
             saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
         replica = Replica(
             graph=graph,
-            images=images,
-            labels=labels,
+            batches=batches,
             replication=replication,
+            steps_per_call=steps,
             global_step=parts[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,

@@ -17,6 +17,7 @@ import pytest
 
 from trainer import server
 from trainer.cluster import Cluster, Task
+from trainer.datasets import Examples
 from trainer.launch import free_ports
 from trainer.replica import Replica
 from trainer.tensorflow import tf1
@@ -28,7 +29,15 @@ hypothesis.settings.load_profile("patient")
 
 THREADS = Threads(1, 4)
 
-Batch = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
+SIZE = 20
+_random = np.random.default_rng(0)
+EXAMPLES = Examples(_random.random((10 * SIZE, 784), np.float32), _random.integers(0, 10, 10 * SIZE, np.int32))
+"""Ten batches, by number from 0."""
+
+
+def pick(number: int) -> list[int]:
+    """Which examples are the batch of a number."""
+    return list(range(number * SIZE, (number + 1) * SIZE))
 
 
 @dataclass(frozen=True)
@@ -62,17 +71,6 @@ def servers(_servers: Servers) -> Iterator[Servers]:
     """The shared servers, which forget every variable and queue after each test."""
     yield _servers
     tf1.Session.reset(_servers.running[Task("worker", 0)].target)
-
-
-@pytest.fixture
-def make_batch() -> Callable[[int], Batch]:
-    """Gives the batch of a number: 20 images [784] and labels from 0 to 9."""
-
-    def make(number: int, size: int = 20) -> Batch:
-        random = np.random.default_rng(number)
-        return random.random((size, 784), np.float32), random.integers(0, 10, size, np.int32)
-
-    return make
 
 
 @pytest.fixture
