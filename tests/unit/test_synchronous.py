@@ -159,6 +159,25 @@ def alone(values: ValuesOf) -> Alone:
     return train
 
 
+def accumulator(part: int) -> Any:
+    """A part's accumulator, in the default graph."""
+    name = f"part_{part}_of_2/gradients"
+    with tf1.device(f"/job:ps/task:{part}"):
+        shape = [parameters.plan(PARAMETERS, 2).parts[part]]
+        return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name)
+
+
+def wait_for_gradients(servers: Servers, count: int) -> None:
+    """Wait until so many replicas have given theirs."""
+    with tf.Graph().as_default() as graph:
+        given = [accumulator(part).num_accumulated() for part in range(2)]
+    with servers.session(graph) as session:
+        deadline = time.monotonic() + 60
+        while session.run(given) != [count, count]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -236,6 +255,20 @@ def test_with_a_backup_replica_one_gradient_is_enough(begin: Any, save: Save, va
     assert_close(values(chief.replica, chief.session), alone(start, (0,), (1,)))
 
 
+def test_of_more_gradients_than_are_wanted_the_first_count(
+    begin: Any, servers: Servers, save: Save, values: ValuesOf, alone: Alone
+) -> None:
+    chief, other = begin(aggregate=1)
+    start = save(chief.replica, chief.session)
+    mine = chief.steps(0)
+    wait_for_gradients(servers, 1)
+    others = other.steps(1)
+    assert waits(others)
+    assert chief.update() == 1
+    assert (mine.result(), others.result()) == (1, 1)
+    assert_close(values(chief.replica, chief.session), alone(start, (0,)))
+
+
 def test_a_straggler_holds_all_up_without_a_backup_and_nobody_with_one(
     member: Any, save: Save, values: ValuesOf, alone: Alone
 ) -> None:
@@ -286,25 +319,6 @@ def test_a_replica_that_was_away_takes_part_in_the_step_that_is_on_now(
     assert waits(others)
     assert chief.update() == 5
     assert others.result() == 5
-
-
-def accumulator(part: int) -> Any:
-    """A part's accumulator, in the default graph."""
-    name = f"part_{part}_of_2/gradients"
-    with tf1.device(f"/job:ps/task:{part}"):
-        shape = [parameters.plan(PARAMETERS, 2).parts[part]]
-        return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name)
-
-
-def wait_for_gradients(servers: Servers, count: int) -> None:
-    """Wait until so many replicas have given theirs."""
-    with tf.Graph().as_default() as graph:
-        given = [accumulator(part).num_accumulated() for part in range(2)]
-    with servers.session(graph) as session:
-        deadline = time.monotonic() + 60
-        while session.run(given) != [count, count]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
 
 def take_from(servers: Servers, part: int) -> None:

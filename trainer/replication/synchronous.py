@@ -7,7 +7,7 @@ Two kinds of things on the parameter servers make it work. An accumulator beside
 gradients marked with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica
 tells it that a step has begun; a token is that step's number. A replica takes its newest token, reads the parameters,
 gives one gradient, and waits for the next token. The chief, in a loop of its own, takes N gradients' average, applies
-it, and hands out the next tokens.
+it, and hands out the next tokens. Between two runs of that loop more than N may come; they are dropped too.
 
 Unlike `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has a queue of its own: so it gives each step at most
 one gradient, and a replica that was away finds no pile of stale work. After the last step nobody waits for a token.
@@ -50,7 +50,8 @@ def build(
     accumulators = [_accumulator(part) for part in parts]
     with tf1.device(parts[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
-    join, calls = _follow(parts, learn, steps, train_steps, accumulators, queues[replica_index])
+    wanted = replicas_to_aggregate if replicas_to_aggregate < replicas else None
+    join, calls = _follow(parts, learn, steps, train_steps, accumulators, queues[replica_index], wanted)
     if replica_index > 0:
         return Replication(calls, join, lead=tf.no_op(), updates={})
     lead, updates = _lead(parts, learning_rate, steps, accumulators, queues, replicas_to_aggregate)
@@ -58,9 +59,18 @@ def build(
 
 
 def _follow(
-    parts: Sequence[Part], learn: Learn, steps: int, train_steps: int, accumulators: Sequence[Any], queue: Any
+    parts: Sequence[Part],
+    learn: Learn,
+    steps: int,
+    train_steps: int,
+    accumulators: Sequence[Any],
+    queue: Any,
+    wanted: int | None,
 ) -> tuple[Any, dict[int, Call]]:
-    """What every replica does: join the run, and give gradients; `queue` has its tokens."""
+    """What every replica does: join the run, and give gradients.
+
+    `queue` has its tokens. With backups, gradients of a step are `wanted` only so many; None where all are.
+    """
     home, global_step = parts[0].device, parts[0].updates
 
     def take_tokens() -> Any:
@@ -84,7 +94,9 @@ def _follow(
         given = []
         for part, accumulator, gradient in zip(parts, accumulators, lesson.gradients, strict=True):
             with tf1.device(part.device):
-                given.append(accumulator.apply_grad(gradient, local_step))
+                arrived = tf.identity(gradient)
+                mark = local_step if wanted is None else _unless_enough(accumulator, wanted, arrived, local_step)
+                given.append(accumulator.apply_grad(arrived, mark))
         if number + 1 in (1, steps):
             with tf.control_dependencies(given), tf1.device(home):
                 next_tokens = take_tokens()
@@ -163,6 +175,12 @@ def _offer(queue: Any, token: Any) -> Any:
     """Put a token into a queue that is not full, so that this never blocks."""
     room = tf.cast(queue.size() < TOKENS_KEPT, tf.int32)
     return queue.enqueue_many([tf.fill([room], token)])
+
+
+def _unless_enough(accumulator: Any, wanted: int, arrived: Any, local_step: Any) -> Any:
+    """The step to mark an arrived gradient with: a stale one where the accumulator has as many as are wanted."""
+    with tf.control_dependencies([arrived]):
+        return tf.where(accumulator.num_accumulated() < wanted, local_step, tf.int64.min)
 
 
 def _forget(accumulator: Any, shape: Any) -> Any:
