@@ -5,27 +5,30 @@ import math
 from trainer.config import Settings
 
 MOST_STEPS = 50
-"""More in one call bring next to nothing, and each makes the graph larger."""
+"""More in one call bring next to nothing."""
+MOST_OPS = 4000
+"""Ops of a call in the graph: they are made before the first step, a thousand in a third of a second."""
 LONGEST_CALL = 0.5
 """Seconds: a task that is told to end hears it between two calls."""
 
 
-def steps_per_call(settings: Settings) -> int:
-    """The steps of a full call: as set, or at most MOST_STEPS, such that reports and saves come between calls."""
+def steps_per_call(settings: Settings, ops_per_step: int) -> int:
+    """The steps of a full call: as set, or few enough for the graph, for reports and for saves, which come between."""
     if settings.steps_per_call is not None:
         return settings.steps_per_call
+    most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step))
     interval = min(settings.report_steps, settings.save_steps or settings.report_steps, settings.train_steps)
-    return interval // math.ceil(interval / MOST_STEPS)
+    return interval // math.ceil(interval / most)
 
 
 class Pace:
     """Chooses between a full call and a single step, for one replica."""
 
-    def __init__(self, settings: Settings, replicas: int) -> None:
-        """`replicas` of them, each with a call of its own, move the global step on at the same time."""
+    def __init__(self, settings: Settings, full: int, replicas: int) -> None:
+        """`full` is a full call's steps; so many replicas, each by calls of its own, move the global step on."""
         self._settings = settings
         self._replicas = replicas
-        self._full = steps_per_call(settings)
+        self._full = full
         self._seconds_per_step: float | None = None
 
     def choose(self, step: int) -> int:

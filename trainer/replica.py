@@ -15,7 +15,7 @@ from trainer.config import Settings
 from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import create, plan
+from trainer.parameters import Layout, create, plan
 from trainer.replication import Lesson, Replication, asynchronous, synchronous
 from trainer.tensorflow import tf, tf1
 
@@ -27,7 +27,6 @@ class Replica:
     graph: Any
     batches: Batches
     replication: Replication
-    steps_per_call: int
     global_step: Any
     """int64 scalar: the global step now."""
     is_ready: Any
@@ -80,25 +79,18 @@ def build(
     worker = cluster.task.index if cluster else 0
     host = f"{here}/device:CPU:0"
     compute = f"{here}/device:GPU:{worker % gpus}" if gpus else host
-    steps = pace.steps_per_call(settings)
+    layout = plan(parameters, len(ps_devices))
+    steps = pace.steps_per_call(settings, _count_ops(model, layout, examples, settings.batch_size))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute):
-        layout = plan(parameters, len(ps_devices))
         parts = create(parameters, layout, ps_devices, settings.seed)
         with tf1.device(ps_devices[0]):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         batches = make_batches(examples, settings.batch_size, (settings.seed, index), host)
 
         def learn(values: Sequence[Any], number: int) -> Lesson:
-            arrays = layout.unpack(values)
-            images, labels = batches.tensors(number)
-            logits = model.logits(arrays, images)
-            loss = clipped_cross_entropy(logits, labels)
-            # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
-            gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
-            return Lesson(packed, loss, accuracy(logits, labels))
+            return _learn(model, layout, values, *batches.tensors(number))
 
         if settings.sync_replicas:
             replication = synchronous.build(
@@ -117,7 +109,6 @@ def build(
             graph=graph,
             batches=batches,
             replication=replication,
-            steps_per_call=steps,
             global_step=parts[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
@@ -128,6 +119,26 @@ def build(
         )
     graph.finalize()
     return replica
+
+
+def _learn(model: Model, layout: Layout, values: Sequence[Any], images: Any, labels: Any) -> Lesson:
+    """Add the ops that learn from a batch."""
+    arrays = layout.unpack(values)
+    logits = model.logits(arrays, images)
+    loss = clipped_cross_entropy(logits, labels)
+    # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
+    gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
+    return Lesson(packed, loss, accuracy(logits, labels))
+
+
+def _count_ops(model: Model, layout: Layout, examples: Examples, size: int) -> int:
+    """How many ops it takes to learn from a batch of this size."""
+    with tf.Graph().as_default() as graph:
+        values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.parts]
+        images = tf1.placeholder(tf.float32, [size, *examples.images.shape[1:]])
+        _learn(model, layout, values, images, tf1.placeholder(tf.int32, [size]))
+        return len(graph.get_operations())
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:

@@ -186,7 +186,8 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
         steps: session.make_callable([call.step, call.loss, call.accuracy], replica.batches.feeds)
         for steps, call in ways.calls.items()
     }
-    pace = Pace(settings, len(life.cluster.replicas) if life.cluster and not settings.sync_replicas else 1)
+    by_themselves = len(life.cluster.replicas) if life.cluster and not settings.sync_replicas else 1
+    pace = Pace(settings, max(calls), by_themselves)
 
     replica.batches.begin(session)
     session.run(ways.join)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config import Settings
-from trainer.pace import LONGEST_CALL, MOST_STEPS, Pace, steps_per_call
+from trainer.pace import LONGEST_CALL, MOST_OPS, MOST_STEPS, Pace, steps_per_call
 
 FAST, SLOW = LONGEST_CALL / MOST_STEPS / 2, LONGEST_CALL
 
@@ -29,12 +29,17 @@ FAST, SLOW = LONGEST_CALL / MOST_STEPS / 2, LONGEST_CALL
     ids=str,
 )
 def test_a_full_call_fits_the_intervals_unless_it_is_set(settings: dict[str, Any], expected: int) -> None:
-    assert steps_per_call(Settings(**settings)) == expected
+    assert steps_per_call(Settings(**settings), ops_per_step=70) == expected
+
+
+@pytest.mark.parametrize(("ops", "expected"), [(70, 50), (MOST_OPS // 25, 25), (MOST_OPS // 2, 2), (MOST_OPS * 2, 1)])
+def test_the_steps_of_a_large_model_are_fewer_so_that_its_graph_is_made_soon(ops: int, expected: int) -> None:
+    assert steps_per_call(Settings(train_steps=5000), ops) == expected
 
 
 def steps_to_the_end(settings: Settings, replicas: int, seconds_per_step: float, step: int = 0) -> list[int]:
     """Where the calls of one replica end that has the global step for itself."""
-    pace, ends = Pace(settings, replicas), []
+    pace, ends = Pace(settings, steps_per_call(settings, 70), replicas), []
     while step < settings.train_steps:
         steps = pace.choose(step)
         pace.took(steps, steps * seconds_per_step)
@@ -54,7 +59,7 @@ def test_slow_steps_are_taken_one_by_one_so_that_a_signal_is_heard() -> None:
 
 
 def test_steps_that_become_fast_are_taken_together_again() -> None:
-    pace = Pace(Settings(train_steps=10_000), 1)
+    pace = Pace(Settings(train_steps=10_000), 50, 1)
     assert pace.choose(0) == 1
     pace.took(1, SLOW)
     assert pace.choose(0) == 1
@@ -88,7 +93,7 @@ def test_replicas_together_take_at_most_a_call_too_many_each(
     replicas: int, train_steps: int, turns: st.DataObject
 ) -> None:
     settings = Settings(train_steps=train_steps, steps_per_call=5)
-    paces = [Pace(settings, replicas) for _ in range(replicas)]
+    paces = [Pace(settings, 5, replicas) for _ in range(replicas)]
     step, under_way = 0, dict.fromkeys(range(replicas), 0)
     while step < train_steps or any(under_way.values()):
         turn = turns.draw(st.sampled_from(sorted(under_way)))
@@ -99,7 +104,7 @@ def test_replicas_together_take_at_most_a_call_too_many_each(
 
 def test_replicas_of_equal_speed_take_at_most_one_step_too_many_each() -> None:
     settings = Settings(train_steps=300, steps_per_call=50)
-    pace = Pace(settings, 3)
+    pace = Pace(settings, 50, 3)
     step = 0
     while step < settings.train_steps:
         step += 3 * pace.choose(step)

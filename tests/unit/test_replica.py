@@ -67,6 +67,22 @@ def test_two_large_tensors_a_step_cross_the_wire_for_each_part(sync: bool, steps
     assert len(crossing) == steps * 2 * 2
 
 
+def test_a_large_models_graph_has_fewer_steps() -> None:
+    class Deep:
+        parameters = staticmethod(mlp.parameters)
+
+        @staticmethod
+        def logits(parameters: Any, images: Any) -> Any:
+            for _ in range(100):
+                images = tf.nn.relu(images)
+            return mlp.logits(parameters, images)
+
+    settings = Settings(batch_size=SIZE)
+    for model, full in ((mlp, 50), (Deep(), 20)):
+        found = replica.build(settings, None, model, PARAMETERS, EXAMPLES, 0, "this run")
+        assert found.replication.calls.keys() == {1, full}
+
+
 @both_modes
 def test_each_step_of_a_call_reads_its_own_parameters(sync: bool) -> None:
     call = ancestors(build(OTHER, sync).replication.calls[3].step)
