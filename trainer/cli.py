@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trainer
-from trainer import cluster, config, convert_tfjob
+from trainer import cluster, config, convert_tfjob, threads
 from trainer.errors import (
     EXIT_CONFIGURATION,
     EXIT_FAILED_RUN,
@@ -79,7 +79,7 @@ def _train(words: Sequence[str]) -> int:
     file = _read(settings.cluster_file) if settings.cluster_file else None
     found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file)
     if arguments.print_config:
-        print(config.to_yaml(settings), end="")
+        print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
         return 0
     # All tasks of a run may be told to end at once; a parameter server gives the chief time to save before it goes.
     guard = Guard(settings.stall_seconds, grace_seconds=8 if found and found.task.role == "ps" else 3)
@@ -152,7 +152,7 @@ def _live(
     """Live the task's life; its exit code."""
     try:
         if found and found.task.role == "ps":
-            from trainer import server, threads
+            from trainer import server
 
             server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":

@@ -90,6 +90,10 @@ class ReplicationSettings:
     replicas_to_aggregate: Count | None = _setting(
         None, "gradients to average per step; fewer than there are replicas makes the rest backups (default: all)"
     )
+    steps_per_call: Count | None = _setting(
+        None,
+        "steps per run of the session, between which a task hears nothing (default: at most 50, and half a second)",
+    )
     num_gpus: Annotated[Whole, Field(ge=0)] | None = _setting(
         None, "GPUs of this machine that replicas share by index; 0 for CPU only (default: those that are visible)"
     )
@@ -104,7 +108,7 @@ class LifeSettings:
     train_dir: Path | None = _setting(
         None, "checkpoints, summaries and the result; a run found there is continued (default: a new folder in runs/)"
     )
-    report_steps: Count = _setting(10, "global steps between two progress lines")
+    report_steps: Count = _setting(100, "global steps between two progress lines")
     save_steps: Count | None = _setting(None, "global steps between two checkpoints (default: by time only)")
     save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
     keep_checkpoints: Count = _setting(5, "checkpoints to keep")

@@ -12,7 +12,7 @@ import struct
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -97,20 +97,6 @@ def fetch_absent(name: str, folder: Path, download: bool) -> None:
     if name == "mnist":
         for file in MNIST_FILES:
             _find_idx(folder, file, download)
-
-
-def batches(examples: Examples, size: int, seed: Sequence[int]) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Endless batches (images [size, *image_shape], labels [size]): each epoch in a new order, drawn from the seed.
-
-    A batch may reach over the end of an epoch, so all have the same size and every example is seen equally often.
-    """
-    random = np.random.default_rng(list(seed))
-    order = np.empty(0, np.int64)
-    while True:
-        while len(order) < size:
-            order = np.concatenate([order, random.permutation(len(examples))])
-        pick, order = order[:size], order[size:]
-        yield examples.images[pick], examples.labels[pick]
 
 
 def _digits() -> tuple[Examples, Examples]:

@@ -4,9 +4,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.checkpoints import GLOBAL_STEP
 from trainer.datasets import Examples
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import create
 from trainer.tensorflow import tf, tf1
 
 UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
@@ -31,14 +31,18 @@ class Examiner:
         self._test = test
         self._graph = tf.Graph()
         with self._graph.as_default(), tf1.device("/device:CPU:0"):
-            variables = create(parameters, ["/device:CPU:0"], seed=0)
+            variables = {
+                name: tf1.get_variable(name, parameter.shape, tf.float32, tf.zeros_initializer(), use_resource=True)
+                for name, parameter in parameters.items()
+            }
+            step = tf1.get_variable(GLOBAL_STEP, [], tf.int64, tf.zeros_initializer(), use_resource=True)
             self._images = tf1.placeholder(tf.float32, [None, *test.images.shape[1:]], "images")
             self._labels = tf1.placeholder(tf.int32, [None], "labels")
-            logits = model.logits(variables.read()[1], self._images)
+            logits = model.logits({name: each.read_value() for name, each in variables.items()}, self._images)
             self._probabilities = tf.nn.softmax(logits, name="probabilities")
-            self._step = variables.global_step.read_value()
+            self._step = step.read_value()
             self._measures = accuracy(logits, self._labels), clipped_cross_entropy(logits, self._labels)
-            self._saver = tf1.train.Saver([variables.global_step, *variables.trainable])
+            self._saver = tf1.train.Saver([step, *variables.values()])
         self._session = tf1.Session(graph=self._graph)
 
     def __enter__(self) -> "Examiner":

@@ -12,6 +12,7 @@ Models know nothing of clusters: where parameters live and how replicas share th
 import hashlib
 import importlib
 import importlib.util
+import math
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,8 +86,9 @@ def clipped_cross_entropy(logits: Any, labels: Any) -> Any:
     """The loss of the classic `mnist_replica.py`, as a mean over the batch.
 
     Cross entropy of the softmax with probabilities clipped to [1e-10, 1], so that a wrong certain answer costs 23
-    rather than infinity: `-mean_i log(clip(softmax(logits_i)[labels_i]))`. The original sums over the batch; Adam's
-    steps do not depend on that factor, and a mean can be compared between batch sizes.
+    rather than infinity: `-mean_i log(clip(softmax(logits_i)[labels_i]))`. As the logarithm is monotonic, that is the
+    cross entropy, cut off. The original sums over the batch; Adam's steps do not depend on that factor, and a mean can
+    be compared between batch sizes.
 
     Args:
         logits: float32 [batch, classes].
@@ -97,9 +99,8 @@ def clipped_cross_entropy(logits: Any, labels: Any) -> Any:
     """
     from trainer.tensorflow import tf
 
-    onehot = tf.one_hot(labels, logits.shape[-1])
-    probabilities = tf.clip_by_value(tf.nn.softmax(logits), 1e-10, 1.0)
-    return -tf.reduce_mean(tf.reduce_sum(onehot * tf.math.log(probabilities), axis=1))
+    entropies = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return tf.reduce_mean(tf.minimum(entropies, -math.log(1e-10)))
 
 
 def accuracy(logits: Any, labels: Any) -> Any:

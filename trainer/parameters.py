@@ -1,88 +1,122 @@
-"""A model's parameters as variables, spread over the parameter servers.
+"""A model's parameters as flat vectors, one on each parameter server.
 
-Large arrays are cut along their first axis when there are several parameter servers, and the pieces are dealt out in
-turn (round robin). Checkpoints hold whole arrays under the model's names, so a run may continue with another number of
-parameter servers, or with none.
+Every tensor that crosses the wire costs a round trip of its own, so all parameters lie end to end in one vector, cut
+into parts of equal size for the parameter servers. Models are given ordinary arrays, by name: `Layout` says where in
+the vector each one is. Checkpoints hold them so as well (`trainer.checkpoints`), and fit any number of parts.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.model import Parameter
 from trainer.tensorflow import tf, tf1
 
+LEAST_PART = 16 << 10
+"""Numbers (64 KiB) below which a part is not worth another parameter server's round trip."""
+
 
 @dataclass(frozen=True)
-class Variables:
-    """The variables of a graph, each on its parameter server."""
+class Layout:
+    """Where in the flat vector each parameter is, and where the vector is cut."""
 
-    global_step: Any
-    """int64 scalar, on the first parameter server."""
-    pieces: Mapping[str, tuple[Any, ...]]
-    """float32 variables by parameter: the array itself, or its pieces along the first axis."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of the parameters by name, in the order in which they lie in the vector."""
+    parts: tuple[int, ...]
+    """How many numbers are in each part."""
+
+    def unpack(self, parts: Sequence[Any]) -> dict[str, Any]:
+        """The parameters by name, from the parts of the vector."""
+        flat = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
+        pieces = tf.split(flat, [math.prod(shape) for shape in self.shapes.values()])
+        return {
+            name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+        }
+
+    def pack(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """The parts of the vector, from arrays by the parameters' names."""
+        flat = tf.concat([_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()], axis=0)
+        return [flat] if len(self.parts) == 1 else tf.split(flat, self.parts)
+
+
+def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """The array in this shape; no op where it has it already, as graphs have many of these."""
+    return array if array.shape == shape else tf.reshape(array, shape)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one parameter server holds."""
+
+    name: str
+    device: str
+    values: Any
+    """float32 variable [n]: its part of the parameters."""
+    moments: tuple[Any, Any]
+    """float32 variables [n]: Adam's moving averages of the gradient and of its square."""
+    updates: Any
+    """int64 variable: how often the values were updated; the first part's is the global step."""
 
     @property
-    def trainable(self) -> list[Any]:
-        """All pieces, in a fixed order."""
-        return [piece for pieces in self.pieces.values() for piece in pieces]
+    def variables(self) -> list[Any]:
+        """All of them."""
+        return [self.values, *self.moments, self.updates]
 
-    def read(self) -> tuple[list[Any], dict[str, Any]]:
-        """Add ops that read every piece now (after the control dependencies in force).
-
-        Returns:
-            The tensors read, in the order of `trainable`, and the parameters by name, made from them: gradients are to
-            be taken with respect to the former, models are to be given the latter.
-        """
-        reads = {name: [piece.read_value() for piece in pieces] for name, pieces in self.pieces.items()}
-        whole = {name: parts[0] if len(parts) == 1 else tf.concat(parts, axis=0) for name, parts in reads.items()}
-        return [part for parts in reads.values() for part in parts], whole
+    def read(self) -> tuple[Any, Any]:
+        """Add ops that read values and updates now (after the control dependencies in force), on the part's device."""
+        with tf1.device(self.device):
+            return self.values.read_value(), self.updates.read_value()
 
 
-def create(parameters: Mapping[str, Parameter], ps_devices: list[str], seed: int) -> Variables:
-    """Add the variables of these parameters, and the global step, to the default graph.
+def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
+    """Lay parameters out over at most so many parameter servers, in parts that differ by one number at most."""
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    numbers = sum(math.prod(shape) for shape in shapes.values())
+    count = max(1, min(servers, numbers // LEAST_PART))
+    ends = [numbers * index // count for index in range(count + 1)]
+    return Layout(shapes, tuple(end - start for start, end in itertools.pairwise(ends)))
+
+
+def create(parameters: Mapping[str, Parameter], layout: Layout, devices: Sequence[str], seed: int) -> list[Part]:
+    """Add the variables of these parameters to the default graph.
 
     Args:
         parameters: What the model asks for, by name.
-        ps_devices: The parameter servers' devices; ["/device:CPU:0"] keeps everything in this process.
-        seed: Of the initial values.
+        layout: Of these parameters.
+        devices: The parameter servers'; as many of them are used as the layout has parts.
+        seed: Of the initial values, which do not depend on the layout.
     """
-    devices = itertools.cycle(ps_devices)
-    with tf1.device(ps_devices[0]):
-        global_step = tf1.train.create_global_step()
-    partitioner = tf1.min_max_variable_partitioner(max_partitions=len(ps_devices), min_slice_size=64 << 10)
-    pieces = {}
-    for position, (name, parameter) in enumerate(parameters.items()):
-        with tf1.device(_next_for_variables(devices, ps_devices[0])):
-            variable = tf1.get_variable(
-                name,
-                parameter.shape,
-                tf.float32,
-                _initializer(parameter, (seed, position)),
-                partitioner=partitioner if len(ps_devices) > 1 and parameter.shape else None,
-                use_resource=True,
-            )
-        pieces[name] = tuple(variable) if hasattr(variable, "as_tensor") else (variable,)
-    return Variables(global_step, pieces)
+    with tf1.device(devices[0]):
+        initial = {
+            name: _initial_values(parameter, (seed, position))
+            for position, (name, parameter) in enumerate(parameters.items())
+        }
+        parts = layout.pack(initial)
+    # The count is in the name because parameter servers may outlive a cluster that had another number of them.
+    return [
+        _create_part(f"part_{index}_of_{len(parts)}", values, device)
+        for index, (values, device) in enumerate(zip(parts, devices, strict=False))
+    ]
 
 
-def _initializer(parameter: Parameter, seed: tuple[int, int]) -> Any:
-    """Gives a variable, or a piece of one, its initial values: the same for a seed however the array is cut."""
+def _create_part(name: str, initial_values: Any, device: str) -> Part:
+    def variable(kind: str, initial: Any) -> Any:
+        return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
 
-    def initial_values(shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Any:
-        if not parameter.stddev:
-            return tf.zeros(shape, dtype)
-        whole = tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev, dtype=dtype)
-        return tf.slice(whole, partition_info.var_offset, shape) if partition_info else whole
+    with tf1.device(device):
+        zeros = tf.zeros_like(initial_values)
+        return Part(
+            name,
+            device,
+            variable("values", initial_values),
+            (variable("first_moment", zeros), variable("second_moment", zeros)),
+            variable("updates", tf.zeros([], tf.int64)),
+        )
 
-    return initial_values
 
-
-def _next_for_variables(devices: Iterator[str], first: str) -> Any:
-    """A device function by which each variable goes to the next device; a variable cut in pieces is several."""
-
-    def choose(operation: Any) -> str:
-        return next(devices) if operation.type == "VarHandleOp" else first
-
-    return choose
+def _initial_values(parameter: Parameter, seed: tuple[int, int]) -> Any:
+    if not parameter.stddev:
+        return tf.zeros(parameter.shape)
+    return tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev)

@@ -3,15 +3,20 @@
 `build` only adds ops to a graph. `trainer.train` runs them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer import pace
+from trainer.batches import Batches, make_batches
+from trainer.checkpoints import make_saver
 from trainer.cluster import Cluster
 from trainer.config import Settings
+from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import create
-from trainer.replication import Replication, asynchronous, synchronous
+from trainer.parameters import Layout, create, plan
+from trainer.replication import Lesson, Replication, asynchronous, synchronous
 from trainer.tensorflow import tf, tf1
 
 
@@ -20,10 +25,7 @@ class Replica:
     """A replica's ops, in their graph."""
 
     graph: Any
-    images: Any
-    """Placeholder, float32 [batch, *image_shape]."""
-    labels: Any
-    """Placeholder, int32 [batch]."""
+    batches: Batches
     replication: Replication
     global_step: Any
     """int64 scalar: the global step now."""
@@ -46,7 +48,7 @@ def build(
     cluster: Cluster | None,
     model: Model,
     parameters: dict[str, Parameter],
-    image_shape: tuple[int, ...],
+    examples: Examples,
     gpus: int,
     run: str,
 ) -> Replica:
@@ -57,7 +59,7 @@ def build(
         cluster: Who else is there.
         model: Gives the logits.
         parameters: What the model asks for.
-        image_shape: The shape of one image.
+        examples: To train on.
         gpus: GPUs that the replicas of this machine share; 0 computes on the CPU.
         run: Tells this run from others, on the parameter servers.
 
@@ -75,41 +77,39 @@ def build(
         )
     ps_devices = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else ["/device:CPU:0"]
     worker = cluster.task.index if cluster else 0
-    compute = f"{here}/device:GPU:{worker % gpus}" if gpus else f"{here}/device:CPU:0"
+    host = f"{here}/device:CPU:0"
+    compute = f"{here}/device:GPU:{worker % gpus}" if gpus else host
+    layout = plan(parameters, len(ps_devices))
+    steps = pace.steps_per_call(settings, _count_ops(model, layout, examples, settings.batch_size))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute):
-        variables = create(parameters, ps_devices, settings.seed)
+        parts = create(parameters, layout, ps_devices, settings.seed)
         with tf1.device(ps_devices[0]):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
-        images = tf1.placeholder(tf.float32, [None, *image_shape], "images")
-        labels = tf1.placeholder(tf.int32, [None], "labels")
+        batches = make_batches(examples, settings.batch_size, (settings.seed, index), host)
 
-        def forward(values: dict[str, Any]) -> tuple[Any, Any]:
-            logits = model.logits(values, images)
-            return clipped_cross_entropy(logits, labels), accuracy(logits, labels)
+        def learn(values: Sequence[Any], number: int) -> Lesson:
+            return _learn(model, layout, values, *batches.tensors(number))
 
-        # Without its lock, an update that another replica makes at the same time can be lost as a whole.
-        optimizer = tf1.train.AdamOptimizer(settings.learning_rate, use_locking=True)
         if settings.sync_replicas:
-            replication = synchronous.build(variables, forward, optimizer, replicas, index, aggregate)
+            replication = synchronous.build(
+                parts, learn, settings.learning_rate, steps, settings.train_steps, replicas, index, aggregate
+            )
         else:
-            replication = asynchronous.build(variables, forward, optimizer)
+            replication = asynchronous.build(parts, learn, settings.learning_rate, steps)
 
-        with tf1.device(f"{here}/device:CPU:0"):
-            values = [variable for variable in tf1.global_variables() if variable is not leading]
+        with tf1.device(host):
+            values = [variable for part in parts for variable in part.variables]
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
-            saver = None
-            if is_chief:  # relative paths: a directory that is copied or mounted elsewhere has its own checkpoints
-                saver = tf1.train.Saver(values, max_to_keep=settings.keep_checkpoints, save_relative_paths=True)
+            saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
         replica = Replica(
             graph=graph,
-            images=images,
-            labels=labels,
+            batches=batches,
             replication=replication,
-            global_step=variables.global_step.read_value(),
+            global_step=parts[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
             initialize=tf1.variables_initializer(values),
@@ -119,6 +119,26 @@ def build(
         )
     graph.finalize()
     return replica
+
+
+def _learn(model: Model, layout: Layout, values: Sequence[Any], images: Any, labels: Any) -> Lesson:
+    """Add the ops that learn from a batch."""
+    arrays = layout.unpack(values)
+    logits = model.logits(arrays, images)
+    loss = clipped_cross_entropy(logits, labels)
+    # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
+    gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
+    return Lesson(packed, loss, accuracy(logits, labels))
+
+
+def _count_ops(model: Model, layout: Layout, examples: Examples, size: int) -> int:
+    """How many ops it takes to learn from a batch of this size."""
+    with tf.Graph().as_default() as graph:
+        values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.parts]
+        images = tf1.placeholder(tf.float32, [size, *examples.images.shape[1:]])
+        _learn(model, layout, values, images, tf1.placeholder(tf.int32, [size]))
+        return len(graph.get_operations())
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:

@@ -4,6 +4,7 @@ By default TensorFlow counts the machine's CPUs, not the container's; and on par
 CPUs cost more in switching than they bring.
 """
 
+import dataclasses
 import math
 import os
 from dataclasses import dataclass
@@ -34,19 +35,48 @@ def choose(settings: Settings, role: str | None) -> Threads:
     return Threads(settings.intra_op_threads or intra_op, settings.inter_op_threads or inter_op)
 
 
+def in_force(settings: Settings, role: str | None) -> Settings:
+    """The settings with the threads that a task of this role will have."""
+    threads = choose(settings, role)
+    return dataclasses.replace(settings, intra_op_threads=threads.intra_op, inter_op_threads=threads.inter_op)
+
+
 def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity, cut by a container's limit (cgroup version 2 or 1)."""
+    """CPUs that this process may use: its affinity, cut by the limits of its control groups (version 2 or 1)."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(affinity, math.ceil(_cgroup_limit(Path("/sys/fs/cgroup")) or affinity)))
-
-
-def _cgroup_limit(root: Path) -> float | None:
-    """The CPU limit of a container, which sees its own group at the root; None where there is none."""
     try:
-        if (root / "cpu.max").exists():
-            quota, period = (root / "cpu.max").read_text().split()
+        groups = Path("/proc/self/cgroup").read_text()
+    except OSError:
+        groups = ""
+    limit = _cgroup_limit(Path("/sys/fs/cgroup"), groups)
+    return affinity if limit is None else max(1, min(affinity, math.ceil(limit)))
+
+
+def _cgroup_limit(root: Path, groups: str) -> float | None:
+    """The least CPU limit of this process's group and those above it; None where there is none.
+
+    Args:
+        root: Where control groups are mounted. A container sees its own group there, whatever the path in `groups`.
+        groups: The content of /proc/self/cgroup: lines of hierarchy, controllers and path.
+    """
+    limits = []
+    for line in groups.splitlines() or ["0::/"]:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "cpu" if controllers else root
+        group = mount / path.lstrip("/")
+        limits += [_limit_of(each) for each in (group, *group.parents) if each.is_relative_to(mount)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _limit_of(group: Path) -> float | None:
+    """The CPUs that a group may use at a time, by the file of its version; None where it says nothing."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
         else:
-            quota, period = ((root / "cpu" / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
     except (OSError, ValueError):
         return None
     return None if quota in ("max", "-1") else int(quota) / int(period)

@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainer.evaluation import Examiner
 from trainer.guard import Guard
 from trainer.metrics import Metrics
 from trainer.model import find
+from trainer.pace import Pace
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
 from trainer.summaries import SummaryWriter
@@ -65,9 +66,7 @@ def train(
         directory.claim(run)
         say(f"training directory: {directory.path}")
     led_run = json.dumps([run, str(directory.path.resolve())]) if directory else ""
-    replica = build(settings, cluster, model, parameters, dataset.image_shape, _count_gpus(settings), led_run)
-    seed = (settings.seed, cluster.replica_index if cluster else 0)
-    batches = datasets.batches(dataset.train, settings.batch_size, seed)
+    replica = build(settings, cluster, model, parameters, dataset.train, _count_gpus(settings), led_run)
     threads = choose(settings, cluster.task.role if cluster else None)
     life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say, metrics)
     here = server.start(cluster, threads) if cluster else None
@@ -96,7 +95,7 @@ def train(
                 elif cluster:
                     with metrics.waiting():
                         _wait_for_the_chief(life, cluster, session)
-                _take_steps(life, session, batches, chief)
+                _take_steps(life, session, chief)
                 checkpoint = chief.checkpoint if chief else ""
                 break
         except server.LOST as error:
@@ -179,14 +178,18 @@ def _wait_for_the_chief(life: Life, cluster: Cluster, session: Any) -> None:
         time.sleep(0.1)
 
 
-def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], chief: Chief | None) -> None:
+def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     """Step until the run's last global step, or until the guard stops it; the chief saves at either end."""
-    replica, ways, guard, last_step = life.replica, life.replica.replication, life.guard, life.settings.train_steps
-    metrics = life.metrics
-    feeds = [replica.images, replica.labels]
-    take_step = session.make_callable(ways.step, feeds)
-    take_step_and_measure = session.make_callable([ways.step, ways.loss, ways.accuracy], feeds)
+    settings, replica, ways, guard = life.settings, life.replica, life.replica.replication, life.guard
+    metrics, last_step = life.metrics, life.settings.train_steps
+    calls = {
+        steps: session.make_callable([call.step, call.loss, call.accuracy], replica.batches.feeds)
+        for steps, call in ways.calls.items()
+    }
+    by_themselves = len(life.cluster.replicas) if life.cluster and not settings.sync_replicas else 1
+    pace = Pace(settings, max(calls), by_themselves)
 
+    replica.batches.begin(session)
     session.run(ways.join)
     step = int(session.run(replica.global_step))
     life.say(f"at step {step} of {last_step}")
@@ -196,20 +199,22 @@ def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], ch
     updates = None
     if chief:
         guard.last_save = chief.save
-        if ways.update is not None:
-            updates = Updates(session, session.make_callable(ways.update), step, last_step)
+        if ways.updates:
+            callables = {steps: session.make_callable(update) for steps, update in ways.updates.items()}
+            updates = Updates(session, callables, step, last_step)
     with updates or contextlib.nullcontext():
         while step < last_step and not guard.stopping:
             guard.progress()
-            images, labels = next(batches)
-            if step + 1 < min(_next_multiple(life.settings.report_steps, reported_step), last_step):
-                step = int(take_step(images, labels))
-                life.clock.tick(step)
-            else:
-                measured, loss, accuracy = take_step_and_measure(images, labels)
-                step = int(measured)
-                life.clock.tick(step)
-                now = time.monotonic()
+            steps = pace.choose(step)
+            began = time.monotonic()
+            measured, loss, accuracy = calls[steps](*replica.batches.take(steps))
+            now = time.monotonic()
+            pace.took(steps, now - began)
+            step = int(measured)
+            life.clock.tick(step)
+            metrics.global_step = step
+            metrics.examples += steps * settings.batch_size
+            if step >= min(_next_multiple(settings.report_steps, reported_step), last_step):
                 rate = (step - reported_step) / (now - reported_time)
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
                 reported_step, reported_time = step, now
@@ -217,8 +222,6 @@ def _take_steps(life: Life, session: Any, batches: Iterator[tuple[Any, Any]], ch
                 metrics.report(progress)
                 if chief:
                     chief.report(progress)
-            metrics.global_step = step
-            metrics.examples += len(labels)
             if chief:
                 chief.save_if_due(step)
         if chief:

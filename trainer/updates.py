@@ -1,16 +1,16 @@
 """The chief's loop of updates, where replication has one: beside the chief's own steps, in a thread."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
 class Updates:
-    """Runs an update until the run's last global step; a context manager that waits for its end."""
+    """Runs updates until the run's last global step; a context manager that waits for their end."""
 
-    def __init__(self, session: Any, update: Callable[[], int], step: int, train_steps: int) -> None:
-        """`update` applies one step and gives the global step after it; `step` is the global step now."""
-        self._session, self._update, self._step, self._train_steps = session, update, step, train_steps
+    def __init__(self, session: Any, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
+        """Each of `updates` makes so many global steps, one of them 1, and gives the last; `step` is the one now."""
+        self._session, self._updates, self._step, self._train_steps = session, updates, step, train_steps
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self.error: Exception | None = None
@@ -29,7 +29,8 @@ class Updates:
     def _run(self) -> None:
         try:
             while self._step < self._train_steps and not self._stopping:
-                self._step = int(self._update())
+                steps = max(steps for steps in self._updates if steps == 1 or self._step + steps <= self._train_steps)
+                self._step = int(self._updates[steps]())
         except Exception as error:
             if not self._stopping:
                 self.error = error

@@ -73,7 +73,7 @@ def test_workers_that_are_listed_but_do_not_exist_delay_nobody(trainer: Trainer,
 
 
 def test_one_process_trains_alone(trainer: Trainer) -> None:
-    code, output = trainer.run("train", "--train-steps", "300", "--train-dir", "run")
+    code, output = trainer.run("train", "--train-steps", "300", "--train-dir", "run", "--report-steps", "10")
     assert code == 0, output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
     assert (result["global_step"], result["mode"], result["workers"], result["ps"]) == (300, "single", 1, 0)

@@ -1,6 +1,7 @@
 """The real things that unit tests share: TensorFlow servers in this process, and the `trainer` command."""
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from trainer import server
 from trainer.cluster import Cluster, Task
+from trainer.datasets import Examples
 from trainer.launch import free_ports
 from trainer.replica import Replica
 from trainer.tensorflow import tf1
@@ -27,7 +29,15 @@ hypothesis.settings.load_profile("patient")
 
 THREADS = Threads(1, 4)
 
-Batch = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
+SIZE = 20
+_random = np.random.default_rng(0)
+EXAMPLES = Examples(_random.random((10 * SIZE, 784), np.float32), _random.integers(0, 10, 10 * SIZE, np.int32))
+"""Ten batches, by number from 0."""
+
+
+def pick(number: int) -> list[int]:
+    """Which examples are the batch of a number."""
+    return list(range(number * SIZE, (number + 1) * SIZE))
 
 
 @dataclass(frozen=True)
@@ -64,26 +74,30 @@ def servers(_servers: Servers) -> Iterator[Servers]:
 
 
 @pytest.fixture
-def make_batch() -> Callable[[int], Batch]:
-    """Gives the batch of a number: 20 images [784] and labels from 0 to 9."""
+def save(tmp_path: Path) -> Callable[[Replica, Any], str]:
+    """Gives the path of a new checkpoint of a chief's run."""
+    numbers = itertools.count()
 
-    def make(number: int, size: int = 20) -> Batch:
-        random = np.random.default_rng(number)
-        return random.random((size, 784), np.float32), random.integers(0, 10, size, np.int32)
+    def run(chief: Replica, session: Any) -> str:
+        path = str(tmp_path / f"saved-{next(numbers)}")
+        return str(chief.saver.save(session, path, write_meta_graph=False))
 
-    return make
+    return run
+
+
+Values = dict[str, npt.NDArray[Any]]
+
+
+def values_in(checkpoint: str) -> Values:
+    """All arrays of a checkpoint, by name."""
+    reader = tf1.train.load_checkpoint(checkpoint)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 @pytest.fixture
-def values(tmp_path: Path) -> Callable[[Replica, Any], dict[str, npt.NDArray[Any]]]:
+def values(save: Callable[[Replica, Any], str]) -> Callable[[Replica, Any], Values]:
     """Gives all values of a chief's run, whole and by name, by saving and reading a checkpoint."""
-
-    def read(chief: Replica, session: Any) -> dict[str, npt.NDArray[Any]]:
-        path = chief.saver.save(session, str(tmp_path / "values"), write_meta_graph=False)
-        reader = tf1.train.load_checkpoint(path)
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-    return read
+    return lambda chief, session: values_in(save(chief, session))
 
 
 @pytest.fixture

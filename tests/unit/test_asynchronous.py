@@ -1,6 +1,6 @@
 """Asynchronous replication: what the parameters are after so many steps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ from trainer.models import mlp
 from trainer.replica import Replica
 from trainer.tensorflow import tf1
 
-from .conftest import Batch, Servers
+from .conftest import EXAMPLES, SIZE, Servers, Values, pick
 
-SETTINGS = Settings(learning_rate=0.01)
-Values = Callable[[Replica, Any], dict[str, npt.NDArray[Any]]]
+ValuesOf = Callable[[Replica, Any], Values]
 
 
 class Linear:
@@ -31,16 +30,18 @@ class Linear:
         return images @ parameters["weights"] + parameters["biases"]
 
 
-def linear(cluster: Cluster | None) -> Replica:
-    return replica.build(SETTINGS, cluster, Linear(), Linear().parameters((784,), 10, 0), (784,), 0, "this run")
+def linear(cluster: Cluster | None, steps_per_call: int = 1) -> Replica:
+    settings = Settings(learning_rate=0.01, batch_size=SIZE, steps_per_call=steps_per_call)
+    return replica.build(settings, cluster, Linear(), Linear().parameters((784,), 10, 0), EXAMPLES, 0, "this run")
 
 
-def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: list[Batch]) -> dict[str, npt.NDArray[Any]]:
+def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
     """Adam (Kingma and Ba, 2015, in the form that ends its section 2) on the cross entropy's gradient."""
     values = {name: start[name].astype(np.float64) for name in ("weights", "biases")}
     first = {name: np.zeros_like(value) for name, value in values.items()}
     second = {name: np.zeros_like(value) for name, value in values.items()}
-    for step, (images, labels) in enumerate(batches, start=1):
+    for step, number in enumerate(batches, start=1):
+        images, labels = EXAMPLES.images[pick(number)], EXAMPLES.labels[pick(number)]
         powers = np.exp(images @ values["weights"] + values["biases"])
         error = (powers / powers.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
         for name, gradient in (("weights", images.T @ error), ("biases", error.sum(axis=0))):
@@ -51,8 +52,10 @@ def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: list[Batch]) -> dict
     return values
 
 
-def take(found: Replica, session: Any, batch: Batch) -> int:
-    return int(session.run(found.replication.step, {found.images: batch[0], found.labels: batch[1]}))
+def take(found: Replica, session: Any, *batches: int) -> int:
+    """Take a call's steps through these batches."""
+    picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
+    return int(session.run(found.replication.calls[len(batches)].step, picks))
 
 
 def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -60,46 +63,55 @@ def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         assert np.allclose(found[name], value, rtol=1e-3, atol=1e-4), name
 
 
+@pytest.mark.parametrize("steps_per_call", [1, 3])
 @pytest.mark.parametrize("place", ["alone", "in a cluster"])
-def test_one_replica_is_plain_adam(
-    place: str, servers: Servers, make_batch: Callable[[int], Batch], values: Values
-) -> None:
+def test_one_replica_is_plain_adam(place: str, steps_per_call: int, servers: Servers, values: ValuesOf) -> None:
     cluster = None if place == "alone" else servers.member(0, workers=1)
-    found = linear(cluster)
-    batches = [make_batch(number) for number in range(5)]
+    found = linear(cluster, steps_per_call)
     with tf1.Session(graph=found.graph) if cluster is None else servers.session(found.graph) as session:
         session.run(found.initialize)
+        found.batches.begin(session)
         start = values(found, session)
-        assert [take(found, session, batch) for batch in batches] == [1, 2, 3, 4, 5]
+        full = range(steps_per_call)
+        assert take(found, session, *full) == steps_per_call
+        assert take(found, session, *full) == 2 * steps_per_call
+        assert take(found, session, 7) == 2 * steps_per_call + 1  # a call that is cut to one step
         end = values(found, session)
-    assert_close(end, by_hand(start, batches))
+    assert_close(end, by_hand(start, [*full, *full, 7]))
     assert not np.allclose(end["weights"], start["weights"], atol=1e-2)  # it did move
 
 
 def test_replicas_that_take_turns_learn_as_one_would_from_their_batches_in_turn(
-    servers: Servers, make_batch: Callable[[int], Batch], values: Values
+    servers: Servers, values: ValuesOf
 ) -> None:
-    first, second = linear(servers.member(0)), linear(servers.member(1))
-    batches = [make_batch(number) for number in range(4)]
+    first, second = linear(servers.member(0), 2), linear(servers.member(1), 2)
     with servers.session(first.graph, 0) as one, servers.session(second.graph, 1) as other:
         one.run(first.initialize)
+        first.batches.begin(one)
+        second.batches.begin(other)
         start = values(first, one)
-        turns = [(first, one), (second, other)] * 2
-        steps = [take(found, session, batch) for (found, session), batch in zip(turns, batches, strict=True)]
+        turns = [(first, one, (0, 1)), (second, other, (2,)), (first, one, (3,)), (second, other, (4, 5))]
+        steps = [take(found, session, *batches) for found, session, batches in turns]
         end = values(first, one)
-    assert steps == [1, 2, 3, 4]
-    assert_close(end, by_hand(start, batches))
+    assert steps == [2, 3, 4, 6]
+    assert_close(end, by_hand(start, range(6)))
 
 
-def test_loss_and_accuracy_are_those_before_the_steps_own_update(make_batch: Callable[[int], Batch]) -> None:
-    found = replica.build(Settings(learning_rate=0.1), None, mlp, mlp.parameters((784,), 10, 20), (784,), 0, "this run")
-    images, labels = make_batch(0)
-    feed = {found.images: images, found.labels: labels}
-    ways = found.replication
+def test_loss_and_accuracy_are_of_the_last_batch_before_its_update() -> None:
+    settings = Settings(learning_rate=0.1, batch_size=SIZE, steps_per_call=2)
+    found = replica.build(settings, None, mlp, mlp.parameters((784,), 10, 20), EXAMPLES, 0, "this run")
+    once, twice = (found.replication.calls[steps] for steps in (1, 2))
+    (picks,) = found.batches.feeds
     with tf1.Session(graph=found.graph) as session:
+        found.batches.begin(session)
         session.run(found.initialize)
-        before = session.run([ways.loss, ways.accuracy], feed)
-        _, *during = session.run([ways.step, ways.loss, ways.accuracy], feed)
-        after = session.run(ways.loss, feed)
-    assert during == pytest.approx(before)
-    assert after != pytest.approx(before[0])
+        first = session.run([once.loss, once.accuracy], {picks: [pick(0)]})
+        session.run(once.step, {picks: [pick(1)]})
+        second = session.run([once.loss, once.accuracy], {picks: [pick(0)]})
+        session.run(found.initialize)
+        _, *during = session.run([once.step, once.loss, once.accuracy], {picks: [pick(0)]})
+        session.run(found.initialize)
+        _, *during_second = session.run([twice.step, twice.loss, twice.accuracy], {picks: [pick(1), pick(0)]})
+    assert during == pytest.approx(first)
+    assert during_second == pytest.approx(second)
+    assert first[0] != pytest.approx(second[0])

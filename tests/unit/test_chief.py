@@ -11,12 +11,13 @@ import pytest
 from trainer import replica
 from trainer.chief import Chief
 from trainer.config import Settings
+from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.metrics import Metrics
 from trainer.models import mlp
 from trainer.progress import Progress
 from trainer.replica import Replica
-from trainer.tensorflow import tf1
+from trainer.tensorflow import tf, tf1
 from trainer.training_directory import TrainingDirectory
 
 
@@ -31,8 +32,8 @@ class Life:
     said: list[str] = field(default_factory=list)
 
     def step(self) -> int:
-        feed = {self.replica.images: np.ones((4, 6), np.float32), self.replica.labels: np.zeros(4, np.int32)}
-        return int(self.session.run(self.replica.replication.step, feed))
+        feed = dict(zip(self.replica.batches.feeds, self.replica.batches.take(1), strict=True))
+        return int(self.session.run(self.replica.replication.calls[1].step, feed))
 
     def step_and_save(self) -> None:
         self.step()
@@ -45,11 +46,13 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Life]]:
     sessions: list[Any] = []
 
     def next_life(**settings: Any) -> Life:
-        chosen = Settings(**settings)
-        found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), (6,), 0, "this run")
+        chosen = Settings(batch_size=4, steps_per_call=1, **settings)
+        examples = Examples(np.ones((4, 6), np.float32), np.zeros(4, np.int32))
+        found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), examples, 0, "this run")
         for session in sessions:
             session.close()
         sessions.append(tf1.Session(graph=found.graph))
+        found.batches.begin(sessions[-1])
         said: list[str] = []
         metrics = Metrics("worker", 0)
         chief = Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append, metrics, "this run")
@@ -123,6 +126,17 @@ def test_a_run_without_a_readable_checkpoint_is_not_silently_begun_again(
     (tmp_path / "model.ckpt-1.index").write_bytes(b"")
     with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
         live().chief.prepare()
+
+
+def test_a_checkpoint_of_other_names_is_one_sentence(live: Callable[..., Life], tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        other = tf1.get_variable("hid_w", initializer=np.ones((6, 5), np.float32))
+        session.run(other.initializer)
+        tf1.train.Saver([other]).save(session, str(tmp_path / "model.ckpt"), global_step=1)
+    life = live()
+    with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
+        life.chief.prepare()
+    assert "a Variable name or other graph key that is missing from the checkpoint" in life.said[0]
 
 
 def test_checkpoints_are_saved_by_step(live: Callable[..., Life], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import functools
 import gzip
 import hashlib
 import http.server
-import itertools
 import struct
 import subprocess
 import threading
@@ -16,8 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainer import datasets
 from trainer.datasets import Dataset, Examples
@@ -429,43 +426,3 @@ def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
     assert "test.npz: its images have another shape than those of a.npz" in refusal("npz", tmp_path)
     write_npz(tmp_path, "b.npz", images(20, 4, 5), labels(20))
     assert "b.npz: its images have another shape than those of a.npz" in refusal("npz", tmp_path)
-
-
-# Batches.
-
-
-def numbered(count: int) -> Examples:
-    numbers = np.arange(count)
-    return Examples(numbers.astype(np.float32).reshape(count, 1), numbers.astype(np.int32))
-
-
-def drawn(count: int, size: int, seed: tuple[int, int], batches: int) -> list[list[int]]:
-    made = itertools.islice(datasets.batches(numbered(count), size, seed), batches)
-    return [batch_labels.tolist() for _, batch_labels in made]
-
-
-def test_the_same_seed_gives_the_same_order_and_each_other_seed_another() -> None:
-    orders = {seed: drawn(50, 10, seed, 20) for seed in ((0, 0), (0, 1), (1, 0), (1, 1))}
-    assert all(drawn(50, 10, seed, 20) == order for seed, order in orders.items())
-    assert len({str(order) for order in orders.values()}) == 4
-
-
-def test_each_epoch_has_an_order_of_its_own() -> None:
-    first, second = drawn(50, 50, (0, 0), 2)
-    assert first != second
-
-
-@given(count=st.integers(1, 30), size=st.integers(1, 70))
-def test_batches_are_full_and_each_epoch_shows_each_example_once(count: int, size: int) -> None:
-    made = drawn(count, size, (0, 0), 3 * count // size + 2)
-    assert {len(batch) for batch in made} == {size}
-    stream = list(itertools.chain.from_iterable(made))
-    for epoch in range(3):
-        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
-
-
-def test_images_stay_with_their_labels(digits: Dataset) -> None:
-    label_of = {image.tobytes(): label for image, label in zip(digits.train.images, digits.train.labels, strict=True)}
-    for batch_images, batch_labels in itertools.islice(datasets.batches(digits.train, 100, (3, 1)), 20):
-        assert batch_images.shape == (100, 28, 28, 1)
-        assert [label_of[image.tobytes()] for image in batch_images] == batch_labels.tolist()

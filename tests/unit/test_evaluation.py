@@ -23,9 +23,9 @@ def split() -> Examples:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> str:
+def checkpoint(split: Examples, tmp_path: Path) -> str:
     """A checkpoint of step 0, as a run of one process saves it."""
-    found = replica.build(Settings(seed=3), None, mlp, PARAMETERS, (6,), 0, "this run")
+    found = replica.build(Settings(seed=3, steps_per_call=1), None, mlp, PARAMETERS, split, 0, "this run")
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
         return str(found.saver.save(session, str(tmp_path / "model.ckpt"), global_step=0, write_meta_graph=False))

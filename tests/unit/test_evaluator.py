@@ -24,24 +24,27 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings of a run of 2 steps on eleven examples."""
     monkeypatch.setattr(evaluator, "POLL_SECONDS", 0.01)
     np.savez(tmp_path / "train.npz", x=np.eye(11, dtype=np.float32), y=np.arange(11) % 3)
-    return Settings(dataset="npz", data_dir=tmp_path, train_dir=tmp_path / "run", train_steps=2, wait_seconds=0.1)
+    return Settings(
+        dataset="npz", data_dir=tmp_path, train_dir=tmp_path / "run", train_steps=2, steps_per_call=1, wait_seconds=0.1
+    )
 
 
 def train(settings: Settings) -> None:
     """Leave the checkpoints of steps 0, 1 and 2."""
     dataset = datasets.load("npz", settings.data_dir, download=False)
     parameters = mlp.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
-    found = replica.build(settings, None, mlp, parameters, dataset.image_shape, 0, "this run")
+    found = replica.build(settings, None, mlp, parameters, dataset.train, 0, "this run")
     assert settings.train_dir
     directory = TrainingDirectory(settings.train_dir)
     directory.create()
     directory.claim(describe("mlp", parameters, dataset))
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
+        found.batches.begin(session)
         for step in range(3):
             found.saver.save(session, str(directory.checkpoint_prefix), global_step=step, write_meta_graph=False)
-            feed = {found.images: dataset.train.images, found.labels: dataset.train.labels}
-            session.run(found.replication.step, feed)
+            feed = dict(zip(found.batches.feeds, found.batches.take(1), strict=True))
+            session.run(found.replication.calls[1].step, feed)
 
 
 def guard() -> Guard:

@@ -1,88 +1,92 @@
-"""Variables and where they are."""
+"""Flat parameters and where they are."""
 
+import math
 from typing import Any
 
+import hypothesis
 import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies
 
 from trainer.model import Parameter
-from trainer.parameters import Variables, create
+from trainer.parameters import LEAST_PART, Layout, Part, create, plan
 from trainer.tensorflow import tf, tf1
 
 PS = ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0", "/job:ps/task:2/device:CPU:0"]
-LOCAL = ["/device:CPU:0"]
+LARGE = {"a": Parameter((10,)), "large": Parameter((3000, 64)), "scalar": Parameter(()), "b": Parameter((7, 3))}
 
 
-def create_in_graph(parameters: dict[str, Parameter], ps_devices: list[str], seed: int = 0) -> Variables:
+def parts_on(devices: list[str], parameters: dict[str, Parameter], seed: int = 0) -> list[Part]:
     with tf.Graph().as_default():
-        return create(parameters, ps_devices, seed)
+        return create(parameters, plan(parameters, len(devices)), devices, seed)
 
 
-def initial_values(variables: Variables) -> list[Any]:
-    graph = variables.global_step.graph
-    with graph.as_default(), tf1.Session(graph=graph) as session:
+def initial_values(parameters: dict[str, Parameter], seed: int = 0, parts: int = 1) -> dict[str, npt.NDArray[Any]]:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        layout = plan(parameters, parts)
+        found = create(parameters, layout, ["/device:CPU:0"] * parts, seed)
         session.run(tf1.global_variables_initializer())
-        values: list[Any] = session.run(variables.trainable)
+        values: dict[str, Any] = session.run(layout.unpack([part.values.read_value() for part in found]))
         return values
 
 
-def test_small_variables_are_dealt_out_in_turn() -> None:
-    variables = create_in_graph({name: Parameter((10, 10)) for name in "abcde"}, PS)
-    devices = [variable.device for variable in variables.trainable]
-    assert devices == [PS[0], PS[1], PS[2], PS[0], PS[1]]
-    assert variables.global_step.device == PS[0]
+def test_the_parts_are_of_equal_size_whatever_the_arrays_are() -> None:
+    layout = plan(LARGE, 3)
+    assert sum(layout.parts) == 10 + 3000 * 64 + 1 + 21
+    assert max(layout.parts) - min(layout.parts) <= 1
 
 
-def test_a_large_array_is_cut_and_its_pieces_are_dealt_out_in_turn() -> None:
-    variables = create_in_graph({"a": Parameter((10,)), "large": Parameter((3000, 64)), "b": Parameter((10,))}, PS)
-    assert [piece.shape.as_list() for piece in variables.pieces["large"]] == [[1000, 64]] * 3
-    assert [piece.device for piece in variables.pieces["large"]] == [PS[1], PS[2], PS[0]]
-    assert variables.pieces["b"][0].device == PS[1]
-    slices = [piece._get_save_slice_info() for piece in variables.pieces["large"]]
-    assert [(info.full_name, info.full_shape, info.var_offset) for info in slices] == [
-        ("large", [3000, 64], [start, 0]) for start in (0, 1000, 2000)
-    ]
+def test_each_part_lies_with_all_that_belongs_to_it_on_its_parameter_server() -> None:
+    parts = parts_on(PS, LARGE)
+    for part, device, numbers in zip(parts, PS, plan(LARGE, 3).parts, strict=True):
+        assert [variable.device for variable in part.variables] == [device] * 4
+        assert [variable.shape.as_list() for variable in part.variables] == [[numbers]] * 3 + [[]]
 
 
-def test_an_array_is_not_cut_below_64_kib_nor_for_one_parameter_server() -> None:
-    assert len(create_in_graph({"a": Parameter((128, 128))}, PS).pieces["a"]) == 1
-    assert len(create_in_graph({"a": Parameter((256, 128))}, PS).pieces["a"]) == 2
-    assert len(create_in_graph({"a": Parameter((3000, 64))}, PS[:1]).pieces["a"]) == 1
+def test_a_part_has_at_least_64_kib() -> None:
+    assert len(plan({"a": Parameter((LEAST_PART * 2 - 1,))}, 3).parts) == 1
+    assert len(plan({"a": Parameter((LEAST_PART * 2,))}, 3).parts) == 2
+    assert len(plan({"a": Parameter((10,))}, 3).parts) == 1
+    assert len(parts_on(PS, {"a": Parameter((10,))})) == 1
 
 
-def test_a_scalar_parameter_is_a_variable_too() -> None:
-    assert create_in_graph({"a": Parameter(())}, PS).pieces["a"][0].shape == ()
+shapes = strategies.lists(strategies.lists(strategies.integers(1, 9), max_size=3).map(tuple), min_size=1, max_size=5)
+
+
+@hypothesis.given(shapes=shapes, cuts=strategies.lists(strategies.floats(0, 1), max_size=3))
+def test_what_is_packed_is_unpacked(shapes: list[tuple[int, ...]], cuts: list[float]) -> None:
+    arrays, start = {}, 0
+    for index, shape in enumerate(shapes):
+        arrays[str(index)] = np.arange(start, start + math.prod(shape), dtype=np.float32).reshape(shape)
+        start += math.prod(shape)
+    ends = [0, *sorted(int(cut * start) for cut in cuts), start]
+    layout = Layout(dict(zip(arrays, shapes, strict=True)), tuple(int(size) for size in np.diff(ends)))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        packed = layout.pack({name: tf.constant(array) for name, array in arrays.items()})
+        parts, unpacked = session.run([packed, layout.unpack(packed)])
+    assert np.array_equal(np.concatenate(parts), np.arange(start))
+    assert [len(part) for part in parts] == list(layout.parts)
+    assert all(np.array_equal(unpacked[name], array) for name, array in arrays.items())
 
 
 def test_no_op_of_a_variable_is_left_to_chance() -> None:
-    variables = create_in_graph({"a": Parameter((10,), 0.1), "large": Parameter((3000, 64), 0.1)}, PS)
-    for operation in variables.global_step.graph.get_operations():
+    parts = parts_on(PS, {"a": Parameter((10,), 0.1), "large": Parameter((3000, 64), 0.1)})
+    for operation in parts[0].updates.graph.get_operations():
         assert operation.device or operation.colocation_groups() != [b"loc:@" + operation.name.encode()], operation.name
-
-
-def test_the_parameters_read_are_whole_and_in_order() -> None:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        variables = create({"large": Parameter((3000, 64))}, ["/device:CPU:0", "/device:CPU:0"], seed=0)
-        session.run(tf1.global_variables_initializer())
-        expected = np.arange(3000 * 64, dtype=np.float32).reshape(3000, 64)
-        for piece, rows in zip(variables.trainable, np.split(expected, 2), strict=True):
-            piece.load(rows, session)
-        reads, parameters = variables.read()
-        assert len(reads) == 2
-        assert np.array_equal(session.run(parameters["large"]), expected)
 
 
 def test_initial_values_come_from_the_seed() -> None:
     parameters = {"a": Parameter((100, 10), 0.5), "b": Parameter((100, 10), 0.5), "zero": Parameter((10,))}
-    first, again, other = (initial_values(create_in_graph(parameters, LOCAL, seed)) for seed in (1, 1, 2))
-    assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
-    assert not np.array_equal(first[0], other[0])
-    assert not np.array_equal(first[0], first[1])
-    assert 0.35 < first[0].std() < 0.5  # cut off at two deviations, which takes an eighth of the spread
-    assert np.abs(first[0]).max() <= 1.0
-    assert not first[2].any()
+    first, again, other = (initial_values(parameters, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(first[name], again[name]) for name in parameters)
+    assert not np.array_equal(first["a"], other["a"])
+    assert not np.array_equal(first["a"], first["b"])
+    assert 0.35 < first["a"].std() < 0.5  # cut off at two deviations, which takes an eighth of the spread
+    assert np.abs(first["a"]).max() <= 1.0
+    assert not first["zero"].any()
 
 
-def test_pieces_of_an_array_have_different_initial_values() -> None:
-    variables = create_in_graph({"large": Parameter((3000, 64), 0.5)}, LOCAL * 2)
-    first, second = initial_values(variables)
-    assert not np.array_equal(first, second)
+def test_initial_values_are_the_same_however_the_parameters_are_cut() -> None:
+    parameters = {"a": Parameter((100, 10), 0.5), "large": Parameter((3000, 64), 0.5)}
+    whole, cut = (initial_values(parameters, parts=parts) for parts in (1, 3))
+    assert all(np.array_equal(whole[name], cut[name]) for name in parameters)

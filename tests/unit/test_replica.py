@@ -15,10 +15,9 @@ from trainer.models import mlp
 from trainer.replica import Replica
 from trainer.tensorflow import tf, tf1
 
-from .conftest import Batch, Servers
+from .conftest import EXAMPLES, SIZE, Servers
 
-SHAPE = (784,)
-PARAMETERS = mlp.parameters(SHAPE, 10, 100)
+PARAMETERS = mlp.parameters((784,), 10, 100)
 CHIEF = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
 OTHER = Cluster(Task("worker", 1), (), ("w:1", "w:2"), ("p:1", "p:2"))
 
@@ -26,7 +25,8 @@ both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous",
 
 
 def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings: Any) -> Replica:
-    return replica.build(Settings(sync_replicas=sync, **settings), cluster, mlp, PARAMETERS, SHAPE, gpus, "this run")
+    chosen = Settings(sync_replicas=sync, batch_size=SIZE, **{"steps_per_call": 3, **settings})
+    return replica.build(chosen, cluster, mlp, PARAMETERS, EXAMPLES, gpus, "this run")
 
 
 def operations(found: Replica, *kinds: str) -> list[Any]:
@@ -46,21 +46,54 @@ def ancestors(*tensors: Any) -> set[Any]:
 
 
 @both_modes
-def test_variables_are_on_both_parameter_servers_and_slots_beside_them(sync: bool) -> None:
+def test_each_parameter_server_has_a_part_with_its_moments(sync: bool) -> None:
     handles = {operation.name: operation.device for operation in operations(build(CHIEF, sync), "VarHandleOp")}
-    assert handles["hidden/weights/part_0"] != handles["hidden/weights/part_1"]
-    assert set(handles.values()) == {f"/job:ps/task:{index}/device:CPU:0" for index in range(2)}
-    for name, device in handles.items():
-        if name.endswith(("/Adam", "/Adam_1")):
-            assert device == handles[name.rpartition("/")[0]]
+    for index in range(2):
+        kinds = {name.partition("/")[2] for name in handles if name.startswith(f"part_{index}_of_2/")}
+        assert kinds == {"values", "first_moment", "second_moment", "updates"}
+    assert all(device == f"/job:ps/task:{name[5]}/device:CPU:0" for name, device in handles.items() if "part" in name)
 
 
 @both_modes
-def test_the_large_array_is_cut_in_pieces_only_where_there_are_several_parameter_servers(sync: bool) -> None:
-    one_ps = Cluster(Task("worker", 0), (), ("w:1",), ("p:1",))
-    names = [operation.name for operation in operations(build(one_ps, sync), "VarHandleOp")]
-    assert "hidden/weights" in names
-    assert not any("part_0" in name for name in names)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_two_large_tensors_a_step_cross_the_wire_for_each_part(sync: bool, steps: int) -> None:
+    call = ancestors(build(OTHER, sync).replication.calls[steps].step)
+    crossing = {
+        tensor
+        for operation in call
+        for tensor in operation.inputs
+        if tensor.dtype == tf.float32 and operation.device and tensor.op.device[:8] != operation.device[:8]
+    }
+    assert len(crossing) == steps * 2 * 2
+
+
+def test_a_large_models_graph_has_fewer_steps() -> None:
+    class Deep:
+        parameters = staticmethod(mlp.parameters)
+
+        @staticmethod
+        def logits(parameters: Any, images: Any) -> Any:
+            for _ in range(100):
+                images = tf.nn.relu(images)
+            return mlp.logits(parameters, images)
+
+    settings = Settings(batch_size=SIZE)
+    for model, full in ((mlp, 50), (Deep(), 20)):
+        found = replica.build(settings, None, model, PARAMETERS, EXAMPLES, 0, "this run")
+        assert found.replication.calls.keys() == {1, full}
+
+
+@both_modes
+def test_each_step_of_a_call_reads_its_own_parameters(sync: bool) -> None:
+    call = ancestors(build(OTHER, sync).replication.calls[3].step)
+    reads = [
+        operation for operation in call if operation.type == "ReadVariableOp" and "values" in operation.inputs[0].name
+    ]
+    gives = {"ResourceApplyAdam", "ResourceAccumulatorApplyGradient", "AccumulatorApplyGradient"}
+    before = sorted(sum(each.type in gives for each in ancestors(read)) for read in reads)
+    assert len(reads) == 3 * 2
+    # Without the tokens, a part is read as soon as the replica's own last update of that part is done.
+    assert before == ([0, 0, 2, 2, 4, 4] if sync else [0, 0, 1, 1, 3, 3])
 
 
 @both_modes
@@ -75,13 +108,13 @@ def test_the_savers_own_ops_are_on_the_chief(sync: bool, chief: Cluster) -> None
 def test_who_is_not_the_chief_has_no_saver_and_no_update(sync: bool) -> None:
     other = build(OTHER, sync)
     assert other.saver is None
-    assert other.replication.update is None
+    assert other.replication.updates == {}
     assert operations(other, "SaveV2", "RestoreV2") == []
 
 
 def test_the_chief_updates_in_synchronous_mode_only() -> None:
-    assert build(CHIEF, sync=True).replication.update is not None
-    assert build(CHIEF, sync=False).replication.update is None
+    assert build(CHIEF, sync=True).replication.updates.keys() == {1, 3}
+    assert build(CHIEF, sync=False).replication.updates == {}
 
 
 @both_modes
@@ -89,8 +122,9 @@ def test_the_chief_updates_in_synchronous_mode_only() -> None:
 def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, sync: bool) -> None:
     found = build(cluster, sync)
     ways = found.replication
-    all_ways = [ways.step, ways.loss, ways.accuracy, ways.join, ways.lead, found.is_ready, found.initialize]
-    all_ways += [found.announce, found.global_step] + ([ways.update] if ways.update is not None else [])
+    all_ways = [each for call in ways.calls.values() for each in (call.step, call.loss, call.accuracy)]
+    all_ways += [*ways.updates.values(), ways.join, ways.lead]
+    all_ways += [found.is_ready, found.initialize, found.announce, found.global_step]
     for operation in ancestors(*all_ways):
         colocated = operation.colocation_groups() != [b"loc:@" + operation.name.encode()]
         # TensorFlow never moves an op away from the variable that it reads.
@@ -100,7 +134,7 @@ def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, sync:
 
 @both_modes
 def test_a_replica_computes_at_home_and_only_on_its_own_task(sync: bool) -> None:
-    step = ancestors(build(OTHER, sync).replication.step)
+    step = ancestors(build(OTHER, sync).replication.calls[3].step)
     multiplications = [operation for operation in step if operation.type == "MatMul"]
     assert multiplications
     assert {operation.device for operation in multiplications} == {"/job:worker/task:1/device:CPU:0"}
@@ -113,7 +147,8 @@ def test_replicas_share_the_gpus_of_a_machine_in_turn(worker: int, gpus: int, ex
     found = build(Cluster(Task("worker", worker), (), ("w:1", "w:2"), ("p:1",)), gpus=gpus)
     multiplications = operations(found, "MatMul")
     assert {operation.device for operation in multiplications} == {f"/job:worker/task:{worker}/device:GPU:{expected}"}
-    assert {operation.device for operation in operations(found, "VarHandleOp")} == {"/job:ps/task:0/device:CPU:0"}
+    handles = [operation for operation in operations(found, "VarHandleOp") if "part" in operation.name]
+    assert {handle.device for handle in handles} == {"/job:ps/task:0/device:CPU:0"}
 
 
 def test_more_gradients_a_step_than_replicas_are_refused() -> None:
@@ -144,25 +179,22 @@ def test_a_run_begins_when_the_chief_has_announced_it(servers: Servers, sync: bo
 def test_a_checkpoint_holds_whole_arrays_under_the_models_names_and_fits_any_cluster(
     servers: Servers,
     sync: bool,
-    make_batch: Callable[[int], Batch],
     values: Callable[[Replica, Any], dict[str, npt.NDArray[Any]]],
     tmp_path: Any,
 ) -> None:
-    chief = build(servers.member(0, workers=1), sync)
+    chief = build(servers.member(0, workers=1), sync, steps_per_call=1)
     with servers.session(chief.graph) as session:
         session.run([chief.initialize, chief.announce])
         session.run(chief.replication.lead)
         session.run(chief.replication.join)
-        images, labels = make_batch(0)
-        session.run(chief.replication.step, {chief.images: images, chief.labels: labels})
-        if chief.replication.update is not None:
-            session.run(chief.replication.update)
+        chief.batches.begin(session)
+        feed = dict(zip(chief.batches.feeds, chief.batches.take(1), strict=True))
+        session.run([chief.replication.calls[1].step, *chief.replication.updates.values()], feed)
         before = values(chief, session)
         path = chief.saver.save(session, str(tmp_path / "model.ckpt"), write_meta_graph=False)
     shapes = {name: parameter.shape for name, parameter in PARAMETERS.items()}
     slots = {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in ("Adam", "Adam_1")}
-    scalars = {"global_step": (), "beta1_power": (), "beta2_power": ()}
-    assert {name: value.shape for name, value in before.items()} == {**shapes, **slots, **scalars}
+    assert {name: value.shape for name, value in before.items()} == {**shapes, **slots, "global_step": ()}
     assert before["global_step"] == 1
     assert before["hidden/weights/Adam"].any()
 

@@ -16,6 +16,7 @@ def session() -> Iterator[Any]:
     with tf.Graph().as_default() as graph:
         counter = tf1.get_variable("counter", initializer=0, use_resource=True)
         tf.identity(counter.assign_add(1), name="count")
+        tf.identity(counter.assign_add(6), name="count_six")
         tf.identity(counter.read_value(), name="now")
         tf.identity(tf.queue.FIFOQueue(1, tf.int32, shapes=[()]).dequeue(), name="wait")
         with tf1.Session(graph=graph) as made:
@@ -29,14 +30,15 @@ def wait_for(updates: Updates) -> None:
 
 
 def test_updates_go_on_until_the_last_step(session: Any) -> None:
-    with Updates(session, session.make_callable("count:0"), step=0, train_steps=20) as updates:
+    several = {1: session.make_callable("count:0"), 6: session.make_callable("count_six:0")}
+    with Updates(session, several, step=0, train_steps=20) as updates:
         wait_for(updates)
     assert updates.error is None
     assert session.run("now:0") == 20
 
 
 def test_no_update_is_run_where_the_last_step_is_done(session: Any) -> None:
-    with Updates(session, session.make_callable("count:0"), step=20, train_steps=20) as updates:
+    with Updates(session, {1: session.make_callable("count:0")}, step=20, train_steps=20) as updates:
         wait_for(updates)
     assert session.run("now:0") == 0
 
@@ -49,7 +51,7 @@ def test_leaving_the_loop_ends_it_before_the_last_step(session: Any) -> None:
         begun.set()
         return int(count())
 
-    with Updates(session, update, step=0, train_steps=10**9) as updates:
+    with Updates(session, {1: update}, step=0, train_steps=10**9) as updates:
         assert begun.wait(60)
     wait_for(updates)
     assert updates.error is None
@@ -59,6 +61,6 @@ def test_an_error_frees_a_main_thread_that_waits_and_is_what_it_meets(session: A
     def update() -> int:
         raise tf.errors.UnavailableError(None, None, "the parameter server is gone")
 
-    updates = Updates(session, update, step=0, train_steps=20)
+    updates = Updates(session, {1: update}, step=0, train_steps=20)
     with pytest.raises(tf.errors.UnavailableError, match="the parameter server is gone"), updates:
         session.run("wait:0")

@@ -38,8 +38,8 @@ def logits(parameters: Mapping[str, Any], images: Any) -> Any:
     features = images
     for name in ("convolution1", "convolution2"):
         features = tf.nn.conv2d(features, parameters[f"{name}/weights"], strides=1, padding="SAME")
-        features = tf.nn.relu(features + parameters[f"{name}/biases"])
+        features = tf.nn.relu(tf.nn.bias_add(features, parameters[f"{name}/biases"]))
         features = tf.nn.max_pool2d(features, ksize=2, strides=2, padding="VALID")
     flat = tf.reshape(features, [-1, parameters["hidden/weights"].shape[0]])
-    hidden = tf.nn.relu(flat @ parameters["hidden/weights"] + parameters["hidden/biases"])
-    return hidden @ parameters["softmax/weights"] + parameters["softmax/biases"]
+    hidden = tf.nn.relu(tf.nn.bias_add(flat @ parameters["hidden/weights"], parameters["hidden/biases"]))
+    return tf.nn.bias_add(hidden @ parameters["softmax/weights"], parameters["softmax/biases"])

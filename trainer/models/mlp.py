@@ -22,5 +22,5 @@ def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) ->
 def logits(parameters: Mapping[str, Any], images: Any) -> Any:
     """Logits [batch, classes] of images [batch, ...]."""
     pixels = tf.reshape(images, [-1, parameters["hidden/weights"].shape[0]])
-    hidden = tf.nn.relu(pixels @ parameters["hidden/weights"] + parameters["hidden/biases"])
-    return hidden @ parameters["softmax/weights"] + parameters["softmax/biases"]
+    hidden = tf.nn.relu(tf.nn.bias_add(pixels @ parameters["hidden/weights"], parameters["hidden/biases"]))
+    return tf.nn.bias_add(hidden @ parameters["softmax/weights"], parameters["softmax/biases"])

@@ -3,22 +3,22 @@
 With N below the number of replicas, the slowest of each step are backups: their gradients come too late and are
 dropped (Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
 
-Two kinds of things on the parameter servers make it work. An accumulator beside each variable takes gradients marked
-with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica tells it that a
-step has begun; a token is that step's number. A replica waits for a token, takes the newest if there are several, reads
-the parameters, and gives one gradient. The chief, in a loop of its own, takes N gradients' average, applies it, and
-hands out the next tokens.
+Two kinds of things on the parameter servers make it work. An accumulator beside each part of the parameters takes
+gradients marked with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica
+tells it that a step has begun; a token is that step's number. A replica takes its newest token, reads the parameters,
+gives one gradient, and waits for the next token. The chief, in a loop of its own, takes N gradients' average, applies
+it, and hands out the next tokens. Between two runs of that loop more than N may come; they are dropped too.
 
 Unlike `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has a queue of its own: so it gives each step at most
-one gradient, a replica that was away finds no pile of stale work, and at the end nobody is left waiting, because the
-last update hands out tokens too.
+one gradient, and a replica that was away finds no pile of stale work. After the last step nobody waits for a token.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from trainer.parameters import Variables
-from trainer.replication import Replication
+from trainer import adam
+from trainer.parameters import Part
+from trainer.replication import Call, Learn, Replication
 from trainer.tensorflow import tf, tf1
 
 TOKENS_KEPT = 1000
@@ -26,9 +26,11 @@ TOKENS_KEPT = 1000
 
 
 def build(
-    variables: Variables,
-    forward: Callable[[dict[str, Any]], tuple[Any, Any]],
-    optimizer: Any,
+    parts: Sequence[Part],
+    learn: Learn,
+    learning_rate: float,
+    steps: int,
+    train_steps: int,
     replicas: int,
     replica_index: int,
     replicas_to_aggregate: int,
@@ -36,69 +38,131 @@ def build(
     """Add the ops of one synchronous replica to the default graph.
 
     Args:
-        variables: Where the parameters are.
-        forward: Gives loss and accuracy on the next batch, from parameters by name.
-        optimizer: A `tf.compat.v1.train.Optimizer`.
+        parts: Where the parameters are.
+        learn: Gives the gradients.
+        learning_rate: Adam's.
+        steps: How many steps a call takes.
+        train_steps: The run's last global step.
         replicas: How many replicas there are.
         replica_index: Which one this is; 0 is the chief.
         replicas_to_aggregate: How many gradients make a step.
     """
-    trainable, global_step = variables.trainable, variables.global_step
-    accumulators = [_accumulator(variable) for variable in trainable]
-    with tf1.device(global_step.device):
+    accumulators = [_accumulator(part) for part in parts]
+    with tf1.device(parts[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
-        mine = queues[replica_index]
-        with tf.control_dependencies(
-            [mine.dequeue_many(mine.size())]
-        ):  # a former life's tokens; nobody else takes them
-            join = mine.enqueue(global_step.read_value())
-        local_step = mine.dequeue_many(tf.maximum(mine.size(), 1))[-1]
-
-    with tf.control_dependencies([local_step]):
-        reads, parameters = variables.read()
-    loss, accuracy = forward(parameters)
-    gradients = tf1.gradients(loss, reads)
-    given = []
-    for variable, accumulator, gradient in zip(trainable, accumulators, gradients, strict=True):
-        with tf1.device(variable.device):
-            given.append(accumulator.apply_grad(gradient, local_step))
-    with tf.control_dependencies(given):
-        step = global_step.read_value()
+    wanted = replicas_to_aggregate if replicas_to_aggregate < replicas else None
+    join, calls = _follow(parts, learn, steps, train_steps, accumulators, queues[replica_index], wanted)
     if replica_index > 0:
-        return Replication(step, loss, accuracy, join, lead=tf.no_op(), update=None)
+        return Replication(calls, join, lead=tf.no_op(), updates={})
+    lead, updates = _lead(parts, learning_rate, steps, accumulators, queues, replicas_to_aggregate)
+    return Replication(calls, join, lead, updates)
 
-    def begin_step(number: Any) -> Any:
-        """Let replicas begin this step: gradients of earlier steps' parameters will be dropped."""
+
+def _follow(
+    parts: Sequence[Part],
+    learn: Learn,
+    steps: int,
+    train_steps: int,
+    accumulators: Sequence[Any],
+    queue: Any,
+    wanted: int | None,
+) -> tuple[Any, dict[int, Call]]:
+    """What every replica does: join the run, and give gradients.
+
+    `queue` has its tokens. With backups, gradients of a step are `wanted` only so many; None where all are.
+    """
+    home, global_step = parts[0].device, parts[0].updates
+
+    def take_tokens() -> Any:
+        """All tokens that are there, at least one; after the last step also none."""
+        running = tf.cast(global_step.read_value() < train_steps, tf.int32)
+        return queue.dequeue_many(tf.maximum(queue.size(), running))
+
+    with tf1.device(home):
+        forgotten = queue.dequeue_many(queue.size())  # a former life's tokens; nobody else takes them
+    with tf1.device(home), tf.control_dependencies([forgotten]):
+        join = queue.enqueue(global_step.read_value())
+
+    calls = {}
+    given: list[Any] = []
+    for number in range(steps):
+        with tf.control_dependencies(given), tf1.device(home):
+            local_step = tf.reduce_max(take_tokens())  # of no tokens: the least of all numbers, a stale step
+        with tf.control_dependencies([local_step]):
+            values, _ = zip(*[part.read() for part in parts], strict=True)
+        lesson = learn(values, number)
+        given = []
+        for part, accumulator, gradient in zip(parts, accumulators, lesson.gradients, strict=True):
+            with tf1.device(part.device):
+                arrived = tf.identity(gradient)
+                mark = local_step if wanted is None else _unless_enough(accumulator, wanted, arrived, local_step)
+                given.append(accumulator.apply_grad(arrived, mark))
+        if number + 1 in (1, steps):
+            with tf.control_dependencies(given), tf1.device(home):
+                next_tokens = take_tokens()
+                with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next call
+                    calls[number + 1] = Call(global_step.read_value(), lesson.loss, lesson.accuracy)
+    return join, calls
+
+
+def _lead(
+    parts: Sequence[Part],
+    learning_rate: float,
+    steps: int,
+    accumulators: Sequence[Any],
+    queues: Sequence[Any],
+    replicas_to_aggregate: int,
+) -> tuple[Any, dict[int, Any]]:
+    """What the chief does besides: begin, and make global steps of gradients."""
+    home, global_step = parts[0].device, parts[0].updates
+
+    def begin_step(number: Any) -> tuple[list[Any], Any]:
+        """Let replicas begin this step: gradients of earlier steps' parameters are dropped from now on.
+
+        Returns:
+            What is done when they are dropped, and what is done when all replicas have been told.
+        """
         marked = []
-        for variable, accumulator in zip(trainable, accumulators, strict=True):
-            with tf1.device(variable.device):
+        for part, accumulator in zip(parts, accumulators, strict=True):
+            with tf1.device(part.device):
                 marked.append(accumulator.set_global_step(number))
-        with tf.control_dependencies(marked), tf1.device(global_step.device):
-            return tf.group(*[_offer(queue, number) for queue in queues])
-
-    averages, forgotten = [], []
-    for variable, accumulator in zip(trainable, accumulators, strict=True):
-        with tf1.device(variable.device):
-            averages.append(accumulator.take_grad(replicas_to_aggregate))
-            forgotten.append(_forget(accumulator, variable.shape))
-    applied = optimizer.apply_gradients(zip(averages, trainable, strict=True), global_step)
-    with tf.control_dependencies([applied]):
-        next_step = global_step.read_value()
-    with tf.control_dependencies([begin_step(next_step)]), tf1.device(global_step.device):
-        update = tf.identity(next_step)
+        with tf.control_dependencies(marked), tf1.device(home):
+            return marked, tf.group(*[_offer(queue, number) for queue in queues])
 
     # A chief that comes back finds gradients of which its former life took some and not others: all are forgotten, and
     # replicas give theirs again.
+    forgotten = []
+    for part, accumulator in zip(parts, accumulators, strict=True):
+        with tf1.device(part.device):
+            forgotten.append(_forget(accumulator, part.values.shape))
     with tf.control_dependencies(forgotten):
-        lead = begin_step(global_step.read_value())
-    return Replication(step, loss, accuracy, join, lead, update)
+        _, lead = begin_step(global_step.read_value())
+
+    updates = {}
+    marked: list[Any] = []
+    told: list[Any] = []
+    for number in range(steps):
+        applied = []
+        for part, accumulator in zip(parts, accumulators, strict=True):
+            with tf.control_dependencies(marked), tf1.device(part.device):
+                average = accumulator.take_grad(replicas_to_aggregate)
+                _, count = part.read()
+            applied.append(adam.apply(part, count, average, learning_rate))
+        with tf.control_dependencies(applied):
+            next_step = global_step.read_value()
+        marked, all_told = begin_step(next_step)
+        told.append(all_told)
+        if number + 1 in (1, steps):
+            with tf.control_dependencies(told), tf1.device(home):
+                updates[number + 1] = tf.identity(next_step)
+    return lead, updates
 
 
-def _accumulator(variable: Any) -> Any:
-    """The accumulator of a variable's gradients, which all replicas share by its name."""
-    name = f"{variable.op.name}/gradients"
-    with tf1.device(variable.device):
-        return tf1.ConditionalAccumulator(tf.float32, variable.shape, shared_name=name, name=name)
+def _accumulator(part: Part) -> Any:
+    """The accumulator of a part's gradients, which all replicas share by its name."""
+    name = f"{part.name}/gradients"
+    with tf1.device(part.device):
+        return tf1.ConditionalAccumulator(tf.float32, part.values.shape, shared_name=name, name=name)
 
 
 def _token_queue(index: int) -> Any:
@@ -108,9 +172,15 @@ def _token_queue(index: int) -> Any:
 
 
 def _offer(queue: Any, token: Any) -> Any:
-    """Put a token into a queue that is not full; as the chief alone puts tokens there, this never blocks."""
+    """Put a token into a queue that is not full, so that this never blocks."""
     room = tf.cast(queue.size() < TOKENS_KEPT, tf.int32)
     return queue.enqueue_many([tf.fill([room], token)])
+
+
+def _unless_enough(accumulator: Any, wanted: int, arrived: Any, local_step: Any) -> Any:
+    """The step to mark an arrived gradient with: a stale one where the accumulator has as many as are wanted."""
+    with tf.control_dependencies([arrived]):
+        return tf.where(accumulator.num_accumulated() < wanted, local_step, tf.int64.min)
 
 
 def _forget(accumulator: Any, shape: Any) -> Any:

@@ -1,0 +1,81 @@
+"""Batches: their order, and how they get into a graph."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer import batches
+from trainer.batches import Batches, Resident, Streamed, make_batches, orders
+from trainer.datasets import Examples
+from trainer.tensorflow import tf, tf1
+
+HOST = "/device:CPU:0"
+
+
+def drawn(count: int, size: int, seed: tuple[int, int], number: int) -> list[list[int]]:
+    return [order.tolist() for order in itertools.islice(orders(count, size, seed), number)]
+
+
+def test_the_same_seed_gives_the_same_order_and_each_other_seed_another() -> None:
+    found = {seed: drawn(50, 10, seed, 20) for seed in ((0, 0), (0, 1), (1, 0), (1, 1))}
+    assert all(drawn(50, 10, seed, 20) == order for seed, order in found.items())
+    assert len({str(order) for order in found.values()}) == 4
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    first, second = drawn(50, 50, (0, 0), 2)
+    assert first != second
+
+
+@given(count=st.integers(1, 30), size=st.integers(1, 70))
+def test_batches_are_full_and_each_epoch_shows_each_example_once(count: int, size: int) -> None:
+    made = drawn(count, size, (0, 0), 3 * count // size + 2)
+    assert {len(batch) for batch in made} == {size}
+    stream = list(itertools.chain.from_iterable(made))
+    for epoch in range(3):
+        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+@pytest.fixture
+def examples() -> Examples:
+    random = np.random.default_rng(0)
+    return Examples(random.random((30, 4, 4, 1), np.float32), random.integers(0, 10, 30, np.int32))
+
+
+def read(made: Batches, calls: list[int]) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """The batches that calls of so many steps see."""
+    tensors = [made.tensors(number) for number in range(max(calls))]
+    found = []
+    with tf1.Session() as session:
+        made.begin(session)
+        for steps in calls:
+            feed = dict(zip(made.feeds, made.take(steps), strict=True))
+            found += session.run(tensors[:steps], feed)
+    return found
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["streamed", "resident"])
+@pytest.mark.parametrize("calls", [[1, 1, 1, 1, 1, 1], [4, 1, 1], [1, 5]], ids=str)
+def test_a_graph_sees_the_batches_of_the_seed_in_their_order(
+    examples: Examples, limit: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "RESIDENT_BYTES", limit)
+    with tf.Graph().as_default():
+        found = read(make_batches(examples, 8, (3, 1), HOST), calls)
+    expected = orders(30, 8, (3, 1))
+    for (images, labels), pick in zip(found, expected, strict=False):
+        assert np.array_equal(images, examples.images[pick])
+        assert np.array_equal(labels, examples.labels[pick])
+    assert len(found) == 6
+
+
+def test_only_what_is_not_too_large_lies_on_the_device(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, way in ((examples.images.nbytes, Resident), (examples.images.nbytes - 1, Streamed)):
+        monkeypatch.setattr(batches, "RESIDENT_BYTES", limit)
+        with tf.Graph().as_default():
+            assert isinstance(make_batches(examples, 8, (0, 0), HOST), way)

@@ -1,0 +1,49 @@
+"""How many steps each call of the session takes: as many as pay, without anybody having to wait for its end."""
+
+import math
+
+from trainer.config import Settings
+
+MOST_STEPS = 50
+"""More in one call bring next to nothing."""
+MOST_OPS = 4000
+"""Ops of a call in the graph: they are made before the first step, a thousand in a third of a second."""
+LONGEST_CALL = 0.5
+"""Seconds: a task that is told to end hears it between two calls."""
+
+
+def steps_per_call(settings: Settings, ops_per_step: int) -> int:
+    """The steps of a full call: as set, or few enough for the graph, for reports and for saves, which come between."""
+    if settings.steps_per_call is not None:
+        return settings.steps_per_call
+    most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step))
+    interval = min(settings.report_steps, settings.save_steps or settings.report_steps, settings.train_steps)
+    return interval // math.ceil(interval / most)
+
+
+class Pace:
+    """Chooses between a full call and a single step, for one replica."""
+
+    def __init__(self, settings: Settings, full: int, replicas: int) -> None:
+        """`full` is a full call's steps; so many replicas, each by calls of its own, move the global step on."""
+        self._settings = settings
+        self._replicas = replicas
+        self._full = full
+        self._seconds_per_step: float | None = None
+
+    def choose(self, step: int) -> int:
+        """How many steps to take next, from this global step: full calls as long as all replicas' fit."""
+        slow = self._seconds_per_step is None or self._full * self._seconds_per_step > LONGEST_CALL
+        if slow and self._settings.steps_per_call is None:
+            return 1
+        return self._full if step + self._full * self._replicas <= self._stop(step) else 1
+
+    def _stop(self, step: int) -> int:
+        """The next global step at which something is to be done; with several replicas none but the last is met."""
+        settings = self._settings
+        intervals = (settings.report_steps, settings.save_steps) if self._replicas == 1 else ()
+        return min([settings.train_steps, *((step // each + 1) * each for each in intervals if each)])
+
+    def took(self, steps: int, seconds: float) -> None:
+        """A call of so many steps took so long."""
+        self._seconds_per_step = seconds / steps
