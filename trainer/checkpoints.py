@@ -4,6 +4,7 @@ Beside each parameter `NAME` its moments are saved as `NAME/Adam` and `NAME/Adam
 them. A checkpoint does not tell how the parameters were cut.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,7 @@ def make_saver(layout: Layout, parts: Sequence[Part], keep: int) -> Any:
         save_tensor_name=save.name,
         restore_op_name=restore.name,
         max_to_keep=keep,
+        keep_checkpoint_every_n_hours=math.inf,  # besides those; 0 would keep every one
         version=tf1.train.SaverDef.V2,
     )
     # Relative paths: a directory that is copied or mounted elsewhere has its own checkpoints.

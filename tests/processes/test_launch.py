@@ -121,7 +121,7 @@ def test_more_steps_continue_and_the_same_steps_end_at_once(trainer: Trainer) ->
 @pytest.mark.parametrize("options", [[], ["--sync_replicas"]], ids=["asynchronous", "synchronous"])
 @pytest.mark.parametrize("role", ["worker", "chief", "ps"])
 def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, role: str, options: list[str]) -> None:
-    words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", "400", "--save_steps", "50"]
+    words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", "5000", "--save_steps", "100"]
     launcher = trainer.start("launch", *words, "--train_dir", "run", *options)
     log = trainer.folder / "run" / "logs" / "chief-0.log"
     wait_until(lambda: step_in(log) >= 100)
@@ -249,7 +249,7 @@ def test_real_mnist_is_learnt(trainer: Trainer, mnist_folder: Path) -> None:
 def test_on_a_terminal_the_tasks_are_drawn_in_a_table(trainer: Trainer) -> None:
     controller, terminal = pty.openpty()
     process = psutil.Popen(
-        [sys.executable, "-m", "trainer", "launch", "--workers", "1", "--train_steps", "1000"],
+        [sys.executable, "-m", "trainer", "launch", "--workers", "1", "--train_steps", "5000"],
         stdout=terminal,
         stderr=terminal,
         cwd=trainer.folder,
@@ -265,6 +265,6 @@ def test_on_a_terminal_the_tasks_are_drawn_in_a_table(trainer: Trainer) -> None:
         drawn += chunk
     os.close(controller)
     assert process.wait(60) == 0
-    for part in (b"last said", b"worker 0", b"ps 0", b"done", b"/1000: loss"):
+    for part in (b"last said", b"worker 0", b"ps 0", b"done", b"/5000: loss"):
         assert part in drawn
-    wait_for_line(next((trainer.folder / "runs").iterdir()) / "logs" / "worker-0.log", "done: 1")
+    wait_for_line(next((trainer.folder / "runs").iterdir()) / "logs" / "worker-0.log", "done: 5")

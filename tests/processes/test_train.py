@@ -150,7 +150,7 @@ def test_a_chief_that_waits_for_a_lost_worker_still_saves_when_told_to_end(train
 
 
 def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 2), "--train_steps=800", "--save_steps=50"]
+    words = [*hosts(1, 2), "--train_steps=8000", "--save_steps=200"]
     first_ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
@@ -195,7 +195,7 @@ def test_parameters_of_another_run_are_refused(trainer: Trainer, hosts: Hosts) -
 
 
 def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 2), "--train_steps=800"]
+    words = [*hosts(1, 2), "--train_steps=8000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
@@ -208,7 +208,7 @@ def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(train
 
 
 def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 2), "--sync_replicas", "--replicas_to_aggregate=1", "--train_steps=1200"]
+    words = [*hosts(1, 2), "--sync_replicas", "--replicas_to_aggregate=1", "--train_steps=12000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     read_until(chief, "step 100/")
@@ -217,11 +217,11 @@ def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -
     for name, process in {"chief": chief, "late": late, "ps": ps}.items():
         outputs[name], _ = process.communicate(timeout=120)
         assert process.returncode == 0, outputs[name]
-    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 1200
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 12000
 
 
 def test_with_a_backup_a_stopped_worker_holds_nobody_up(trainer: Trainer, hosts: Hosts) -> None:
-    words = [*hosts(1, 3), "--sync_replicas", "--replicas_to_aggregate=2", "--train_steps=600"]
+    words = [*hosts(1, 3), "--sync_replicas", "--replicas_to_aggregate=2", "--train_steps=3000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     fast = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
@@ -235,7 +235,7 @@ def test_with_a_backup_a_stopped_worker_holds_nobody_up(trainer: Trainer, hosts:
     for process in (slow, ps):
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
-    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 600
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 3000
 
 
 @pytest.mark.parametrize("stopped", ["worker", "ps"])
