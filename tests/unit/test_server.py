@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 
 import pytest
 
@@ -57,6 +58,8 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     serving = threading.Thread(target=server.serve, args=life, daemon=True)
     serving.start()
     here = server.start(worker, THREADS)
+    while not ps_said:  # it says so when its server listens
+        time.sleep(0.05)
     assert serving.is_alive()
     monkeypatch.setattr(server, "LINGER_SECONDS", 60.0)
     said: list[str] = []
