@@ -124,7 +124,7 @@ def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, r
     words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", "5000", "--save_steps", "100"]
     launcher = trainer.start("launch", *words, "--train_dir", "run", *options)
     log = trainer.folder / "run" / "logs" / "chief-0.log"
-    wait_until(lambda: step_in(log) >= 100)
+    wait_until((trainer.folder / "run" / "checkpoint").exists)
     trainer.task(role).kill()
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output
