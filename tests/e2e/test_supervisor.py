@@ -69,7 +69,7 @@ def test_a_task_that_nobody_can_find_is_named(release: Release) -> None:
 
 
 def test_a_supervisor_that_is_killed_is_followed_by_another_that_goes_on(release: Release) -> None:
-    release.install(SHORT | {"train": {"train_steps": 3000}})
+    release.install(SHORT | {"train": {"train_steps": 20_000}})
     wait(lambda: "steps/s" in release.said(), 120, release.describe)
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/{pod['metadata']['name']}:9100/proxy/metrics"
@@ -77,11 +77,11 @@ def test_a_supervisor_that_is_killed_is_followed_by_another_that_goes_on(release
     release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--now")
     text = release.finish()
     assert "going on with the run that is under way" in text
-    assert release.wait_for_result(3000)["global_step"] < 3100
+    assert release.wait_for_result(20_000)["global_step"] < 20_200
 
 
 def test_a_suspended_run_holds_nothing_and_goes_on_later(release: Release) -> None:
-    values = SHORT | {"train": {"train_steps": 100_000, "save_seconds": 2}}
+    values = SHORT | {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
     release.install(values)
     wait(lambda: "steps/s" in release.said(), 120, release.describe)
     release.upgrade(values | {"run": {"suspend": True}})
