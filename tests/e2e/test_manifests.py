@@ -61,7 +61,7 @@ def test_kubeconform_finds_nothing_wrong(manifests: str, schemas: Path) -> None:
     ("right", "wrong"),
     [
         ("terminationGracePeriodSeconds: 60", "terminationGraceSeconds: 60"),
-        ("replicas: 2", 'replicas: "2"'),
+        ("containerPort: 2222", 'containerPort: "2222"'),
         ("kind: PodDisruptionBudget", "kind: DisruptionBudget"),
     ],
     ids=["an unknown key", "a wrong type", "an unknown kind"],
