@@ -39,8 +39,9 @@ def browser(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture
 def address(release: Release) -> Iterator[str]:
     """TensorBoard of a run that is done, by way of `kubectl port-forward`."""
-    release.install({"train": {"train_steps": 1000, "report_steps": 20}}, "--wait", "--timeout=3m")
+    release.install({"train": {"train_steps": 1000, "report_steps": 20}})
     release.wait_for_result(1000)
+    release.kubectl("wait", "--for=condition=available", "deployment/mnist-tensorboard", "--timeout=90s")
     command = ["kubectl", "--namespace", release.namespace, "port-forward", "service/mnist-tensorboard", ":80"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
         assert forwarding.stdout
