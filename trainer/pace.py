@@ -21,6 +21,11 @@ def steps_per_call(settings: Settings, ops_per_step: int) -> int:
     return interval // math.ceil(interval / most)
 
 
+def next_multiple(of: int, after: int) -> int:
+    """The least multiple that is larger than `after`."""
+    return (after // of + 1) * of
+
+
 class Pace:
     """Chooses between a full call and a single step, for one replica."""
 
@@ -42,7 +47,7 @@ class Pace:
         """The next global step at which something is to be done; with several replicas none but the last is met."""
         settings = self._settings
         intervals = (settings.report_steps, settings.save_steps) if self._replicas == 1 else ()
-        return min([settings.train_steps, *((step // each + 1) * each for each in intervals if each)])
+        return min([settings.train_steps, *(next_multiple(each, step) for each in intervals if each)])
 
     def took(self, steps: int, seconds: float) -> None:
         """A call of so many steps took so long."""

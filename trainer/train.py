@@ -23,7 +23,7 @@ from trainer.evaluation import Examiner
 from trainer.guard import Guard
 from trainer.metrics import Metrics
 from trainer.model import find
-from trainer.pace import Pace
+from trainer.pace import Pace, next_multiple
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
 from trainer.summaries import SummaryWriter
@@ -214,7 +214,7 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
             life.clock.tick(step)
             metrics.global_step = step
             metrics.examples += steps * settings.batch_size
-            if step >= min(_next_multiple(settings.report_steps, reported_step), last_step):
+            if step >= min(next_multiple(settings.report_steps, reported_step), last_step):
                 rate = (step - reported_step) / (now - reported_time)
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
                 reported_step, reported_time = step, now
@@ -226,10 +226,6 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
                 chief.save_if_due(step)
         if chief:
             chief.save()
-
-
-def _next_multiple(of: int, after: int) -> int:
-    return (after // of + 1) * of
 
 
 def _write_result(
