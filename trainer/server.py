@@ -28,7 +28,9 @@ LOST = (
 """What TensorFlow raises, by turns, when another task is lost in mid-run."""
 
 LINGER_SECONDS = 30.0
-"""How long parameter servers wait for replicas to leave, and the chief for a parameter server to listen."""
+"""How long parameter servers wait for replicas to leave when the run is done."""
+TELL_SECONDS = 30.0
+"""How long the chief of a run that is done waits for a parameter server to listen."""
 LAST_SAVE_SECONDS = 6.0
 """How long a parameter server that is told to end waits for the chief to leave."""
 POLL_SECONDS = 0.5
@@ -131,7 +133,7 @@ def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str
     }
     for thread in telling.values():
         thread.start()
-    deadline = time.monotonic() + LINGER_SECONDS
+    deadline = time.monotonic() + TELL_SECONDS
     for ps, thread in telling.items():
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():

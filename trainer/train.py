@@ -76,7 +76,7 @@ def train(
         if cluster:
             try:
                 _look_for_peers(
-                    life, cluster, min(settings.wait_seconds, server.LINGER_SECONDS if was_done else math.inf)
+                    life, cluster, min(settings.wait_seconds, server.TELL_SECONDS if was_done else math.inf)
                 )
             except LostPeersError:
                 if not was_done:

@@ -61,10 +61,8 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     while not ps_said:  # it says so when its server listens
         time.sleep(0.05)
     assert serving.is_alive()
-    monkeypatch.setattr(server, "LINGER_SECONDS", 60.0)
     said: list[str] = []
     server.say_done(worker, here, THREADS, said.append)
-    monkeypatch.setattr(server, "LINGER_SECONDS", 0.5)
     serving.join(60)
     assert not serving.is_alive()
     assert metrics.serving is False
@@ -88,7 +86,7 @@ def test_waiting_for_replicas_to_leave_ends_in_time_although_their_names_are_slo
 
 def test_a_parameter_server_that_is_gone_is_said_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(server, "LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(server, "TELL_SECONDS", 0.3)
     worker = cluster(workers=1, task=Task("worker", 0))
     said: list[str] = []
     server.say_done(worker, server.start(worker, THREADS), THREADS, said.append)
