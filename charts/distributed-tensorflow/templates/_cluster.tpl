@@ -20,11 +20,9 @@
 {{- end -}}
 {{- $stem := include "distributed-tensorflow.stem" $root -}}
 {{- $spec := get $root.Values $role -}}
-{{- $hosts := list -}}
 {{- range $index := until (int ($spec.maxReplicas | default $spec.replicas)) -}}
-{{- $hosts = append $hosts (printf "%s-%s-%d.%s-%s:%d" $stem $role $index $stem $role (int $root.Values.port)) -}}
+{{- if $index }},{{ end }}{{ printf "%s-%s-%d.%s-%s:%d" $stem $role $index $stem $role (int $root.Values.port) }}
 {{- end -}}
-{{- join "," $hosts -}}
 {{- end }}
 
 {{/* Whether TF_CONFIG would be longer than Linux lets one environment string be: 128 KiB with its name, the task and the
