@@ -113,3 +113,13 @@ def test_the_largest_tf_config_is_one_that_linux_takes() -> None:
     largest = environment_of(render({"worker.replicas": workers}, release=stem), "worker", workers - 1)
     assert subprocess.run(["true"], env={"TF_CONFIG": largest["TF_CONFIG"]}, check=True).returncode == 0
     assert "TF_CONFIG" not in render({"worker.replicas": workers + 1}, release=stem).environment("worker")
+
+
+@pytest.mark.parametrize("values", [{}, {**ALL_ROLES, "chief.taskType": "master"}], ids=["by default", "with a master"])
+def test_helm_test_knows_how_many_tasks_each_role_of_the_cluster_has(values: dict[str, Any]) -> None:
+    manifests = render(values)
+    counted = json.loads(manifests.environment("test")["REPLICAS"])
+    cluster = json.loads(manifests["ConfigMap/config"]["data"]["cluster.json"])
+    assert {role: count for role, count in counted.items() if count} == {
+        role: len(hosts) for role, hosts in cluster.items()
+    }

@@ -1,6 +1,8 @@
-"""What `helm test` runs in a pod: TensorBoard serves the run, and the tasks answer, or the run has succeeded.
+"""What `helm test` runs in a pod: every task answers, or the run has succeeded, and TensorBoard serves it.
 
-Reads its three words from the environment, changes nothing, and ends with 1 and a sentence for what is wrong.
+Reads what it must know from the environment, changes nothing, and ends with 1 and a sentence for what is wrong.
+The tasks are asked first, and each until it has answered once: when they have gone because the run has ended, it takes
+the kubelet a minute to bring the supervisor's word of it into a pod that is there already.
 """
 
 import json
@@ -12,17 +14,25 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE = 90
-"""Seconds for things that come by themselves: the first curve, a task that is being started."""
+PATIENCE = 150
+"""Seconds for things that come by themselves: the first curve, a task that is being started, word of the run's end."""
 
 
 def main() -> None:
-    """Ask TensorBoard, then the tasks."""
+    """Ask the tasks, then TensorBoard."""
     tensorboard = os.environ["TENSORBOARD_URL"]
     packaged = os.environ["PACKAGED"] == "true"
+    unheard = addresses()
+    insist(lambda: run_complaint(unheard, packaged))
     if tensorboard:
         insist(lambda: tensorboard_complaint(tensorboard, packaged))
-    insist(lambda: run_complaint(packaged))
+
+
+def addresses() -> list[str]:
+    """HOST:PORT of every task that there is now; of workers that may come later none."""
+    cluster = json.loads(Path("/etc/distributed-tensorflow/cluster.json").read_text())
+    expected = json.loads(os.environ["REPLICAS"])
+    return [address for role, hosts in cluster.items() for address in hosts[: expected[role]]]
 
 
 def insist(complaint: Callable[[], str]) -> None:
@@ -65,23 +75,24 @@ def success(packaged: bool) -> str:
     return f"{score['global_step']} steps, test accuracy {score['test_accuracy']}" if ended else ""
 
 
-def run_complaint(packaged: bool) -> str:
-    """Empty where the run has succeeded, or every task answers (of a program of one's own: has its name)."""
+def run_complaint(unheard: list[str], packaged: bool) -> str:
+    """Empty where the run has succeeded, or every task has answered (of a program of one's own: has its name).
+
+    Who answers is taken off `unheard`.
+    """
     if how := success(packaged):
         print(f"the run succeeded: {how}")
         return ""
-    cluster = json.loads(Path("/etc/distributed-tensorflow/cluster.json").read_text())
-    expected = json.loads(os.environ["REPLICAS"])
-    for role, hosts in cluster.items():
-        for address in hosts[: expected[role]]:
-            host, _, port = address.rpartition(":")
-            try:
-                if packaged:
-                    socket.create_connection((host, int(port)), timeout=5).close()
-                else:
-                    socket.getaddrinfo(host, None)
-            except OSError as error:
-                return f"{address} does not answer ({error}), and the run has not ended: look at its pod"
+    while unheard:
+        host, _, port = unheard[0].rpartition(":")
+        try:
+            if packaged:
+                socket.create_connection((host, int(port)), timeout=5).close()
+            else:
+                socket.getaddrinfo(host, None)
+        except OSError as error:
+            return f"{unheard[0]} does not answer ({error}), and the run has not ended: look at its pod"
+        del unheard[0]
     print("every task answers" if packaged else "every task has its name")
     return ""
 
