@@ -1,5 +1,11 @@
 """A run under the supervisor, from `helm install` to its own end."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import yaml
@@ -49,7 +55,7 @@ def test_what_keeps_a_task_from_starting_is_said_and_ends_the_run(release: Relea
     values = {"worker": {"nodeSelector": {"no": "such-node"}}, "run": {"startTimeoutSeconds": 25}}
     release.install(SHORT | values)
     text = release.finish("failed")
-    assert "waiting for mnist-worker-0: no node has the labels that worker.nodeSelector" in text
+    assert re.search(r"waiting for mnist-worker-0: no node has the labels .* asks for \(and 1 more\)", text)
     assert "did not start within run.startTimeoutSeconds (25 s)" in text.splitlines()[-1]
     assert set(release.scales().values()) == {0}
 
@@ -78,6 +84,55 @@ def test_a_supervisor_that_is_killed_is_followed_by_another_that_goes_on(release
     text = release.finish()
     assert "going on with the run that is under way" in text
     assert release.wait_for_result(20_000)["global_step"] < 20_200
+
+
+def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:
+    """While it ends a changed run's old tasks, starts the new ones, watches them, and cleans up after them."""
+    release.install({"train": {"train_steps": 300}, "run": {"suspend": True}})  # the chart's own supervisor waits
+    (job,) = release.get("jobs", f"--selector={SUPERVISOR}")["items"]
+    config = yaml.safe_load(release.kubectl("config", "view", "--raw", "--minify"))
+    config["contexts"][0]["context"]["namespace"] = release.namespace
+    (release.folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    known_to_it = {"KUBECONFIG": "kubeconfig", "JOB_UID": job["metadata"]["uid"], "PYTHONPATH": str(ROOT)}
+    run = yaml.safe_load(release.get("configmap", "mnist-supervisor")["data"]["run.yaml"]) | {"metrics_port": None}
+    lives: list[str] = []
+
+    def live(writes: int) -> int:
+        """Be a supervisor for so many writes; its exit code."""
+        (release.folder / "run.yaml").write_text(yaml.safe_dump(run))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.e2e.mortal_supervisor", str(writes), "--run=run.yaml"],
+            env=os.environ | known_to_it,
+            cwd=release.folder,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        lives.append(f"dies after {writes} writes: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.returncode
+
+    def known() -> tuple[str, Any]:
+        """The state of the run, and all that lives after this one can know."""
+        notes = release.get("configmap", "mnist-run")["data"]["notes.json"]
+        return json.loads(notes)["state"], [notes, release.scales()]
+
+    assert live(4) == -signal.SIGKILL, lives
+    wait(lambda: len(release.tasks()) == 3, 60, release.describe)
+    run["hash"] = "changed"
+    for role in ("ps", "worker"):
+        release.kubectl("set", "env", f"statefulset/mnist-{role}", "TASK_RUN=changed")
+    writes, before = 1, known()
+    while (code := live(writes)) == -signal.SIGKILL:
+        now = known()
+        # A life that changed nothing had not enough writes for that.
+        writes = 1 if now[0] != before[0] else writes + (now == before)
+        before = now
+    said = "\n".join(lives)
+    assert code == 0, said
+    assert said.endswith("the run succeeded: mnist-worker-0 ended with code 0\n")
+    assert known()[0] == "Succeeded"
+    assert set(release.scales().values()) == {0}
+    assert release.wait_for_result(300)["global_step"] < 400
 
 
 def test_a_suspended_run_holds_nothing_and_goes_on_later(release: Release) -> None:

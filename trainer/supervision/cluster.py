@@ -37,8 +37,8 @@ _WATCH_SECONDS = 240
 _STARTS_SECONDS = 60
 _AWAY = (httpx2.HTTPError, json.JSONDecodeError)
 """What calls raise while the API server is away; the second where a proxy before it answers in its stead."""
-_RESTS = "task: ended with code "
-"""What a container says, by task.sh, that was started again after its task's end."""
+_NOT_ITS_WORDS = ("task: ended with code ", "unable to retrieve container logs for ")
+"""What task.sh says in a container that was started again after its task's end, and the kubelet of one that is gone."""
 _Result = TypeVar("_Result")
 
 
@@ -159,7 +159,7 @@ class Cluster:
                 answer = self._raw.get(address, params=parameters)
             except httpx2.HTTPError:
                 continue
-            if answer.is_success and not answer.text.startswith(_RESTS):
+            if answer.is_success and not answer.text.startswith(_NOT_ITS_WORDS):
                 return answer.text.splitlines()
         return []
 

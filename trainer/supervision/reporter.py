@@ -85,13 +85,16 @@ class Reporter:
             time.sleep(1)  # the API server went away, or the end of the container is not known yet
 
     def remind(self, awaited: Sequence[Awaited], now: float) -> None:
-        """Say what is awaited and how far the run is, unless that was said just now."""
+        """Say what is awaited and how far the run is, unless that was said just now; of many alike one is named."""
+        alike: dict[str, list[str]] = {}
         for task in awaited:
             why = self.why(task)
             said, at = self._said.get(task.name, ("", 0.0))
             if now - task.since >= PATIENCE and (why != said or now - at > BETWEEN_REMINDERS):
                 self._said[task.name] = (why, now)
-                self._say(f"waiting for {task.name}: {why}")
+                alike.setdefault(why, []).append(task.name)
+        for why, (first, *others) in alike.items():
+            self._say(f"waiting for {first}: {why}" + (f" (and {len(others)} more)" if others else ""))
         if self._progress and now - self._progress_said >= BETWEEN_PROGRESS:
             self._tell_progress(now)
 
