@@ -46,7 +46,7 @@ def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: changes.put(("STOP", None)))
     known = notes.parse(cluster.read_notes())
-    metrics = RunMetrics(run, known)
+    metrics = RunMetrics(run, known if known.hash == run.hash else Notes())
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
     if known.hash == run.hash and known.over:
@@ -91,19 +91,24 @@ def _begin(
     interrupted = known.state == "Starting"
     known = dataclasses.replace(known, job=run.job_uid, state="Starting")
     _write(run, cluster, known, takes_over=True)
-    if any(pod.run != run.hash for pod in map(pods.observe, cluster.pods())):
+    there = [pods.observe(pod) for pod in cluster.pods()]
+    if any(pod.run != run.hash for pod in there):
         # Revisions never mix: what was there before is gone when this run begins.
         say("the run has changed: ending the tasks of the one before")
         _empty(run, cluster, changes, say)
     if known.hash != run.hash:
-        known = Notes(hash=run.hash, job=run.job_uid, placed=known.placed)
+        known = Notes(hash=run.hash, job=run.job_uid, leader=known.leader)
     scales = {role: cluster.scale(role) for role in run.roles}
-    # Kubernetes gives 1 where the chart leaves the scale to us: at an installation, and when a run is resumed.
-    begins = interrupted or not known.started or all(scale <= 1 for scale in scales.values())
+    # Kubernetes gives 1 where the chart leaves the scale to us: at an installation, and when a run is resumed. That may
+    # be all that a run under way has as well, but then its leader's pod is the one we know.
+    anew = all(scale <= 1 for scale in scales.values()) and all(pod.uid != known.leader or pod.leaving for pod in there)
+    begins = interrupted or not known.started or anew
     if begins:
         known = dataclasses.replace(known, started=time.time(), running=0.0)
         attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
         say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
+    else:
+        say("going on with the run that is under way")
     for role, values in run.roles.items():
         # Under way, a scale that somebody else has set, as by `kubectl scale`, is left alone. A changed client is
         # another Job, which is made suspended.
@@ -208,7 +213,7 @@ def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], Non
         ):
             cluster.set_scale(role, 0)
             freed.append(role)
-    if run.holds_tensorboard and known.placed:
+    if run.holds_tensorboard and known.leader:
         cluster.set_tensorboard(1)
     if freed:
         say(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")

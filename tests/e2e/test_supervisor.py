@@ -75,14 +75,16 @@ def test_a_task_that_nobody_can_find_is_named(release: Release) -> None:
 
 
 def test_a_supervisor_that_is_killed_is_followed_by_another_that_goes_on(release: Release) -> None:
-    release.install(SHORT | {"train": {"train_steps": 20_000}})
+    values = SHORT | {"train": {"train_steps": 20_000}, "worker": {"replicas": 1}}
+    release.install(values)
     wait(lambda: "steps/s" in release.said(), 120, release.describe)
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/{pod['metadata']['name']}:9100/proxy/metrics"
     assert 'trainer_run_state{state="Running"} 1.0' in release.kubectl("get", "--raw", metrics)
     release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--now")
-    text = release.finish()
-    assert "going on with the run that is under way" in text
+    wait(lambda: "going on with the run that is under way" in release.said(), 60, release.describe)
+    release.upgrade(values | {"run": {"backoffLimit": 7}})  # which another supervisor is told
+    assert "going on with the run that is under way" in release.finish(), "and its clock goes on"
     assert release.wait_for_result(20_000)["global_step"] < 20_200
 
 

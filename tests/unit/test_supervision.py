@@ -214,9 +214,9 @@ def test_tensorboard_goes_after_the_leader_and_makes_way_for_it(leader: Pod | No
 
 def test_that_the_leader_had_a_node_once_is_noted() -> None:
     waiting = a_pod("mnist-worker-0", placed=False)
-    assert not judge.take_note(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).placed
+    assert not judge.take_note(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).leader
     known = judge.take_note(a_run(), STARTED, [a_pod("mnist-worker-0")], NOW)
-    assert judge.take_note(a_run(), known, [waiting], NOW).placed
+    assert judge.take_note(a_run(), known, [waiting], NOW).leader
 
 
 def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> None:

@@ -38,9 +38,10 @@ def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     """
     finished, seen = dict(notes.finished), dict(notes.seen)
     restarts, restarted, by_role = notes.restarts, notes.restarted, dict(notes.restarts_by_role)
-    placed = notes.placed
+    leader = notes.leader
     for pod in pods:
-        placed = placed or (pod.name == run.leader and pod.placed)
+        if pod.name == run.leader and pod.placed:
+            leader = pod.uid
         if pod.name in notes.finished:  # what becomes of it now is no matter
             continue
         if pod.leaving and not (pod.ended and pod.ended.code == 0):
@@ -62,7 +63,7 @@ def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         restarts=restarts,
         restarted=restarted,
         restarts_by_role=by_role,
-        placed=placed,
+        leader=leader,
     )
 
 

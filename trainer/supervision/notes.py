@@ -26,8 +26,8 @@ class Notes:
     """When every task had started, in seconds since 1970; 0 before that."""
     replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By role: what its scale was set to."""
-    placed: bool = False
-    """Whether the leader has ever had a node: its volume has one then."""
+    leader: str = ""
+    """The uid of the last pod of the leader that had a node; empty before. Where it had one, its volume has one."""
     restarts: int = 0
     """Restarts that count against the limit."""
     restarts_by_role: Mapping[str, int] = dataclasses.field(default_factory=dict)
