@@ -6,7 +6,7 @@ IMAGE := distributed-tensorflow/trainer
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
+.PHONY: help setup run test test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
 	build-images push-images test-images lint format benchmark lock clean
 
 help: ## show this list
@@ -27,7 +27,11 @@ run: $(SETUP) ## train on real digits here: one parameter server and two workers
 	@$(BIN)/trainer launch --ps 1 --workers 2 --train_steps 2000
 
 test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types, unit tests, the chart, real multi-process training
-	$(BIN)/python -m pytest tests/unit tests/chart tests/processes
+	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
+	$(BIN)/python -m pytest -m 'not long' tests/processes
+
+test-long: $(SETUP) ## more combinations of the multi-process tests, for which CI has no time
+	$(BIN)/python -m pytest -m long tests/processes
 
 # Helm and its helpers: built by Go once, or without Go those on PATH. ct starts some of them, and asks for absolute paths.
 CHART_TOOLS := $(PYTHON) -m tests.cluster build helm ct helm-docs

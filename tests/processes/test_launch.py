@@ -47,7 +47,7 @@ def single_process_accuracy(tmp_path_factory: pytest.TempPathFactory) -> float:
     [
         pytest.param(1, 2, False, id="1 ps, 2 workers"),
         pytest.param(2, 3, False, id="2 ps, 3 workers"),
-        pytest.param(1, 1, True, id="with a chief of its own"),
+        pytest.param(1, 1, True, id="with a chief of its own", marks=pytest.mark.long),
     ],
 )
 def test_synchronous_replicas_learn_as_well_as_a_single_process(
@@ -118,8 +118,20 @@ def test_more_steps_continue_and_the_same_steps_end_at_once(trainer: Trainer) ->
     assert log.count("at step 100 of 150") == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--sync_replicas"]], ids=["asynchronous", "synchronous"])
-@pytest.mark.parametrize("role", ["worker", "chief", "ps"])
+SYNC = ["--sync_replicas"]
+
+
+@pytest.mark.parametrize(
+    ("role", "options"),
+    [
+        pytest.param("worker", [], id="worker, asynchronous", marks=pytest.mark.long),
+        pytest.param("worker", SYNC, id="worker, synchronous"),
+        pytest.param("chief", [], id="chief, asynchronous", marks=pytest.mark.long),
+        pytest.param("chief", SYNC, id="chief, synchronous"),
+        pytest.param("ps", [], id="ps, asynchronous"),
+        pytest.param("ps", SYNC, id="ps, synchronous", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, role: str, options: list[str]) -> None:
     words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", "5000", "--save_steps", "100"]
     launcher = trainer.start("launch", *words, "--train_dir", "run", *options)
