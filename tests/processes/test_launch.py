@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import statistics
 import sys
@@ -171,6 +172,7 @@ def test_a_permanent_error_is_not_tried_again(trainer: Trainer) -> None:
         (["--train_steps", "0"], "--train_steps"),
         (["--num_gpus", "99"], "num_gpus"),
         (["--dataset", "cats"], "--dataset"),
+        (["--profile_steps", "150-100"], "--profile_steps"),
         (["--no_such_option"], "--no_such_option"),
     ],
 )
@@ -238,6 +240,33 @@ def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=30)
     assert launcher.returncode == 130
+
+
+@pytest.mark.parametrize("options", [["--ps", "2"], ["--sync_replicas"]], ids=["asynchronous, 2 ps", "synchronous"])
+def test_the_time_of_a_step_is_split(trainer: Trainer, options: list[str]) -> None:
+    split = trainer.launch(*options, "--workers", "2", "--train_steps", "600", "--time_split")["time_split"]
+    assert split.keys() == {"waiting", "reading", "computing", "applying", "steps"}
+    assert all(value > 0 for value in split.values())
+    code, output = trainer.run("launch", *options, "--train_steps", "600", "--time_split")
+    assert code == 0
+    shares = [float(found[1]) for found in re.finditer(r"^  \w+ +[\d.]+ ms +([\d.]+)%$", output, re.MULTILINE)]
+    assert len(shares) == 4
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+
+
+def test_ctrl_c_in_the_midst_of_a_profile_leaves_what_there_is(trainer: Trainer) -> None:
+    launcher = trainer.start(
+        *("launch", "--train_steps", "1000000", "--train_dir", "run", "--profile_steps", "100-1000000")
+    )
+    wait_for_line(trainer.folder / "run" / "logs" / "worker-0.log", "profiling from step")
+    launcher.send_signal(signal.SIGINT)  # in the midst of the range
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, output
+    (profile,) = (trainer.folder / "run" / "plugins" / "profile").glob("*/*.xplane.pb")
+    content = profile.read_bytes()
+    assert b"_MklMatMul" in content or b":MatMul" in content
+    log = (trainer.folder / "run" / "logs" / "worker-1.log").read_text()
+    assert "profil" not in log  # one task alone has the training directory
 
 
 def test_real_mnist_is_learnt(trainer: Trainer, mnist_folder: Path) -> None:
