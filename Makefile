@@ -101,8 +101,8 @@ format: $(SETUP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmark: $(SETUP) ## the trainer beside the classic mnist_replica code, alternating; prints ratios
-	$(BIN)/python -m benchmarks.classic_ratio
+benchmark: $(SETUP) ## the trainer beside the classic code, strategies and no communication, into docs/performance.md (40 minutes)
+	$(BIN)/python -m benchmarks
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
