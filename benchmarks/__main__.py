@@ -11,6 +11,7 @@ Each run's outcome is kept at once in a JSON file in benchmarks/results, so Ctrl
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ PLOT = DOCS / "performance.svg"
 
 
 def main() -> int:
-    """Measure and report; 0, or 1 where a run failed, or 130 after Ctrl-C."""
+    """Measure and report; 0, or 1 where a run failed, or 130 after Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, default=programs.CLASSIC, help="the classic program to compare with")
     parser.add_argument("--pairs", type=int, default=5, help="turns with 1 ps and 2 workers (default: 5)")
@@ -45,6 +46,7 @@ def main() -> int:
     extent = Extent(arguments.pairs, arguments.other_pairs, arguments.steps, arguments.seeds)
     if arguments.short:
         extent = Extent(pairs=1, other_pairs=1, steps=300, seeds=1)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, ends what was started
     found = results.Results()
     try:
         complete = measure(found, extent, arguments.reference.resolve(), arguments.sections)

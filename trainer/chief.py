@@ -1,5 +1,6 @@
 """What the chief alone does in a session: give the variables their values, save checkpoints, write curves, profile."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -107,11 +108,11 @@ class Chief:
         self._saved_step, self._saved_time = step, time.monotonic()
 
     def save_at_last(self) -> None:
-        """Save a checkpoint and what there is of a profile, from another thread, as the main one does not come back."""
-        try:
-            self.save()
-        finally:
-            self.profile.stop()
+        """Save a checkpoint and what there is of a profile, in a thread other than the main one, which is stuck."""
+        profiling = threading.Thread(target=self.profile.stop, daemon=True)  # neither waits for the other
+        profiling.start()
+        self.save()
+        profiling.join()
 
     def save_if_due(self, step: int) -> None:
         """Save by step and by time, as the settings say."""

@@ -12,8 +12,7 @@ from trainer.tensorflow import tf1
 from trainer.time_split import TimeSplit, mean, measure
 
 SHARE = 0.05
-"""Of the time since the first call, the most that traced calls and their examination may have taken; a run becomes
-slower by about a third of it."""
+"""Of the time since the first call, the most that traced calls and their examination may have taken."""
 
 
 class Tracer:
