@@ -51,7 +51,7 @@ def main() -> int:
     try:
         complete = measure(found, extent, arguments.reference.resolve(), arguments.sections)
     except KeyboardInterrupt:
-        print(f"\nstopped; what was measured is in {found.path}: python -m benchmarks --render {found.path}")
+        print(f"\nstopped; the report on what was measured: python -m benchmarks --render {found.path}")
         return 130
     print(f"\n{report.render(found.machine, found.runs)}\n\nresults: {found.path}")
     if not arguments.short and tuple(arguments.sections) == SECTIONS:

@@ -45,10 +45,14 @@ class Results:
         self.path = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
         self.machine = describe_machine()
         self.runs: list[Run] = []
+        self._write()
 
     def add(self, run: Run) -> None:
         """One more, kept at once."""
         self.runs.append(run)
+        self._write()
+
+    def _write(self) -> None:
         content = {"machine": self.machine, "runs": [each.to_json() for each in self.runs]}
         write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
 

@@ -344,7 +344,8 @@ def _show_split(split: TimeSplit | None, replicas: int) -> str:
         f"  {name:12} {milliseconds:7.3f} ms {milliseconds / split.milliseconds:6.1%}\n"
         for name, milliseconds in split.parts.items()
     )
-    return f"\na step of a replica, {split.milliseconds:.3f} ms, mean of {split.steps} steps of {replicas}:\n{parts}"
+    of = f"mean of {split.steps} traced steps of {replicas} replicas"
+    return f"\na step of a replica, {split.milliseconds:.3f} ms, {of}:\n{parts}"
 
 
 def _beside_python(command: str) -> str:
