@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer import peers
+
 PIXELS, CLASSES = 784, 10
 BETWEEN_LOOKS = 0.02
 
@@ -55,12 +57,11 @@ def watching(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> It
 
     A server that is not there yet, that holds other variables, or that is gone again, shows nothing.
     """
-    from trainer.tensorflow import tf, tf1
+    from trainer.tensorflow import tf, tf1  # it takes eager execution away, which the strategies' programs need
 
-    shapes = {"w": (PIXELS, hidden_units), "b": (hidden_units,)}
     shapes_of = {
-        "hidden/w": shapes["w"],
-        "hidden/b": shapes["b"],
+        "hidden/w": (PIXELS, hidden_units),
+        "hidden/b": (hidden_units,),
         "softmax/w": (hidden_units, CLASSES),
         "softmax/b": (CLASSES,),
     }
@@ -81,6 +82,8 @@ def watching(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> It
 
     def look() -> None:
         while not over.wait(BETWEEN_LOOKS):
+            if peers.complaint(ps):
+                continue  # gRPC itself would look for a server that is not there yet at ever longer intervals
             with contextlib.suppress(tf.errors.OpError), tf1.Session(f"grpc://{ps}", graph, config) as session:
                 while not over.wait(BETWEEN_LOOKS):
                     now, arrays = session.run([step, values])

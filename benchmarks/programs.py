@@ -71,7 +71,7 @@ def run_trainer(work: Work, data: Data, flags: Sequence[str] = (), seed: int = 0
         command = _trainer(*work.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}", *flags)
         command += [f"--sync_replicas={work.mode == 'synchronous'}", f"--ps_hosts={','.join(ps)}"]
         command += [f"--worker_hosts={','.join(workers)}", f"--train_dir={folder}"]
-        with _started(_tasks(work, command)) as processes, _watching(ps, learning.TRAINER, work, learn) as seen:
+        with _watching(ps, learning.TRAINER, work, learn) as seen, _started(_tasks(work, command)) as processes:
             processes.wait(work.ps)  # worker 0, the chief
             result = json.loads((folder / "result.json").read_text())
     curve = seen.curve(data.images, data.labels) if seen else []
@@ -84,7 +84,7 @@ def run_classic(program: Path, work: Work, data: Data, learn: bool = False) -> O
     command = [sys.executable, str(program), *work.flags, f"--ps_hosts={','.join(ps)}"]
     command += [f"--worker_hosts={','.join(workers)}", f"--data={data.folder / 'digits.npz'}"]
     command += [f"--warmup_steps={work.steps // 10}", *(["--sync"] if work.mode == "synchronous" else [])]
-    with _started(_tasks(work, command)) as processes, _watching(ps, learning.CLASSIC, work, learn) as seen:
+    with _watching(ps, learning.CLASSIC, work, learn) as seen, _started(_tasks(work, command)) as processes:
         rate = float(json.loads(processes.wait_for_line(work.ps))["rate"])  # its end may take minutes
     curve = seen.curve(data.images, data.labels) if seen else []
     return Outcome(rate, processes.memory, curve[-1][2] if curve else None, curve)

@@ -39,7 +39,7 @@ def test_ratios_are_of_the_same_turn_and_of_the_same_work() -> None:
     ]
     assert report.pairs(runs, ASYNCHRONOUS, "classic", "trainer") == [(100, 300), (100, 500)]
     assert report.pairs(runs, other, "classic", "trainer") == [(100, 150)]
-    assert "4.00 (3.00–5.00) times the classic code in 2 pairs" in report.rates(runs)
+    assert "4.00 (3.00–5.00) times the classic code, of 2 pairs" in report.rates(runs)
 
 
 def test_a_synchronous_step_counts_the_examples_of_every_worker() -> None:
