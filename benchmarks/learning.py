@@ -5,6 +5,7 @@ worker does for every step; no program is changed for it. The test accuracy of w
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -33,12 +34,17 @@ class Seen:
     def add(self, step: int, values: Sequence[Any]) -> None:
         """They are these now, at this global step."""
         if not self.looks or self.looks[-1][1] != step:
-            self.looks.append((time.monotonic(), step, np.concatenate([np.ravel(value) for value in values])))
+            self.looks.append((time.time(), step, np.concatenate([np.ravel(value) for value in values])))
 
     def curve(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> list[tuple[float, int, float]]:
-        """Seconds from the first look at which a step had been taken, the global step, and the test accuracy then."""
-        stepped = [look for look in self.looks if look[1] > 0]
-        return [(at - stepped[0][0], step, accuracy(values, images, labels)) for at, step, values in stepped]
+        """Seconds from the first step, the global step, and the test accuracy then."""
+        begin = self.first_step
+        return [(at - begin, step, accuracy(values, images, labels)) for at, step, values in self.looks if step > 0]
+
+    @property
+    def first_step(self) -> float:
+        """When a step was first seen to have been taken, in seconds since 1970; infinity where none was."""
+        return next((at for at, step, _ in self.looks if step > 0), math.inf)
 
 
 def accuracy(flat: npt.NDArray[Any], images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:

@@ -37,6 +37,8 @@ class Processes:
     def __init__(self, running: Sequence[tuple[Task, subprocess.Popen[str]]], folder: Path) -> None:
         self._running, self._folder = running, folder
         self._deadline = time.monotonic() + PATIENCE
+        self.began = time.time()
+        """When they had been started, in seconds since 1970."""
         self.memory: dict[str, float] = {}
         """Peak resident memory in MiB by role, of the largest process of each."""
 

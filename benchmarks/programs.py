@@ -75,7 +75,8 @@ def run_trainer(work: Work, data: Data, flags: Sequence[str] = (), seed: int = 0
             processes.wait(work.ps)  # worker 0, the chief
             result = json.loads((folder / "result.json").read_text())
     curve = seen.curve(data.images, data.labels) if seen else []
-    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"], curve)
+    first_step = seen.first_step - processes.began if curve else None
+    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"], curve, first_step)
 
 
 def run_classic(program: Path, work: Work, data: Data, learn: bool = False) -> Outcome:
@@ -87,7 +88,8 @@ def run_classic(program: Path, work: Work, data: Data, learn: bool = False) -> O
     with _watching(ps, learning.CLASSIC, work, learn) as seen, _started(_tasks(work, command)) as processes:
         rate = float(json.loads(processes.wait_for_line(work.ps))["rate"])  # its end may take minutes
     curve = seen.curve(data.images, data.labels) if seen else []
-    return Outcome(rate, processes.memory, curve[-1][2] if curve else None, curve)
+    first_step = seen.first_step - processes.began if curve else None
+    return Outcome(rate, processes.memory, curve[-1][2] if curve else None, curve, first_step)
 
 
 def run_independent(work: Work, data: Data) -> Outcome:
@@ -145,7 +147,8 @@ def _run_strategy(
     ]
     with _started(tasks) as processes:
         result = json.loads(processes.wait_for_line([task.role for task in tasks].index(leader)))
-    return Outcome(result["rate"], processes.memory, result["accuracy"], [tuple(look) for look in result["curve"]])
+    curve = [tuple(look) for look in result["curve"]]
+    return Outcome(result["rate"], processes.memory, result["accuracy"], curve, result["first_step"] - processes.began)
 
 
 def _addresses(work: Work) -> tuple[list[str], list[str]]:

@@ -113,8 +113,9 @@ def learning(runs: Sequence[Run]) -> str:
         f"After {examples:,} examples, by runs with different seeds; {wanted:.2%} is {SHARE_OF_FINAL:.0%} of what the "
         "single process reaches.",
         "",
-        f"| mode | program | runs | final test accuracy | steps to {wanted:.2%} | seconds to it |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| mode | program | runs | final test accuracy | steps to {wanted:.2%} | seconds from the first step "
+        "| seconds from the start of the processes |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for mode, name in dict.fromkeys((run.work.mode, run.program) for run in runs):
         mine = [run.outcome for run in runs if (run.work.mode, run.program) == (mode, name)]
@@ -124,6 +125,12 @@ def learning(runs: Sequence[Run]) -> str:
         cells += [spread(final, "{:.2%}") if final else "–"]
         cells += [spread([step for _, step, _ in reached]) if reached else "–"]
         cells += [spread([seconds for seconds, _, _ in reached], "{:.2f}") if reached else "–"]
+        whole = [
+            outcome.first_step + first[0]
+            for outcome in mine
+            if (first := _first(outcome.curve, wanted)) and outcome.first_step is not None
+        ]
+        cells += [spread(whole, "{:.1f}") if whole else "–"]
         lines.append(row(cells))
     return "\n".join(lines)
 

@@ -123,5 +123,6 @@ def tell(network: Network, stopwatch: Stopwatch, seen: Seen, data: Path) -> None
     """Print what came of the run, one line of JSON."""
     images, labels = load(data / "test.npz")
     final = accuracy(np.concatenate([np.ravel(value.numpy()) for value in network.values]), images, labels)
-    line = {"rate": stopwatch.rate, "accuracy": final, "curve": seen.curve(images, labels)}
+    curve = seen.curve(images, labels)
+    line = {"rate": stopwatch.rate, "accuracy": final, "curve": curve, "first_step": seen.first_step}
     print(json.dumps(line), flush=True)

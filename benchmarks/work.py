@@ -44,6 +44,8 @@ class Outcome:
     """On the held-out split at the end, where it was asked for."""
     curve: list[tuple[float, int, float]] = field(default_factory=list)
     """Seconds from the first step, global step and test accuracy then, where they were asked for."""
+    first_step: float | None = None
+    """Seconds from the start of the run's processes to the curve's first step."""
 
 
 @dataclass(frozen=True)

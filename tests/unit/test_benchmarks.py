@@ -51,9 +51,9 @@ def test_the_time_to_learn_is_that_of_the_first_look_that_is_good_enough() -> No
     curve = [(0.0, 1, 0.2), (0.5, 90, 0.96), (0.6, 100, 0.98), (0.7, 110, 0.97)]
     runs = [
         Run(LEARNING, "single process", 0, ASYNCHRONOUS, Outcome(1000, accuracy=1.0)),
-        Run(LEARNING, "trainer", 0, ASYNCHRONOUS, Outcome(1000, accuracy=0.99, curve=curve)),
+        Run(LEARNING, "trainer", 0, ASYNCHRONOUS, Outcome(1000, accuracy=0.99, curve=curve, first_step=7.0)),
     ]
-    assert "| asynchronous | trainer | 1 | 99.00% | 100 | 0.60 |" in report.learning(runs)
+    assert "| asynchronous | trainer | 1 | 99.00% | 100 | 0.60 | 7.6 |" in report.learning(runs)
 
 
 def test_results_are_read_back_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
