@@ -7,10 +7,10 @@ SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
-	build-images push-images test-images lint format benchmark lock clean
+	build-images push-images test-images lint format benchmark benchmark-kubernetes lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## make .venv with everything pinned (needs Python 3.10 to 3.13, nothing else)
 
@@ -105,8 +105,11 @@ format: $(SETUP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmark: $(SETUP) ## the trainer beside the classic mnist_replica code, alternating; prints ratios
-	$(BIN)/python -m benchmarks.classic_ratio
+benchmark: $(SETUP) ## the trainer beside the classic code, strategies and no communication, into docs/performance.md (40 minutes)
+	$(BIN)/python -m benchmarks
+
+benchmark-kubernetes: $(SETUP) chart-tools ## the rate inside the Kubernetes in KUBECONFIG, on this machine, beside the rate outside it
+	$(WITH_CHART_TOOLS) $(BIN)/python -m benchmarks.in_kubernetes
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'

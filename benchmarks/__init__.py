@@ -1,1 +1,1 @@
-"""The figures that README quotes, one command each."""
+"""The figures of README and docs/performance.md: `python -m benchmarks` measures and writes them."""

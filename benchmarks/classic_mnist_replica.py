@@ -1,7 +1,7 @@
 """The yardstick: MNIST replica as tutorials of the years of TensorFlow 1 taught it. Not how to do it today.
 
 A placeholder feed and a `session.run` for every step, each variable on its own, `MonitoredTrainingSession`'s parts,
-`SyncReplicasOptimizer` for synchronous training. `benchmarks.classic_ratio` runs it beside the trainer.
+`SyncReplicasOptimizer` for synchronous training. `python -m benchmarks` runs it beside the trainer.
 
     python -m benchmarks.classic_mnist_replica --job_name=worker --task_index=0 --ps_hosts=… --worker_hosts=… --data=…
 

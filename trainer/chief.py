@@ -1,5 +1,6 @@
-"""What the chief alone does in a session: give the variables their values, save checkpoints, write curves."""
+"""What the chief alone does in a session: give the variables their values, save checkpoints, write curves, profile."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.evaluation import UNREADABLE
 from trainer.metrics import Metrics
+from trainer.profile import Profile
 from trainer.progress import Progress
 from trainer.replica import Replica
 from trainer.summaries import SummaryWriter
@@ -16,7 +18,7 @@ from trainer.training_directory import TrainingDirectory
 
 
 class Chief:
-    """The chief's part in one session; a context manager that closes the curves' file."""
+    """The chief's part in one session; a context manager that closes the curves' file and ends a profile."""
 
     def __init__(
         self,
@@ -35,11 +37,13 @@ class Chief:
         self._saved_step = -1
         self._saved_time = time.monotonic()
         self._summaries = SummaryWriter(directory.train_summaries)
+        self.profile = Profile(settings.profile_steps, directory.path, say)
 
     def __enter__(self) -> "Chief":
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.profile.stop()
         self._summaries.close()
 
     def prepare(self) -> None:
@@ -102,6 +106,13 @@ class Chief:
             )
             self._metrics.checkpoints += 1
         self._saved_step, self._saved_time = step, time.monotonic()
+
+    def save_at_last(self) -> None:
+        """Save a checkpoint and what there is of a profile, in a thread other than the main one, which is stuck."""
+        profiling = threading.Thread(target=self.profile.stop, daemon=True)  # neither waits for the other
+        profiling.start()
+        self.save()
+        profiling.join()
 
     def save_if_due(self, step: int) -> None:
         """Save by step and by time, as the settings say."""

@@ -8,14 +8,15 @@ The classic names of `mnist_replica.py` keep their meanings; on the command line
 
 import argparse
 import dataclasses
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticKnownError
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from trainer.errors import ConfigurationError
 
@@ -37,6 +38,39 @@ Whole = Annotated[int, _unless_bool("int_type")]
 Real = Annotated[float, _unless_bool("float_type")]
 Count = Annotated[Whole, Field(ge=1, lt=2**31)]
 Seconds = Annotated[Real, Field(gt=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRange:
+    """Global steps from the first to the last, both among them; written 100-150."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+_STEP_RANGE = r"^([1-9][0-9]*)-([1-9][0-9]*)$"
+
+
+def _parse_step_range(value: Any) -> StepRange:
+    if isinstance(value, StepRange):
+        return value
+    found = re.match(_STEP_RANGE, value) if isinstance(value, str) else None
+    if found is None or int(found[1]) > int(found[2]):
+        raise PydanticCustomError(
+            "step_range", "input should be two global steps from 1, the first not above the last, as in 100-150"
+        )
+    return StepRange(int(found[1]), int(found[2]))
+
+
+Steps = Annotated[
+    StepRange,
+    BeforeValidator(_parse_step_range),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": _STEP_RANGE}),
+]
 
 
 def _setting(default: Any, help: str) -> Any:  # noqa: A002 - argparse's word for it
@@ -115,6 +149,12 @@ class LifeSettings:
     wait_seconds: Seconds = _setting(600.0, "longest wait for other tasks, at the start and after one was lost")
     stall_seconds: Seconds = _setting(
         600.0, "longest time without any global step before this task gives up (code 138)"
+    )
+    profile_steps: Steps | None = _setting(
+        None, "global steps that the chief profiles for TensorBoard, such as 100-150 (default: none)"
+    )
+    time_split: bool = _setting(
+        False, "trace a few calls, and say at the end how a step divides into waiting, reading, computing, applying"
     )
 
 
@@ -198,7 +238,14 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
 
 def _metavar(annotation: Any) -> str:
     text = str(annotation)
-    for sign, name in (("Literal", "NAME"), ("float", "X"), ("int", "N"), ("bool", "BOOL"), ("Path", "PATH")):
+    for sign, name in (
+        ("StepRange", "FIRST-LAST"),
+        ("Literal", "NAME"),
+        ("float", "X"),
+        ("int", "N"),
+        ("bool", "BOOL"),
+        ("Path", "PATH"),
+    ):
         if sign in text:
             return name
     return "TEXT"
@@ -221,7 +268,9 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     }
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     try:
-        return _ADAPTER.validate_python({**from_file, **from_environment, **from_command_line})
+        settings = _ADAPTER.validate_python({**from_file, **from_environment, **from_command_line})
+        _check_together(settings)
+        return settings
     except ValidationError as error:
         problem = error.errors()[0]
     name = str(problem["loc"][0])
@@ -235,6 +284,15 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
         raise ConfigurationError(f"{' '.join(origin.split())}: there is no such setting.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")
+
+
+def _check_together(settings: Settings) -> None:
+    profiled = settings.profile_steps
+    if profiled and profiled.first > settings.train_steps:
+        raise ConfigurationError(
+            f"profile_steps: {profiled} begins after the run's last step, {settings.train_steps}: "
+            "name earlier steps, or more train_steps."
+        )
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

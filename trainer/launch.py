@@ -15,14 +15,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainer import config, datasets
+from trainer import config, datasets, time_split
 from trainer.cluster import Cluster, Task
 from trainer.config import Settings
 from trainer.display import Display, make_display
 from trainer.errors import ConfigurationError
+from trainer.time_split import TimeSplit
 from trainer.training_directory import TrainingDirectory, new_path
 
 POLL_SECONDS = 0.1
@@ -64,6 +65,8 @@ class Process:
         self.handle: subprocess.Popen[bytes] | None = None
         self.restarts = 0
         self.ended = False
+        self.time_split: TimeSplit | None = None
+        """Where the time of its steps went, once a replica has said so."""
         self._read = self.log.stat().st_size if self.log.exists() else 0
 
     def start(self) -> None:
@@ -178,7 +181,7 @@ def launch(plan: Plan) -> int:
             failed, code = failure
             _explain_failure(failed)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
-        _show_result(directory, plan)
+        _show_result(directory, plan, [process.time_split for process in processes if process.time_split])
         if plan.tensorboard:
             print(f"TensorBoard stays at {address} until Ctrl-C.", file=sys.stderr)
             board.wait()
@@ -257,9 +260,10 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
     chief_ended: float | None = None
     while any(not process.ended for process in processes):
         for process in processes:
+            code = process.poll()  # before its lines are read, so that the last one is among them
             for line in process.new_lines():
                 display.line(process.task, line)
-            code = process.poll()
+                process.time_split = time_split.parse(line) or process.time_split
             if code is None:
                 continue
             if code == 0:
@@ -307,10 +311,11 @@ def _explain_failure(failed: Process) -> None:
         print(f"    {line}", file=sys.stderr)
 
 
-def _show_result(directory: TrainingDirectory, plan: Plan) -> None:
+def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[TimeSplit]) -> None:
     result = directory.read_result()
+    split = time_split.mean(splits) if splits else None
     if plan.json:
-        print(json.dumps(result))
+        print(json.dumps(result | ({"time_split": asdict(split)} if split else {})))
         return
     more = 5 * plan.settings.train_steps
     print(
@@ -323,12 +328,24 @@ test accuracy {result["test_accuracy"]:.4f} after {result["global_step"]} global
   model        {result["export"]} (SavedModel)
   summaries    {directory.train_summaries}, {directory.test_summaries}
   logs         {directory.logs}
-
+{_show_split(split, len(splits)) if plan.settings.time_split else ""}
 next:
   {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
   {_beside_python("trainer")} launch --train_dir {directory.path} --train_steps {more}   # train on from here
   {_beside_python("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
     )
+
+
+def _show_split(split: TimeSplit | None, replicas: int) -> str:
+    """The lines that say where the time of a step went."""
+    if split is None:
+        return "\nno call was traced, as the run was too short: time_split needs more train_steps\n"
+    parts = "".join(
+        f"  {name:12} {milliseconds:7.3f} ms {milliseconds / split.milliseconds:6.1%}\n"
+        for name, milliseconds in split.parts.items()
+    )
+    of = f"mean of {split.steps} traced steps of {replicas} replicas"
+    return f"\na step of a replica, {split.milliseconds:.3f} ms, {of}:\n{parts}"
 
 
 def _beside_python(command: str) -> str:

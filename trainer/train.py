@@ -29,6 +29,7 @@ from trainer.replica import Replica, build, describe_mode
 from trainer.summaries import SummaryWriter
 from trainer.tensorflow import tf
 from trainer.threads import choose
+from trainer.tracing import Tracer
 from trainer.training_directory import TrainingDirectory, describe, new_path
 from trainer.updates import Updates
 
@@ -183,9 +184,12 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     settings, replica, ways, guard = life.settings, life.replica, life.replica.replication, life.guard
     metrics, last_step = life.metrics, life.settings.train_steps
     calls = {
-        steps: session.make_callable([call.step, call.loss, call.accuracy], replica.batches.feeds)
+        steps: session.make_callable([call.step, call.loss, call.accuracy], replica.batches.feeds, accept_options=True)
         for steps, call in ways.calls.items()
     }
+    tracer = Tracer(lambda: chief is not None and chief.profile.running)
+    if settings.time_split:
+        calls = {steps: tracer.watch(steps, call) for steps, call in calls.items()}
     by_themselves = len(life.cluster.replicas) if life.cluster and not settings.sync_replicas else 1
     pace = Pace(settings, max(calls), by_themselves)
 
@@ -198,7 +202,7 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     reported_step, reported_time = step, time.monotonic()
     updates = None
     if chief:
-        guard.last_save = chief.save
+        guard.last_save = chief.save_at_last
         if ways.updates:
             callables = {steps: session.make_callable(update) for steps, update in ways.updates.items()}
             updates = Updates(session, callables, step, last_step)
@@ -206,6 +210,8 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
         while step < last_step and not guard.stopping:
             guard.progress()
             steps = pace.choose(step)
+            if chief:
+                chief.profile.before_call(step, steps * by_themselves)
             began = time.monotonic()
             measured, loss, accuracy = calls[steps](*replica.batches.take(steps))
             now = time.monotonic()
@@ -223,9 +229,12 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
                 if chief:
                     chief.report(progress)
             if chief:
+                chief.profile.after_call(step)
                 chief.save_if_due(step)
         if chief:
             chief.save()
+    if tracer.split:
+        life.say(str(tracer.split))
 
 
 def _write_result(

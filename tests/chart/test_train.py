@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from tests.chart.chart import CHART, DEFAULTS, render
 from trainer import config
+from trainer.config import StepRange
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["properties"]["train"]["properties"]
 CHARTS_OWN = {
@@ -57,7 +58,7 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     values: dict[str, Any] = {
         name: samples[kind[0] if isinstance(kind, list) else kind] for name, kind in types.items()
     }
-    values |= {"dataset": "npz", "replicas_to_aggregate": 2}
+    values |= {"dataset": "npz", "replicas_to_aggregate": 2, "profile_steps": "100-150"}
     settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
-    assert {name: getattr(settings, name) for name in values} == values
+    assert {name: getattr(settings, name) for name in values} == values | {"profile_steps": StepRange(100, 150)}
     assert settings.data_dir == Path("/data")

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import statistics
 import sys
@@ -183,6 +184,7 @@ def test_a_permanent_error_is_not_tried_again(trainer: Trainer) -> None:
         (["--train_steps", "0"], "--train_steps"),
         (["--num_gpus", "99"], "num_gpus"),
         (["--dataset", "cats"], "--dataset"),
+        (["--profile_steps", "150-100"], "--profile_steps"),
         (["--no_such_option"], "--no_such_option"),
     ],
 )
@@ -250,6 +252,41 @@ def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=30)
     assert launcher.returncode == 130
+
+
+@pytest.mark.parametrize("options", [["--ps", "2"], ["--sync_replicas"]], ids=["asynchronous, 2 ps", "synchronous"])
+def test_the_time_of_a_step_is_split(trainer: Trainer, options: list[str]) -> None:
+    split = trainer.launch(*options, "--workers", "2", "--train_steps", "600", "--time_split")["time_split"]
+    assert split.keys() == {"waiting", "reading", "computing", "applying", "steps"}
+    assert all(value > 0 for value in split.values())
+    code, output = trainer.run("launch", *options, "--train_steps", "600", "--time_split")
+    assert code == 0
+    shares = [float(found[1]) for found in re.finditer(r"^  \w+ +[\d.]+ ms +([\d.]+)%$", output, re.MULTILINE)]
+    assert len(shares) == 4
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+
+
+def test_what_was_profiled_is_kept_when_a_parameter_server_is_lost_and_when_the_run_is_ended(trainer: Trainer) -> None:
+    words = ["--train_steps", "1000000", "--train_dir", "run", "--profile_steps", "100-1000000"]
+    launcher = trainer.start("launch", *words)
+    run = trainer.folder / "run"
+
+    def profiled(times: int) -> bool:
+        """Whether the chief has reported a step in its profile of this number."""
+        log = run / "logs" / "worker-0.log"
+        begun = log.read_text().split("profiling from step") if log.exists() else []
+        return len(begun) == times + 1 and ": loss" in begun[times]
+
+    wait_until(lambda: profiled(1))
+    trainer.task("ps").kill()
+    wait_until(lambda: profiled(2))
+    launcher.send_signal(signal.SIGINT)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, output
+    profiles = [path.read_bytes() for path in (run / "plugins" / "profile").glob("*/*.xplane.pb")]
+    assert len(profiles) == 2
+    assert all(b"MatMul" in profile for profile in profiles)
+    assert "profil" not in (run / "logs" / "worker-1.log").read_text()  # one task alone has the training directory
 
 
 def test_real_mnist_is_learnt(trainer: Trainer, mnist_folder: Path) -> None:

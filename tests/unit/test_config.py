@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer import config
-from trainer.config import Settings
+from trainer.config import Settings, StepRange
 from trainer.errors import ConfigurationError
 
 Read = Callable[..., Settings]
@@ -135,6 +135,8 @@ settings_strategy = st.builds(
     task_index=st.none() | st.integers(0),
     cluster_file=st.none() | paths,
     metrics_port=st.none() | st.integers(1, 65535),
+    profile_steps=st.none() | st.integers(1, 200).map(lambda first: StepRange(first, 300)),
+    train_steps=st.integers(200, 2**31 - 1),
 )
 
 
@@ -206,6 +208,24 @@ def test_a_count_must_be_a_whole_number_above_0(read: Read, name: str, value: st
 def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> None:
     assert getattr(read(f"--{name}=0"), name) == 0
     assert f"--{name}: '-1' was given" in refusal(read, f"--{name}=-1")
+
+
+def test_a_range_of_steps_has_its_first_and_its_last(read: Read) -> None:
+    assert read("--profile_steps=100-150").profile_steps == StepRange(100, 150)
+    assert read("--profile_steps=7-7").profile_steps == StepRange(7, 7)
+    assert read(file="profile_steps: 100-150").profile_steps == StepRange(100, 150)
+
+
+@pytest.mark.parametrize("value", ["150-100", "0-10", "10", "10-", "-10", "a-b", "1.5-2", "1-2-3", ""])
+def test_a_range_of_steps_that_is_none_is_refused(read: Read, value: str) -> None:
+    message = refusal(read, f"--profile_steps={value}")
+    assert message.startswith(f"--profile_steps: {value!r} was given; input should be two global steps")
+
+
+def test_a_range_of_steps_that_the_run_does_not_reach_is_refused(read: Read) -> None:
+    assert refusal(read, "--profile_steps=201-210") == (
+        "profile_steps: 201-210 begins after the run's last step, 200: name earlier steps, or more train_steps."
+    )
 
 
 @pytest.mark.parametrize("value", ["true", "false", "yes"])

@@ -1,0 +1,117 @@
+"""Which works are measured, by which programs, how often: the sections of the report.
+
+Rates vary one thing at a time around the middle: 1 parameter server, 2 workers, batch 100, 100 hidden units; all
+combinations would take a night. Programs that are compared run by turns, so that a drift of the machine meets all.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import programs
+from benchmarks.programs import TRAINERS, Data
+from benchmarks.work import Mode, Outcome, Work
+
+RATES, STRATEGIES, LEARNING = "rates", "strategies", "learning"
+SECTIONS = (RATES, STRATEGIES, LEARNING)
+MODES: tuple[Mode, ...] = ("asynchronous", "synchronous")
+VARIATIONS: tuple[dict[str, Any], ...] = (
+    {"workers": 1},
+    {"workers": 4},
+    {"ps": 2},
+    {"batch_size": 50},
+    {"batch_size": 200},
+    {"hidden_units": 500},
+)
+EXAMPLES_TO_LEARN = 200_000
+"""Of the section on learning: as many for every program and mode."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured."""
+
+    pairs: int
+    """Turns of the middle work, of which the bar is."""
+    other_pairs: int
+    """Turns of the variations, and of the strategies."""
+    steps: int
+    """Global steps of a run; a third of them in synchronous training, which is slower."""
+    seeds: int
+
+
+Program = Callable[[Data], Outcome]
+Planned = tuple[str, Work, Program]
+"""A program's name, its work, and the program to run."""
+
+
+def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[tuple[str, int, Planned]]:
+    """All runs in their order, each with its section and its turn, or seed."""
+    if RATES in sections:
+        for mode in MODES:
+            yield from _turns(RATES, _rates(middle(mode, extent.steps), reference), extent.pairs)
+        for variation, mode in itertools.product(VARIATIONS, MODES):
+            work = replace(middle(mode, extent.steps), **variation)
+            yield from _turns(RATES, _rates(work, reference), extent.other_pairs)
+    if STRATEGIES in sections:
+        yield from _turns(STRATEGIES, _strategies(extent.steps), extent.other_pairs)
+    if LEARNING in sections:
+        for seed in range(extent.seeds):
+            yield from ((LEARNING, seed, each) for each in _learning(seed, reference))
+
+
+def middle(mode: Mode, steps: int) -> Work:
+    """The work around which all others vary."""
+    return Work(mode, steps=steps if mode == "asynchronous" else max(100, steps // 3))
+
+
+def _turns(section: str, planned: Sequence[Planned], times: int) -> Iterator[tuple[str, int, Planned]]:
+    for turn in range(times):
+        yield from ((section, turn, each) for each in planned)
+
+
+def _rates(work: Work, reference: Path) -> list[Planned]:
+    return [
+        ("classic", work, partial(programs.run_classic, reference, work)),
+        *((name, work, partial(programs.run_trainer, work, flags=flags)) for name, flags in TRAINERS.items()),
+        ("no communication", work, partial(programs.run_independent, work)),
+    ]
+
+
+def _strategies(steps: int) -> list[Planned]:
+    asynchronous, synchronous = (middle(mode, steps) for mode in MODES)
+    return [
+        ("trainer", asynchronous, partial(programs.run_trainer, asynchronous)),
+        *_forms("ParameterServerStrategy", programs.run_parameter_server_strategy, asynchronous),
+        ("trainer", synchronous, partial(programs.run_trainer, synchronous)),
+        *_forms("MultiWorkerMirroredStrategy", programs.run_multi_worker_mirrored, synchronous),
+    ]
+
+
+def _learning(seed: int, reference: Path) -> list[Planned]:
+    asynchronous, synchronous = (Work(mode) for mode in MODES)
+    works = [
+        replace(work, steps=EXAMPLES_TO_LEARN // (work.batch_size * work.batches_per_step))
+        for work in (asynchronous, synchronous)
+    ]
+    planned: list[Planned] = [
+        ("single process", works[0], partial(programs.run_single, works[0], seed=seed)),
+    ]
+    for work in works:
+        planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
+        for name, flags in TRAINERS.items():
+            run = partial(programs.run_trainer, work, flags=flags, seed=seed, learn=True)
+            planned.append((name, work, run))
+    pss = partial(programs.run_parameter_server_strategy, seed=seed)
+    mirrored = partial(programs.run_multi_worker_mirrored, seed=seed)
+    planned += _forms("ParameterServerStrategy", pss, works[0])
+    planned += _forms("MultiWorkerMirroredStrategy", mirrored, works[1])
+    return planned
+
+
+def _forms(name: str, run: Callable[..., Outcome], work: Work) -> list[Planned]:
+    """A strategy in its plain form and in its best."""
+    return [(f"{name}, {form}", work, partial(run, best, work)) for form, best in (("plain", False), ("best", True))]

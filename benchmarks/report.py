@@ -1,0 +1,216 @@
+"""The report on a file of results: Markdown tables and a plot. It measures nothing."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.plan import LEARNING, MODES, RATES, STRATEGIES
+from benchmarks.programs import TRAINERS
+from benchmarks.work import Mode, Run, Work
+
+BARS: dict[Mode, float] = {"asynchronous": 2.8, "synchronous": 3.2}
+"""The least ratios to the classic code with 1 parameter server and 2 workers."""
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+"""Between these two comments the report stands in the document."""
+SHARE_OF_FINAL = 0.97
+"""Of the single process's final accuracy: who has reached this has learnt most of what there is to learn."""
+
+
+def insert(document: Path, report: str) -> None:
+    """Put the report between the two comments of the document."""
+    before, begin, rest = document.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{document} lacks the comments {BEGIN} and {END}")
+    document.write_text(f"{before}{begin}\n\n{report.strip()}\n\n{end}{after}")
+
+
+def render(machine: dict[str, str | int], runs: Sequence[Run]) -> str:
+    """The report in Markdown; sections of which nothing was measured are left out."""
+    parts = [
+        f"Measured on {machine['cores']} cores of {machine['cpu']}, TensorFlow {machine['tensorflow']}, Python "
+        f"{machine['python']}; medians, with the least and the most in brackets. All rates are of global steps.",
+        *(part(of(runs, section)) for section, part in _PARTS if of(runs, section)),
+        memory(runs),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def of(runs: Iterable[Run], section: str) -> list[Run]:
+    """The runs of a section."""
+    return [run for run in runs if run.section == section]
+
+
+def pairs(runs: Sequence[Run], work: Work, one: str, other: str) -> list[tuple[float, float]]:
+    """The rates of two programs on a work, turn by turn; a turn that one of them did not finish is left out."""
+    rates = [
+        {run.turn: run.outcome.rate for run in runs if (run.work, run.program) == (work, each)} for each in (one, other)
+    ]
+    return [(rates[0][turn], rates[1][turn]) for turn in rates[0] if turn in rates[1]]
+
+
+def rates(runs: Sequence[Run]) -> str:
+    """The bar, and a row for each work and way of training."""
+    lines = [_bar(runs, mode) for mode in MODES]
+    lines += [
+        "| mode | ps | workers | batch | hidden | program | turns | classic, steps/s | trainer, steps/s | times the classic | of no communication |",  # noqa: E501
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for work in _works(runs):
+        for name in TRAINERS:
+            compared = pairs(runs, work, "classic", name)
+            if not compared:
+                continue
+            limits = pairs(runs, work, "no communication", name)
+            shares = [work.batches_per_step * ours / limit for limit, ours in limits]
+            cells = [work.mode, work.ps, work.workers, work.batch_size, work.hidden_units, name, len(compared)]
+            cells += [spread([classic for classic, _ in compared]), spread([ours for _, ours in compared])]
+            cells += [spread([ours / classic for classic, ours in compared], "{:.2f}")]
+            cells += [spread(shares, "{:.0%}") if shares else "–"]
+            lines.append(row(cells))
+    return "\n".join(lines)
+
+
+def _bar(runs: Sequence[Run], mode: Mode) -> str:
+    """The line on which it is seen whether the bar is reached."""
+    works = [work for work in _works(runs) if work == Work(mode, steps=work.steps)]
+    ratios = [ours / classic for work in works for classic, ours in pairs(runs, work, "classic", "trainer")]
+    if not ratios:
+        return f"**Bar, {mode}: not measured.**\n"
+    reached = "reached" if statistics.median(ratios) >= BARS[mode] else "NOT reached"
+    return (
+        f"**Bar, {mode}, 1 ps, 2 workers: {spread(ratios, '{:.2f}')} times the classic code, of {len(ratios)} pairs; "
+        f"at least {BARS[mode]} is wanted: {reached}.**\n"
+    )
+
+
+def strategies(runs: Sequence[Run]) -> str:
+    """The strategies of `tf.distribute` beside the trainer on the middle work."""
+    lines = [
+        "| mode | program | turns | steps/s | trainer is so many times as fast |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for mode in MODES:
+        names = list(dict.fromkeys(run.program for run in runs if run.work.mode == mode))
+        for name in names:
+            works = [work for work in _works(runs) if work.mode == mode]
+            compared = [pair for work in works for pair in pairs(runs, work, name, "trainer")]
+            if compared:
+                ratios = [ours / theirs for theirs, ours in compared]
+                cells = [mode, name, len(compared), spread([theirs for theirs, _ in compared])]
+                lines.append(row([*cells, "" if name == "trainer" else spread(ratios, "{:.2f}")]))
+    return "\n".join(lines)
+
+
+def learning(runs: Sequence[Run]) -> str:
+    """What programs learn, and how soon."""
+    single = [run.outcome.accuracy for run in runs if run.program == "single process" and run.outcome.accuracy]
+    if not single:
+        return ""
+    wanted = SHARE_OF_FINAL * statistics.median(single)
+    examples = runs[0].work.steps * runs[0].work.batches_per_step * runs[0].work.batch_size
+    lines = [
+        f"After {examples:,} examples, by runs with different seeds; {wanted:.2%} is {SHARE_OF_FINAL:.0%} of what the "
+        "single process reaches.",
+        "",
+        f"| mode | program | runs | final test accuracy | steps to {wanted:.2%} | seconds from the first step "
+        "| seconds from the start of the processes |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for mode, name in dict.fromkeys((run.work.mode, run.program) for run in runs):
+        mine = [run.outcome for run in runs if (run.work.mode, run.program) == (mode, name)]
+        reached = [first for outcome in mine if (first := _first(outcome.curve, wanted))]
+        final = [outcome.accuracy for outcome in mine if outcome.accuracy is not None]
+        cells = ["" if name == "single process" else mode, name, len(mine)]
+        cells += [spread(final, "{:.2%}") if final else "–"]
+        cells += [spread([step for _, step, _ in reached]) if reached else "–"]
+        cells += [spread([seconds for seconds, _, _ in reached], "{:.2f}") if reached else "–"]
+        whole = [
+            outcome.first_step + first[0]
+            for outcome in mine
+            if (first := _first(outcome.curve, wanted)) and outcome.first_step is not None
+        ]
+        cells += [spread(whole, "{:.1f}") if whole else "–"]
+        lines.append(row(cells))
+    return "\n".join(lines)
+
+
+def _first(curve: Sequence[tuple[float, int, float]], wanted: float) -> tuple[float, int, float] | None:
+    """Where a curve first reaches this accuracy."""
+    return next((point for point in curve if point[2] >= wanted), None)
+
+
+def memory(runs: Sequence[Run]) -> str:
+    """The largest process of each role, on the middle work."""
+    lines = ["| program | mode | peak memory of a process, MiB |", "| --- | --- | --- |"]
+    middles = [run for run in runs if run.work == Work(run.work.mode, steps=run.work.steps) and run.section != LEARNING]
+    for name, mode in dict.fromkeys((run.program, run.work.mode) for run in middles):
+        mine = [run.outcome.memory for run in middles if (run.program, run.work.mode) == (name, mode)]
+        roles = dict.fromkeys(role for peaks in mine for role in peaks)
+        peaks = [f"{role} {statistics.median(each[role] for each in mine if role in each):.0f}" for role in roles]
+        lines.append(row([name, mode, ", ".join(peaks)]))
+    return "\n".join(lines) if middles else ""
+
+
+def spread(values: Sequence[float], form: str = "{:.0f}") -> str:
+    """Median, least and most; the one value where there is but one."""
+    median, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return median if len(values) == 1 else f"{median} ({least}–{most})"
+
+
+def row(cells: Sequence[object]) -> str:
+    """A table's row."""
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _works(runs: Sequence[Run]) -> list[Work]:
+    return list(dict.fromkeys(run.work for run in runs))
+
+
+def _name(work: Work) -> str:
+    """What tells a work from the middle one."""
+    normal = Work(work.mode, steps=work.steps)
+    names = {"ps": "ps", "workers": "workers", "batch_size": "batch", "hidden_units": "hidden"}
+    return (
+        ", ".join(
+            f"{name} {getattr(work, key)}" for key, name in names.items() if getattr(work, key) != getattr(normal, key)
+        )
+        or "1 ps, 2 workers,\nbatch 100, hidden 100"
+    )
+
+
+def draw(runs: Sequence[Run], file: Path) -> None:
+    """The ratios to the classic code of every work as an SVG, with the bars."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    measured = of(runs, RATES)
+    pyplot.rcParams.update({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9})
+    figure, axes = pyplot.subplots(1, len(MODES), figsize=(9, 3.2), sharey=True)
+    for axis, mode in zip(axes, MODES, strict=True):
+        works = [work for work in _works(measured) if work.mode == mode]
+        ratios = [[ours / classic for classic, ours in pairs(measured, work, "classic", "trainer")] for work in works]
+        drawn = [(_name(work), each) for work, each in zip(works, ratios, strict=True) if each]
+        medians = [statistics.median(each) for _, each in drawn]
+        below = [median - min(each) for median, (_, each) in zip(medians, drawn, strict=True)]
+        above = [max(each) - median for median, (_, each) in zip(medians, drawn, strict=True)]
+        axis.barh([name for name, _ in drawn], medians, xerr=[below, above], color="#4477aa", ecolor="#222222")
+        axis.axvline(BARS[mode], color="#cc3311", linestyle="--")
+        axis.set(
+            title=f"{mode} (dashed: the first row's bar, {BARS[mode]})",
+            xlabel="times the classic steps per second",
+            xlim=(0, None),
+        )
+    axes[0].invert_yaxis()
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+_PARTS: tuple[tuple[str, Callable[[Sequence[Run]], str]], ...] = (
+    (RATES, rates),
+    (STRATEGIES, strategies),
+    (LEARNING, learning),
+)

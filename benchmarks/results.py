@@ -1,0 +1,63 @@
+"""The results of one invocation: a JSON file that grows with every run, from which the report is made at any time."""
+
+import contextlib
+import json
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import trainer
+from benchmarks.work import Run
+from trainer.files import write_atomically
+from trainer.threads import usable_cpus
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def describe_machine() -> dict[str, str | int]:
+    """What the figures are of: the kind of CPU and how many may be used, and the versions."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": usable_cpus(),
+        "python": platform.python_version(),
+        "tensorflow": _version_of_tensorflow(),
+        "trainer": trainer.__version__,
+    }
+
+
+def _version_of_tensorflow() -> str:
+    """Without importing it; its CPU and CUDA builds are different packages."""
+    for package in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(package)
+    return "unknown"
+
+
+class Results:
+    """All runs so far of one invocation, and their file."""
+
+    def __init__(self) -> None:
+        FOLDER.mkdir(exist_ok=True)
+        self.path = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+        self.machine = describe_machine()
+        self.runs: list[Run] = []
+        self._write()
+
+    def add(self, run: Run) -> None:
+        """One more, kept at once."""
+        self.runs.append(run)
+        self._write()
+
+    def _write(self) -> None:
+        content = {"machine": self.machine, "runs": [each.to_json() for each in self.runs]}
+        write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def read(path: Path) -> tuple[dict[str, str | int], list[Run]]:
+    """The machine and the runs of a file of results."""
+    content = json.loads(path.read_text())
+    return content["machine"], [Run.from_json(run) for run in content["runs"]]
