@@ -77,7 +77,7 @@ def _train(words: Sequence[str]) -> int:
     settings = config.load(arguments, os.environ)
     flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
     file = _read(settings.cluster_file) if settings.cluster_file else None
-    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file)
+    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
     if arguments.print_config:
         print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
         return 0

@@ -8,12 +8,12 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import trainer
-from trainer import datasets, peers, server
+from trainer import datasets, devices, peers, server
 from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
@@ -26,8 +26,9 @@ from trainer.model import find
 from trainer.pace import Pace, next_multiple
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
+from trainer.replication import Circle
 from trainer.summaries import SummaryWriter
-from trainer.tensorflow import tf
+from trainer.tensorflow import tf1
 from trainer.threads import choose
 from trainer.training_directory import TrainingDirectory, describe, new_path
 from trainer.updates import Updates
@@ -66,11 +67,12 @@ def train(
         directory.claim(run)
         say(f"training directory: {directory.path}")
     led_run = json.dumps([run, str(directory.path.resolve())]) if directory else ""
-    replica = build(settings, cluster, model, parameters, dataset.train, _count_gpus(settings), led_run)
+    replica = build(settings, cluster, model, parameters, dataset.train, devices.count_gpus(settings), led_run)
     threads = choose(settings, cluster.task.role if cluster else None)
     life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say, metrics)
     here = server.start(cluster, threads) if cluster else None
 
+    circle = replica.replication.circle
     was_done = directory is not None and directory.read_result().get("global_step", 0) >= settings.train_steps
     while True:
         if cluster:
@@ -81,7 +83,7 @@ def train(
             except LostPeersError:
                 if not was_done:
                     raise
-                say("the run was done before, and its parameter servers have ended")
+                say("the run was done before, and the others have ended")
                 return True
         if guard.stopping:
             return False
@@ -92,6 +94,8 @@ def train(
                 if directory:
                     chief = stack.enter_context(Chief(settings, directory, replica, session, say, metrics, led_run))
                     chief.prepare()
+                elif circle:
+                    session.run(replica.initialize)  # until the chief's values come
                 elif cluster:
                     with metrics.waiting():
                         _wait_for_the_chief(life, cluster, session)
@@ -101,6 +105,8 @@ def train(
         except server.LOST as error:
             if cluster is None:
                 raise
+            if circle:  # TensorFlow's collective ops do not work again in a process in which one has failed
+                raise LostPeersError(f"another replica was lost: {server.brief(error)}") from error
             if time.monotonic() - life.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
                 raise LostPeersError(
                     f"the parameter servers answer, but no step succeeds: {server.brief(error)}"
@@ -113,29 +119,15 @@ def train(
     guard.pause()
     if guard.stopping:
         return False
-    if directory is None:
-        return True
-    with Examiner(model, parameters, dataset.test) as examiner:
-        _write_result(life, directory, checkpoint, dataset, examiner)
-    if cluster:
+    if directory:
+        with Examiner(model, parameters, dataset.test) as examiner:
+            _write_result(life, directory, checkpoint, dataset, examiner)
+    if cluster and circle:
+        with server.open_session(replica.graph, here, threads) as session:
+            _leave(life, cluster, circle, session)
+    elif cluster and directory:
         server.say_done(cluster, here, threads, say)
     return True
-
-
-def _count_gpus(settings: Settings) -> int:
-    """GPUs that replicas on this machine share.
-
-    Raises:
-        ConfigurationError: more were asked for than TensorFlow sees.
-    """
-    visible = len(tf.config.list_physical_devices("GPU"))
-    if settings.num_gpus is None:
-        return visible
-    if settings.num_gpus > visible:
-        raise ConfigurationError(
-            f"num_gpus: {settings.num_gpus} were asked for, but TensorFlow sees {visible} here: 0 trains on the CPU."
-        )
-    return settings.num_gpus
 
 
 def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
@@ -148,7 +140,8 @@ def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
     bounds = (seconds, life.say, lambda: life.guard.stopping)
     with life.metrics.waiting():
         peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
-        peers.wait_for({str(ps): cluster.address(ps) for ps in cluster.parameter_servers}, *bounds)
+        needed = cluster.replicas if life.replica.replication.circle else cluster.parameter_servers
+        peers.wait_for({str(task): cluster.address(task) for task in needed}, *bounds)
     life.guard.progress()
 
 
@@ -186,8 +179,9 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
         steps: session.make_callable([call.step, call.loss, call.accuracy], replica.batches.feeds)
         for steps, call in ways.calls.items()
     }
-    by_themselves = len(life.cluster.replicas) if life.cluster and not settings.sync_replicas else 1
-    pace = Pace(settings, max(calls), by_themselves)
+    together = settings.sync_replicas or ways.circle
+    pace = Pace(settings, max(calls), len(life.cluster.replicas) if life.cluster and not together else 1)
+    agree = session.make_callable(ways.circle.agreed, [ways.circle.wanted]) if ways.circle else int
 
     replica.batches.begin(session)
     session.run(ways.join)
@@ -202,10 +196,15 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
         if ways.updates:
             callables = {steps: session.make_callable(update) for steps, update in ways.updates.items()}
             updates = Updates(session, callables, step, last_step)
-    with updates or contextlib.nullcontext():
+    if step < last_step and (last_step - step) % settings.local_steps:
+        raise ConfigurationError(
+            f"local_steps: the run is at step {step}, from which rounds of {settings.local_steps} steps do not end at "
+            f"train_steps {last_step}; choose others."
+        )
+    with updates or contextlib.nullcontext(), _saving_what_is_here(life, chief):
         while step < last_step and not guard.stopping:
             guard.progress()
-            steps = pace.choose(step)
+            steps = int(agree(pace.choose(step)))
             began = time.monotonic()
             measured, loss, accuracy = calls[steps](*replica.batches.take(steps))
             now = time.monotonic()
@@ -213,7 +212,7 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
             step = int(measured)
             life.clock.tick(step)
             metrics.global_step = step
-            metrics.examples += steps * settings.batch_size
+            metrics.examples += steps * settings.batch_size * replica.learners
             if step >= min(next_multiple(settings.report_steps, reported_step), last_step):
                 rate = (step - reported_step) / (now - reported_time)
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
@@ -226,6 +225,34 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
                 chief.save_if_due(step)
         if chief:
             chief.save()
+
+
+@contextlib.contextmanager
+def _saving_what_is_here(life: Life, chief: Chief | None) -> Iterator[None]:
+    """Where replicas hold the parameters themselves, the chief saves its own when others are lost."""
+    try:
+        yield
+    except server.LOST:
+        if chief and life.replica.replication.circle:
+            chief.save()
+        raise
+
+
+def _leave(life: Life, cluster: Cluster, circle: Circle, session: Any) -> None:
+    """End together, when the chief has the run's result.
+
+    Raises:
+        LostPeersError: somebody was lost before that.
+    """
+    seconds = server.LINGER_SECONDS if cluster.is_chief else life.settings.stall_seconds
+    try:
+        session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * seconds)))
+    except server.LOST as error:
+        if not cluster.is_chief:
+            raise LostPeersError(f"another replica was lost before the run's end: {server.brief(error)}") from error
+    # Whoever has done this knows that all have done the above, and may go; it does not matter if it fails.
+    with contextlib.suppress(*server.LOST):
+        session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * server.LINGER_SECONDS)))
 
 
 def _write_result(
@@ -252,7 +279,7 @@ def _write_result(
             "test_accuracy": round(score.accuracy, 4),
             "test_loss": round(score.loss, 4) if math.isfinite(score.loss) else None,  # JSON has no NaN
             "mode": describe_mode(settings, cluster),
-            "workers": len(cluster.replicas) if cluster else 1,
+            "workers": len(cluster.replicas) if cluster else life.replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
             "dataset": dataset.name,
