@@ -165,5 +165,7 @@ def _done_flag(ps: Task) -> tuple[Any, Any, Any]:
 
 
 def brief(error: Exception) -> str:
-    """The first line of what TensorFlow says of an error."""
-    return str(error).strip().splitlines()[0][:200]
+    """The first line of what TensorFlow says of an error itself, rather than of where it was met."""
+    lines = str(error).strip().splitlines()
+    places = ("Graph execution error", "Detected at node", "Node:", "From /job:", " ")
+    return next((line for line in lines if line and not line.startswith(places)), lines[0])[:200]

@@ -18,7 +18,7 @@ from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Dataset
-from trainer.errors import ConfigurationError, LostPeersError
+from trainer.errors import ConfigurationError, LostCircleError, LostPeersError
 from trainer.evaluation import Examiner
 from trainer.guard import Guard
 from trainer.metrics import Metrics
@@ -55,6 +55,7 @@ def train(
     Raises:
         ConfigurationError: the settings do not fit the data, the training directory or the cluster.
         LostPeersError: other tasks did not answer in the time allowed.
+        LostCircleError: one was lost without which the others cannot go on.
     """
     dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
     model = find(settings.model)
@@ -105,8 +106,10 @@ def train(
         except server.LOST as error:
             if cluster is None:
                 raise
-            if circle:  # TensorFlow's collective ops do not work again in a process in which one has failed
-                raise LostPeersError(f"another replica was lost: {server.brief(error)}") from error
+            if circle:
+                if guard.stopping:
+                    return False
+                raise _lost(life, error) from error
             if time.monotonic() - life.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
                 raise LostPeersError(
                     f"the parameter servers answer, but no step succeeds: {server.brief(error)}"
@@ -238,18 +241,28 @@ def _saving_what_is_here(life: Life, chief: Chief | None) -> Iterator[None]:
         raise
 
 
+def _lost(life: Life, error: Exception) -> Exception:
+    """What a replica of a circle is to raise for this error.
+
+    TensorFlow's collective ops do not work again in a process in which one has failed. So a replica begins anew by
+    itself, if it has got on in this life; else trying again is left to whoever counts.
+    """
+    sentence = f"another replica was lost ({server.brief(error)})"
+    return LostCircleError(sentence) if life.clock.seconds > 0 else LostPeersError(f"{sentence} before the first step")
+
+
 def _leave(life: Life, cluster: Cluster, circle: Circle, session: Any) -> None:
     """End together, when the chief has the run's result.
 
     Raises:
-        LostPeersError: somebody was lost before that.
+        LostPeersError, LostCircleError: somebody was lost before that.
     """
     seconds = server.LINGER_SECONDS if cluster.is_chief else life.settings.stall_seconds
     try:
         session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * seconds)))
     except server.LOST as error:
         if not cluster.is_chief:
-            raise LostPeersError(f"another replica was lost before the run's end: {server.brief(error)}") from error
+            raise _lost(life, error) from error
     # Whoever has done this knows that all have done the above, and may go; it does not matter if it fails.
     with contextlib.suppress(*server.LOST):
         session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * server.LINGER_SECONDS)))

@@ -168,7 +168,8 @@ def test_a_killed_replica_without_parameter_servers_comes_back_and_training_goes
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output
     assert f"{role} 0: starting again (SIGKILL)" in output
-    assert "worker 1: starting again (exit code 138)" in output
+    assert output.count("starting again") == 1  # the others begin anew by themselves
+    assert "beginning anew" in (trainer.folder / "run" / "logs" / "worker-1.log").read_text()
     assert "restored" in (trainer.folder / "run" / "logs" / "chief-0.log").read_text()
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
     assert result["global_step"] == 3000
