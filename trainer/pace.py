@@ -49,10 +49,14 @@ class Pace:
         return self._full if step + self._full * self._replicas <= self._stop(step) else settings.local_steps
 
     def _stop(self, step: int) -> int:
-        """The next global step at which something is to be done; with several replicas none but the last is met."""
+        """The next global step at which something is to be done.
+
+        With several replicas none but the last is met, and with local steps those alone at which a round ends.
+        """
         settings = self._settings
         intervals = (settings.report_steps, settings.save_steps) if self._replicas == 1 else ()
-        return min([settings.train_steps, *(next_multiple(each, step) for each in intervals if each)])
+        met = [each for each in intervals if each and each % settings.local_steps == 0]
+        return min([settings.train_steps, *(next_multiple(each, step) for each in met)])
 
     def took(self, steps: int, seconds: float) -> None:
         """A call of so many steps took so long."""

@@ -15,7 +15,7 @@ from trainer.config import Settings
 from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import Layout, create, plan
+from trainer.parameters import Layout, Part, create, plan
 from trainer.replication import Learn, Lesson, Replication, allreduce, asynchronous, averaging, local, synchronous
 from trainer.tensorflow import tf, tf1
 
@@ -68,20 +68,11 @@ def build(
     Raises:
         ConfigurationError: replicas_to_aggregate is more than there are replicas.
     """
-    here = cluster.task.device if cluster else ""
-    index = cluster.replica_index if cluster else 0
-    replicas = len(cluster.replicas) if cluster else 1
-    aggregate = settings.replicas_to_aggregate or replicas
-    if aggregate > replicas:
-        raise ConfigurationError(
-            f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
-            "each of which gives one."
-        )
+    here, worker, index = (cluster.task.device, cluster.task.index, cluster.replica_index) if cluster else ("", 0, 0)
     host = f"{here}/device:CPU:0"
     if settings.strategy == "local":
         compute = devices.all_of(gpus)
     else:
-        worker = cluster.task.index if cluster else 0
         compute = [f"{here}/device:GPU:{worker % gpus}" if gpus else host]
     if settings.strategy == "ps":
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
@@ -106,17 +97,7 @@ def build(
 
         learners = [learner(own) for own in batches]
         learn = learners[0] if len(learners) == 1 else local.learn_on(compute, learners)
-        rate = settings.learning_rate
-        if settings.strategy == "allreduce":
-            replication = allreduce.build(parts, learn, rate, steps, replicas, leads=index == 0)
-        elif settings.sync_replicas:
-            if settings.local_steps > 1:
-                exchange = averaging.exchange(parts, learn, rate, settings.local_steps, compute[0])
-            else:
-                exchange = synchronous.gradients(parts, learn, rate)
-            replication = synchronous.build(parts, exchange, steps, settings.train_steps, replicas, index, aggregate)
-        else:
-            replication = asynchronous.build(parts, learn, rate, steps)
+        replication = _replicate(settings, cluster, parts, learn, steps, compute[0])
 
         with tf1.device(host):
             values = [variable for part in parts for variable in part.variables]
@@ -139,6 +120,29 @@ def build(
         )
     graph.finalize()
     return replica
+
+
+def _replicate(
+    settings: Settings, cluster: Cluster | None, parts: Sequence[Part], learn: Learn, steps: int, device: str
+) -> Replication:
+    """Add the ops of the way in which this replica trains, on this device, together with the others."""
+    index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
+    aggregate = settings.replicas_to_aggregate or replicas
+    if aggregate > replicas:
+        raise ConfigurationError(
+            f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
+            "each of which gives one."
+        )
+    rate = settings.learning_rate
+    if settings.strategy == "allreduce":
+        return allreduce.build(parts, learn, rate, steps, replicas, leads=index == 0)
+    if not settings.sync_replicas:
+        return asynchronous.build(parts, learn, rate, steps)
+    if settings.local_steps > 1:
+        exchange = averaging.exchange(parts, learn, rate, settings.local_steps, device)
+    else:
+        exchange = synchronous.gradients(parts, learn, rate)
+    return synchronous.build(parts, exchange, steps, settings.train_steps, replicas, index, aggregate)
 
 
 def _learn(model: Model, layout: Layout, values: Sequence[Any], images: Any, labels: Any) -> Lesson:

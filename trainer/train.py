@@ -208,6 +208,11 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
         while step < last_step and not guard.stopping:
             guard.progress()
             steps = int(agree(pace.choose(step)))
+            if steps not in calls:
+                raise ConfigurationError(
+                    f"steps_per_call: the chief takes {steps} steps in a call, and this replica {max(calls)}; "
+                    "give all replicas the same settings."
+                )
             began = time.monotonic()
             measured, loss, accuracy = calls[steps](*replica.batches.take(steps))
             now = time.monotonic()
