@@ -35,20 +35,12 @@ def orders(examples: int, size: int, seed: Sequence[int]) -> Iterator[npt.NDArra
         yield pick
 
 
-class Batches(Protocol):
-    """The batches of one replica, as tensors of its graph."""
+class Feeding(Protocol):
+    """What it takes to have batches in a session."""
 
     @property
     def feeds(self) -> Sequence[Any]:
         """Placeholders that a call must be fed."""
-        ...
-
-    def tensors(self, number: int) -> tuple[Any, Any]:
-        """Add the batch of a call's step of this number, from 0.
-
-        Returns:
-            Images, float32 [size, *image_shape], and labels, int32 [size].
-        """
         ...
 
     def begin(self, session: Any) -> None:
@@ -58,6 +50,33 @@ class Batches(Protocol):
     def take(self, steps: int) -> list[Any]:
         """The values to feed to a call of so many steps."""
         ...
+
+
+class Batches(Feeding, Protocol):
+    """The batches of one learner, as tensors of its replica's graph."""
+
+    def tensors(self, number: int) -> tuple[Any, Any]:
+        """Add the batch of a call's step of this number, from 0.
+
+        Returns:
+            Images, float32 [size, *image_shape], and labels, int32 [size].
+        """
+        ...
+
+
+class Together:
+    """The batches of several learners, for one session."""
+
+    def __init__(self, batches: Sequence[Batches]) -> None:
+        self._batches = batches
+        self.feeds: Sequence[Any] = [feed for each in batches for feed in each.feeds]
+
+    def begin(self, session: Any) -> None:
+        for each in self._batches:
+            each.begin(session)
+
+    def take(self, steps: int) -> list[Any]:
+        return [value for each in self._batches for value in each.take(steps)]
 
 
 class Resident:

@@ -1,5 +1,6 @@
 """The `trainer` command: arguments in, exit code out; every error of the user's becomes one sentence here."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -7,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import trainer
 from trainer import cluster, config, convert_tfjob, threads
@@ -15,6 +17,7 @@ from trainer.errors import (
     EXIT_FAILED_RUN,
     EXIT_LOST_PEERS,
     ConfigurationError,
+    LostCircleError,
     LostPeersError,
 )
 from trainer.guard import Guard
@@ -77,7 +80,7 @@ def _train(words: Sequence[str]) -> int:
     settings = config.load(arguments, os.environ)
     flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
     file = _read(settings.cluster_file) if settings.cluster_file else None
-    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file)
+    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
     if arguments.print_config:
         print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
         return 0
@@ -96,12 +99,29 @@ def _train(words: Sequence[str]) -> int:
     if settings.metrics_port is not None:
         metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
         serve(metrics, settings.metrics_port)
-    code = _live(settings, found, guard, say, metrics)
+    try:
+        code = _live(settings, found, guard, say, metrics)
+    except LostCircleError as error:
+        say(f"{error}; beginning anew")
+        guard.rest()
+        if not guard.stopping:
+            _begin_anew()
+        code = guard.exit_code
     guard.finished()
     # TensorFlow's own clean-up may hang for minutes when other tasks are gone, and there is nothing left to clean.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _begin_anew() -> NoReturn:
+    """Become another process of the same command and number: for whoever watches this one, it never ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # the listing's own is closed already
+            os.set_inheritable(int(name), int(name) <= sys.stderr.fileno())  # ports and GPUs are free then
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the command that this process was started by
 
 
 def _supervise(words: Sequence[str]) -> int:
@@ -149,7 +169,11 @@ def _live(
     say: Callable[[str], None],
     metrics: Metrics,
 ) -> int:
-    """Live the task's life; its exit code."""
+    """Live the task's life; its exit code.
+
+    Raises:
+        LostCircleError: it must be lived anew.
+    """
     try:
         if found and found.task.role == "ps":
             from trainer import server
@@ -168,6 +192,8 @@ def _live(
         return _fail(error, EXIT_CONFIGURATION)
     except LostPeersError as error:
         return _fail(error, EXIT_LOST_PEERS)
+    except LostCircleError:
+        raise
     except Exception:
         traceback.print_exc()
         return 1

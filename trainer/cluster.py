@@ -18,6 +18,8 @@ from trainer.errors import ConfigurationError
 
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = get_args(Role)
+Strategy = Literal["ps", "allreduce", "local"]
+"""Who holds the parameters: parameter servers; every replica, all of them; or a single process for all its devices."""
 ALIASES: Mapping[str, Role] = {"master": "chief"}
 
 
@@ -119,7 +121,7 @@ class ClusterFile:
 
 
 def resolve(
-    tf_config: str | None, flags: ClassicFlags, file: ClusterFile | None = None
+    tf_config: str | None, flags: ClassicFlags, file: ClusterFile | None = None, strategy: Strategy = "ps"
 ) -> tuple[Cluster | None, list[str]]:
     """Find out who is in the cluster and which task this process is.
 
@@ -127,6 +129,7 @@ def resolve(
         tf_config: The value of the environment variable TF_CONFIG; None or blank where it is not set.
         flags: The classic flags; each one given wins over what the file and TF_CONFIG say.
         file: The cluster's file, if there is one; it wins over TF_CONFIG's cluster as a whole.
+        strategy: Which roles there must be, and which there must not be.
 
     Returns:
         The cluster, or None where nothing names one (training in a single process), and a sentence for each source that
@@ -163,10 +166,15 @@ def resolve(
     task_index = prefer("task_index", flags.task_index, "TF_CONFIG", task_index)
 
     if not file and not any(hosts.values()) and task_type is None and task_index is None:
+        if strategy == "allreduce":
+            raise ConfigurationError(
+                "strategy: allreduce needs a cluster of workers, and none is named; name one in TF_CONFIG or by "
+                "--worker_hosts, or choose ps or local, by which a single process trains."
+            )
         return None, []
     if (flags.ps_hosts, flags.worker_hosts) != (None, None) or (not file and (not config or flags != ClassicFlags())):
         origin = "the cluster's flags"
-    return _checked(origin, hosts, task_type, task_index), conflicts
+    return _checked(origin, hosts, task_type, task_index, strategy), conflicts
 
 
 def _parse_json(origin: str, text: str) -> Any:
@@ -243,7 +251,9 @@ def _check_address(origin: str, address: str) -> None:
         )
 
 
-def _checked(origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | None, index: int | None) -> Cluster:
+def _checked(
+    origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | None, index: int | None, strategy: Strategy
+) -> Cluster:
     """Rules between the parts: where they hold, every property of `Cluster` works."""
     if role is None:
         raise ConfigurationError(
@@ -272,10 +282,20 @@ def _checked(origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | Non
         raise ConfigurationError(f"{origin}: this task is {role} {index}, but {there_are}.")
     if not chief and not worker:
         raise ConfigurationError(f"{origin}: no worker and no chief is listed, so nobody would train.")
-    if not ps:
+    if strategy == "local":
+        raise ConfigurationError(
+            f"{origin}: a cluster is named, but by strategy local one process trains alone, on all of its devices; "
+            "name none, or choose strategy ps or allreduce."
+        )
+    if strategy == "allreduce" and ps:
+        raise ConfigurationError(
+            f"{origin}: {len(ps)} ps are listed, but by strategy allreduce the workers hold the parameters themselves; "
+            "list none, or choose strategy ps."
+        )
+    if strategy == "ps" and not ps:
         raise ConfigurationError(
             f"{origin}: no ps is listed, and between-graph replication keeps its variables there; "
-            "list one, or name no cluster at all to train in a single process."
+            "list one, choose strategy allreduce, or name no cluster at all to train in a single process."
         )
     return Cluster(Task(role, index), chief, worker, ps)
 

@@ -18,6 +18,7 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from trainer.cluster import Strategy
 from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"
@@ -120,9 +121,17 @@ class RunSettings:
 class ReplicationSettings:
     """How replicas work together."""
 
+    strategy: Strategy = _setting(
+        "ps",
+        "who holds the parameters: ps (parameter servers), allreduce (each worker, all of them) or local (one process, "
+        "for all of its devices)",
+    )
     sync_replicas: bool = _setting(False, "average the replicas' gradients for each step, instead of each on its own")
     replicas_to_aggregate: Count | None = _setting(
         None, "gradients to average per step; fewer than there are replicas makes the rest backups (default: all)"
+    )
+    local_steps: Count = _setting(
+        1, "steps that each synchronous replica takes by itself before parameters, not gradients, are averaged"
     )
     steps_per_call: Count | None = _setting(
         None,
@@ -268,9 +277,7 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     }
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     try:
-        settings = _ADAPTER.validate_python({**from_file, **from_environment, **from_command_line})
-        _check_together(settings)
-        return settings
+        return _checked(_ADAPTER.validate_python({**from_file, **from_environment, **from_command_line}))
     except ValidationError as error:
         problem = error.errors()[0]
     name = str(problem["loc"][0])
@@ -286,13 +293,32 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")
 
 
-def _check_together(settings: Settings) -> None:
+def _checked(settings: Settings) -> Settings:
+    """Rules between settings."""
+    strategy, local_steps = settings.strategy, settings.local_steps
+    for name in ("sync_replicas", "replicas_to_aggregate"):
+        if strategy != "ps" and getattr(settings, name):
+            raise ConfigurationError(
+                f"{name}: {getattr(settings, name)} was given beside strategy {strategy}, which averages the gradients "
+                f"of all replicas for each step by itself; leave {name} out."
+            )
+    if local_steps > 1 and not settings.sync_replicas:
+        raise ConfigurationError(
+            f"local_steps: {local_steps} was given, but only synchronous replicas average their parameters; "
+            "set sync_replicas too, with strategy ps."
+        )
+    if settings.train_steps % local_steps:
+        raise ConfigurationError(
+            f"local_steps: rounds of {local_steps} steps do not end at train_steps {settings.train_steps}; "
+            "choose a divisor of it."
+        )
     profiled = settings.profile_steps
     if profiled and profiled.first > settings.train_steps:
         raise ConfigurationError(
             f"profile_steps: {profiled} begins after the run's last step, {settings.train_steps}: "
             "name earlier steps, or more train_steps."
         )
+    return settings
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -14,5 +14,9 @@ class ConfigurationError(Exception):
     """The user's configuration is wrong: one sentence naming the setting, the value and what was expected."""
 
 
+class LostCircleError(Exception):
+    """A replica was lost without which no other goes on: this process must begin anew, to meet all of them again."""
+
+
 class LostPeersError(Exception):
     """Other tasks did not answer in the time allowed: nothing is wrong here, so the task may be tried again."""

@@ -28,6 +28,7 @@ class Guard:
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._last_progress: float | None = None
+        self._thread = threading.Thread(target=self._watch, name="guard", daemon=True)
         self.exit_code = 0
         self.last_save: Callable[[], None] | None = None
         """Set by a chief with a session: saves a checkpoint, from this thread."""
@@ -35,7 +36,7 @@ class Guard:
     def start(self) -> None:
         """Take the signals. To be called before any other thread is made, as those inherit the signals' block."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        threading.Thread(target=self._watch, name="guard", daemon=True).start()
+        self._thread.start()
 
     @property
     def stopping(self) -> bool:
@@ -53,6 +54,11 @@ class Guard:
     def finished(self) -> None:
         """The main thread ends the process by itself now."""
         self._finished.set()
+
+    def rest(self) -> None:
+        """Take no more signals: from now on they wait for what this process becomes."""
+        self._finished.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         while not self._finished.is_set():

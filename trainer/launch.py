@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer import config, datasets, time_split
-from trainer.cluster import Cluster, Task
+from trainer.cluster import Cluster, Strategy, Task
 from trainer.config import Settings
 from trainer.display import Display, make_display
 from trainer.errors import ConfigurationError
@@ -120,7 +120,9 @@ def main(words: Sequence[str]) -> int:
         description="Run a whole cluster on this machine: real TensorFlow servers in processes of their own.",
     )
     cluster = parser.add_argument_group("the cluster")
-    cluster.add_argument("--ps", type=int, default=1, metavar="N", help="parameter servers (default: 1)")
+    cluster.add_argument(
+        "--ps", type=int, metavar="N", help="parameter servers (default: 1; none with strategy allreduce)"
+    )
     cluster.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default: 2)")
     cluster.add_argument("--chief", action="store_true", help="a chief of its own; without it worker 0 is the chief")
     cluster.add_argument("--evaluator", action="store_true", help="a task that examines each checkpoint")
@@ -132,7 +134,9 @@ def main(words: Sequence[str]) -> int:
     config.add_settings(parser, config.RUN_GROUPS)
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
-    _check(arguments)
+    if arguments.ps is None:
+        arguments.ps = 1 if settings.strategy == "ps" else 0
+    _check(arguments, settings.strategy)
     if arguments.print_config:
         print(config.to_yaml(settings), end="")
         return 0
@@ -149,8 +153,19 @@ def main(words: Sequence[str]) -> int:
     return launch(plan)
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    for name, least in (("ps", 1), ("workers", 0 if arguments.chief else 1), ("max_restarts", 0)):
+def _check(arguments: argparse.Namespace, strategy: Strategy) -> None:
+    if strategy == "local":
+        raise ConfigurationError("strategy: local is one process, and nothing to launch: trainer train runs it.")
+    if strategy == "allreduce" and arguments.ps > 0:
+        raise ConfigurationError(
+            f"--ps: {arguments.ps} was given, but by strategy allreduce the workers hold the parameters themselves; "
+            "leave it out, or choose strategy ps."
+        )
+    for name, least in (
+        ("ps", 1 if strategy == "ps" else 0),
+        ("workers", 0 if arguments.chief else 1),
+        ("max_restarts", 0),
+    ):
         if getattr(arguments, name) < least:
             raise ConfigurationError(f"--{name}: {getattr(arguments, name)} was given, but at least {least} is needed.")
 

@@ -13,12 +13,16 @@ LONGEST_CALL = 0.5
 
 
 def steps_per_call(settings: Settings, ops_per_step: int) -> int:
-    """The steps of a full call: as set, or few enough for the graph, for reports and for saves, which come between."""
-    if settings.steps_per_call is not None:
-        return settings.steps_per_call
-    most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step))
-    interval = min(settings.report_steps, settings.save_steps or settings.report_steps, settings.train_steps)
-    return interval // math.ceil(interval / most)
+    """The steps of a full call: as set, or few enough for the graph, for reports and for saves, which come between.
+
+    With local steps they are whole rounds, one at least.
+    """
+    steps = settings.steps_per_call
+    if steps is None:
+        most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step))
+        interval = min(settings.report_steps, settings.save_steps or settings.report_steps, settings.train_steps)
+        steps = interval // math.ceil(interval / most)
+    return max(1, steps // settings.local_steps) * settings.local_steps
 
 
 def next_multiple(of: int, after: int) -> int:
@@ -27,7 +31,7 @@ def next_multiple(of: int, after: int) -> int:
 
 
 class Pace:
-    """Chooses between a full call and a single step, for one replica."""
+    """Chooses between a full call and a single step (with local steps: a single round), for one replica."""
 
     def __init__(self, settings: Settings, full: int, replicas: int) -> None:
         """`full` is a full call's steps; so many replicas, each by calls of its own, move the global step on."""
@@ -38,16 +42,21 @@ class Pace:
 
     def choose(self, step: int) -> int:
         """How many steps to take next, from this global step: full calls as long as all replicas' fit."""
+        settings = self._settings
         slow = self._seconds_per_step is None or self._full * self._seconds_per_step > LONGEST_CALL
-        if slow and self._settings.steps_per_call is None:
-            return 1
-        return self._full if step + self._full * self._replicas <= self._stop(step) else 1
+        if slow and settings.steps_per_call is None:
+            return settings.local_steps
+        return self._full if step + self._full * self._replicas <= self._stop(step) else settings.local_steps
 
     def _stop(self, step: int) -> int:
-        """The next global step at which something is to be done; with several replicas none but the last is met."""
+        """The next global step at which something is to be done.
+
+        With several replicas none but the last is met, and with local steps those alone at which a round ends.
+        """
         settings = self._settings
         intervals = (settings.report_steps, settings.save_steps) if self._replicas == 1 else ()
-        return min([settings.train_steps, *(next_multiple(each, step) for each in intervals if each)])
+        met = [each for each in intervals if each and each % settings.local_steps == 0]
+        return min([settings.train_steps, *(next_multiple(each, step) for each in met)])
 
     def took(self, steps: int, seconds: float) -> None:
         """A call of so many steps took so long."""

@@ -101,6 +101,11 @@ def create(parameters: Mapping[str, Parameter], layout: Layout, devices: Sequenc
     ]
 
 
+def copy(part: Part, device: str) -> Part:
+    """Add variables like a part's on another device to the default graph; they have no values of their own."""
+    return _create_part(f"copy_of_{part.name}", tf.zeros(part.values.shape), device)
+
+
 def _create_part(name: str, initial_values: Any, device: str) -> Part:
     def variable(kind: str, initial: Any) -> Any:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)

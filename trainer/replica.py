@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer import pace
-from trainer.batches import Batches, make_batches
+from trainer import devices, pace
+from trainer.batches import Batches, Feeding, Together, make_batches
 from trainer.checkpoints import make_saver
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import Layout, create, plan
-from trainer.replication import Lesson, Replication, asynchronous, synchronous
+from trainer.parameters import Layout, Part, create, plan
+from trainer.replication import Learn, Lesson, Replication, allreduce, asynchronous, averaging, local, synchronous
 from trainer.tensorflow import tf, tf1
 
 
@@ -25,7 +25,9 @@ class Replica:
     """A replica's ops, in their graph."""
 
     graph: Any
-    batches: Batches
+    batches: Feeding
+    learners: int
+    """How many batches a step of this replica learns from."""
     replication: Replication
     global_step: Any
     """int64 scalar: the global step now."""
@@ -66,38 +68,36 @@ def build(
     Raises:
         ConfigurationError: replicas_to_aggregate is more than there are replicas.
     """
-    here = cluster.task.device if cluster else ""
-    index = cluster.replica_index if cluster else 0
-    replicas = len(cluster.replicas) if cluster else 1
-    aggregate = settings.replicas_to_aggregate or replicas
-    if aggregate > replicas:
-        raise ConfigurationError(
-            f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
-            "each of which gives one."
-        )
-    ps_devices = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else ["/device:CPU:0"]
-    worker = cluster.task.index if cluster else 0
+    here, worker, index = (cluster.task.device, cluster.task.index, cluster.replica_index) if cluster else ("", 0, 0)
     host = f"{here}/device:CPU:0"
-    compute = f"{here}/device:GPU:{worker % gpus}" if gpus else host
-    layout = plan(parameters, len(ps_devices))
-    steps = pace.steps_per_call(settings, _count_ops(model, layout, examples, settings.batch_size))
+    if settings.strategy == "local":
+        compute = devices.all_of(gpus)
+    else:
+        compute = [f"{here}/device:GPU:{worker % gpus}" if gpus else host]
+    if settings.strategy == "ps":
+        homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
+    else:  # the replica's own
+        homes = compute[:1]
+    layout = plan(parameters, len(homes))
+    ops = len(compute) * _count_ops(model, layout, examples, settings.batch_size)
+    steps = pace.steps_per_call(settings, ops)
 
     graph = tf.Graph()
-    with graph.as_default(), tf1.device(compute):
-        parts = create(parameters, layout, ps_devices, settings.seed)
-        with tf1.device(ps_devices[0]):
+    with graph.as_default(), tf1.device(compute[0]):
+        parts = create(parameters, layout, homes, settings.seed)
+        with tf1.device(homes[0] if settings.strategy == "ps" else host):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
-        batches = make_batches(examples, settings.batch_size, (settings.seed, index), host)
+        batches = []
+        for number, device in enumerate(compute):
+            with tf1.device(device), tf1.variable_scope(f"learner_{number}"):
+                batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
 
-        def learn(values: Sequence[Any], number: int) -> Lesson:
-            return _learn(model, layout, values, *batches.tensors(number))
+        def learner(own: Batches) -> Learn:
+            return lambda values, number: _learn(model, layout, values, *own.tensors(number))
 
-        if settings.sync_replicas:
-            replication = synchronous.build(
-                parts, learn, settings.learning_rate, steps, settings.train_steps, replicas, index, aggregate
-            )
-        else:
-            replication = asynchronous.build(parts, learn, settings.learning_rate, steps)
+        learners = [learner(own) for own in batches]
+        learn = learners[0] if len(learners) == 1 else local.learn_on(compute, learners)
+        replication = _replicate(settings, cluster, parts, learn, steps, compute[0])
 
         with tf1.device(host):
             values = [variable for part in parts for variable in part.variables]
@@ -107,7 +107,8 @@ def build(
             saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
         replica = Replica(
             graph=graph,
-            batches=batches,
+            batches=Together(batches),
+            learners=len(learners),
             replication=replication,
             global_step=parts[0].updates.read_value(),
             is_ready=is_ready,
@@ -119,6 +120,29 @@ def build(
         )
     graph.finalize()
     return replica
+
+
+def _replicate(
+    settings: Settings, cluster: Cluster | None, parts: Sequence[Part], learn: Learn, steps: int, device: str
+) -> Replication:
+    """Add the ops of the way in which this replica trains, on this device, together with the others."""
+    index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
+    aggregate = settings.replicas_to_aggregate or replicas
+    if aggregate > replicas:
+        raise ConfigurationError(
+            f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
+            "each of which gives one."
+        )
+    rate = settings.learning_rate
+    if settings.strategy == "allreduce":
+        return allreduce.build(parts, learn, rate, steps, replicas, leads=index == 0)
+    if not settings.sync_replicas:
+        return asynchronous.build(parts, learn, rate, steps)
+    if settings.local_steps > 1:
+        exchange = averaging.exchange(parts, learn, rate, settings.local_steps, device)
+    else:
+        exchange = synchronous.gradients(parts, learn, rate)
+    return synchronous.build(parts, exchange, steps, settings.train_steps, replicas, index, aggregate)
 
 
 def _learn(model: Model, layout: Layout, values: Sequence[Any], images: Any, labels: Any) -> Lesson:
@@ -143,6 +167,10 @@ def _count_ops(model: Model, layout: Layout, examples: Examples, size: int) -> i
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
     """How the run's replicas work together, in a word."""
+    if settings.strategy != "ps":
+        return settings.strategy
     if cluster is None:
         return "single"
+    if settings.local_steps > 1:
+        return "averaging"
     return "synchronous" if settings.sync_replicas else "asynchronous"

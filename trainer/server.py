@@ -1,6 +1,7 @@
 """This task's TensorFlow server, sessions on it, and the word that a run is done.
 
 Sessions are filtered to the parameter servers and this task: without that, each would wait for every other replica.
+Collective ops go by the servers and not by sessions, so the filters do not keep replicas from meeting in them.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ from typing import Any
 
 from trainer import peers
 from trainer.cluster import Cluster, Task
+from trainer.devices import count_cpus
 from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.threads import Threads
@@ -45,11 +47,15 @@ def start(cluster: Cluster, threads: Threads) -> Any:
     peers.check_port_is_free(cluster.address(cluster.task))
     if cluster.task.role == "ps":
         tf.config.set_visible_devices([], "GPU")
+    config = _session_config(threads, [cluster.task.device, "/job:ps"])
+    if not cluster.ps:  # replicas meet in collective ops, and this one tells the others who belongs together
+        leader = cluster.chief_task
+        config.experimental.collective_group_leader = f"/job:{leader.role}/replica:0/task:{leader.index}"
     return tf.distribute.Server(
         tf.train.ClusterSpec(cluster.spec),
         job_name=cluster.task.role,
         task_index=cluster.task.index,
-        config=_session_config(threads, [cluster.task.device, "/job:ps"]),
+        config=config,
     )
 
 
@@ -77,6 +83,7 @@ def _session_config(threads: Threads, device_filters: list[str]) -> Any:
         intra_op_parallelism_threads=threads.intra_op,
         inter_op_parallelism_threads=threads.inter_op,
     )
+    config.device_count["CPU"] = count_cpus()
     config.gpu_options.allow_growth = True
     config.experimental.disable_thread_spinning = True  # a thread that spins takes the CPU from another task's gRPC
     return config
@@ -160,5 +167,7 @@ def _done_flag(ps: Task) -> tuple[Any, Any, Any]:
 
 
 def brief(error: Exception) -> str:
-    """The first line of what TensorFlow says of an error."""
-    return str(error).strip().splitlines()[0][:200]
+    """The first line of what TensorFlow says of an error itself, rather than of where it was met."""
+    lines = str(error).strip().splitlines()
+    places = ("Graph execution error", "Detected at node", "Node:", "From /job:", " ")
+    return next((line for line in lines if line and not line.startswith(places)), lines[0])[:200]

@@ -27,7 +27,7 @@ Interval = tuple[float, float]
 
 READING = ("ReadVariableOp",)
 WAITING = ("Queue", "FIFOQueue", "Iterator")
-APPLYING = ("ResourceApply", "Assign", "ResourceAccumulator")
+APPLYING = ("ResourceApply", "Assign", "ResourceAccumulator", "Collective")
 """What the names of kernels begin with; others are applying on a parameter server, and computing on a replica."""
 
 _LINE = re.compile(

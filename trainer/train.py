@@ -8,17 +8,17 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import trainer
-from trainer import datasets, peers, server
+from trainer import datasets, devices, peers, server
 from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Dataset
-from trainer.errors import ConfigurationError, LostPeersError
+from trainer.errors import ConfigurationError, LostCircleError, LostPeersError
 from trainer.evaluation import Examiner
 from trainer.guard import Guard
 from trainer.metrics import Metrics
@@ -26,8 +26,9 @@ from trainer.model import find
 from trainer.pace import Pace, next_multiple
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
+from trainer.replication import Circle
 from trainer.summaries import SummaryWriter
-from trainer.tensorflow import tf
+from trainer.tensorflow import tf1
 from trainer.threads import choose
 from trainer.tracing import Tracer
 from trainer.training_directory import TrainingDirectory, describe, new_path
@@ -55,6 +56,7 @@ def train(
     Raises:
         ConfigurationError: the settings do not fit the data, the training directory or the cluster.
         LostPeersError: other tasks did not answer in the time allowed.
+        LostCircleError: one was lost without which the others cannot go on.
     """
     dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
     model = find(settings.model)
@@ -67,11 +69,12 @@ def train(
         directory.claim(run)
         say(f"training directory: {directory.path}")
     led_run = json.dumps([run, str(directory.path.resolve())]) if directory else ""
-    replica = build(settings, cluster, model, parameters, dataset.train, _count_gpus(settings), led_run)
+    replica = build(settings, cluster, model, parameters, dataset.train, devices.count_gpus(settings), led_run)
     threads = choose(settings, cluster.task.role if cluster else None)
     life = Life(settings, cluster, replica, guard, Clock(settings.train_steps), say, metrics)
     here = server.start(cluster, threads) if cluster else None
 
+    circle = replica.replication.circle
     was_done = directory is not None and directory.read_result().get("global_step", 0) >= settings.train_steps
     while True:
         if cluster:
@@ -82,7 +85,7 @@ def train(
             except LostPeersError:
                 if not was_done:
                     raise
-                say("the run was done before, and its parameter servers have ended")
+                say("the run was done before, and the others have ended")
                 return True
         if guard.stopping:
             return False
@@ -93,6 +96,8 @@ def train(
                 if directory:
                     chief = stack.enter_context(Chief(settings, directory, replica, session, say, metrics, led_run))
                     chief.prepare()
+                elif circle:
+                    session.run(replica.initialize)  # until the chief's values come
                 elif cluster:
                     with metrics.waiting():
                         _wait_for_the_chief(life, cluster, session)
@@ -102,6 +107,10 @@ def train(
         except server.LOST as error:
             if cluster is None:
                 raise
+            if circle:
+                if guard.stopping:
+                    return False
+                raise _lost(life, error) from error
             if time.monotonic() - life.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
                 raise LostPeersError(
                     f"the parameter servers answer, but no step succeeds: {server.brief(error)}"
@@ -114,29 +123,15 @@ def train(
     guard.pause()
     if guard.stopping:
         return False
-    if directory is None:
-        return True
-    with Examiner(model, parameters, dataset.test) as examiner:
-        _write_result(life, directory, checkpoint, dataset, examiner)
-    if cluster:
+    if directory:
+        with Examiner(model, parameters, dataset.test) as examiner:
+            _write_result(life, directory, checkpoint, dataset, examiner)
+    if cluster and circle:
+        with server.open_session(replica.graph, here, threads) as session:
+            _leave(life, cluster, circle, session)
+    elif cluster and directory:
         server.say_done(cluster, here, threads, say)
     return True
-
-
-def _count_gpus(settings: Settings) -> int:
-    """GPUs that replicas on this machine share.
-
-    Raises:
-        ConfigurationError: more were asked for than TensorFlow sees.
-    """
-    visible = len(tf.config.list_physical_devices("GPU"))
-    if settings.num_gpus is None:
-        return visible
-    if settings.num_gpus > visible:
-        raise ConfigurationError(
-            f"num_gpus: {settings.num_gpus} were asked for, but TensorFlow sees {visible} here: 0 trains on the CPU."
-        )
-    return settings.num_gpus
 
 
 def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
@@ -149,7 +144,8 @@ def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
     bounds = (seconds, life.say, lambda: life.guard.stopping)
     with life.metrics.waiting():
         peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
-        peers.wait_for({str(ps): cluster.address(ps) for ps in cluster.parameter_servers}, *bounds)
+        needed = cluster.replicas if life.replica.replication.circle else cluster.parameter_servers
+        peers.wait_for({str(task): cluster.address(task) for task in needed}, *bounds)
     life.guard.progress()
 
 
@@ -190,8 +186,9 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     tracer = Tracer(lambda: chief is not None and chief.profile.running)
     if settings.time_split:
         calls = {steps: tracer.watch(steps, call) for steps, call in calls.items()}
-    by_themselves = len(life.cluster.replicas) if life.cluster and not settings.sync_replicas else 1
+    by_themselves = 1 if settings.sync_replicas or ways.circle or not life.cluster else len(life.cluster.replicas)
     pace = Pace(settings, max(calls), by_themselves)
+    agree = session.make_callable(ways.circle.agreed, [ways.circle.wanted]) if ways.circle else int
 
     replica.batches.begin(session)
     session.run(ways.join)
@@ -206,10 +203,20 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
         if ways.updates:
             callables = {steps: session.make_callable(update) for steps, update in ways.updates.items()}
             updates = Updates(session, callables, step, last_step)
-    with updates or contextlib.nullcontext():
+    if step < last_step and (last_step - step) % settings.local_steps:
+        raise ConfigurationError(
+            f"local_steps: the run is at step {step}, from which rounds of {settings.local_steps} steps do not end at "
+            f"train_steps {last_step}; choose others."
+        )
+    with updates or contextlib.nullcontext(), _saving_what_is_here(life, chief):
         while step < last_step and not guard.stopping:
             guard.progress()
-            steps = pace.choose(step)
+            steps = int(agree(pace.choose(step)))
+            if steps not in calls:
+                raise ConfigurationError(
+                    f"steps_per_call: the chief takes {steps} steps in a call, and this replica {max(calls)}; "
+                    "give all replicas the same settings."
+                )
             if chief:
                 chief.profile.before_call(step, steps * by_themselves)
             began = time.monotonic()
@@ -219,7 +226,7 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
             step = int(measured)
             life.clock.tick(step)
             metrics.global_step = step
-            metrics.examples += steps * settings.batch_size
+            metrics.examples += steps * settings.batch_size * replica.learners
             if step >= min(next_multiple(settings.report_steps, reported_step), last_step):
                 rate = (step - reported_step) / (now - reported_time)
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
@@ -235,6 +242,44 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
             chief.save()
     if tracer.split:
         life.say(str(tracer.split))
+
+
+@contextlib.contextmanager
+def _saving_what_is_here(life: Life, chief: Chief | None) -> Iterator[None]:
+    """Where replicas hold the parameters themselves, the chief saves its own when others are lost."""
+    try:
+        yield
+    except server.LOST:
+        if chief and life.replica.replication.circle:
+            chief.save()
+        raise
+
+
+def _lost(life: Life, error: Exception) -> Exception:
+    """What a replica of a circle is to raise for this error.
+
+    TensorFlow's collective ops do not work again in a process in which one has failed. So a replica begins anew by
+    itself, if it has got on in this life; else trying again is left to whoever counts.
+    """
+    sentence = f"another replica was lost ({server.brief(error)})"
+    return LostCircleError(sentence) if life.clock.seconds > 0 else LostPeersError(f"{sentence} before the first step")
+
+
+def _leave(life: Life, cluster: Cluster, circle: Circle, session: Any) -> None:
+    """End together, when the chief has the run's result.
+
+    Raises:
+        LostPeersError, LostCircleError: somebody was lost before that.
+    """
+    seconds = server.LINGER_SECONDS if cluster.is_chief else life.settings.stall_seconds
+    try:
+        session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * seconds)))
+    except server.LOST as error:
+        if not cluster.is_chief:
+            raise _lost(life, error) from error
+    # Whoever has done this knows that all have done the above, and may go; it does not matter if it fails.
+    with contextlib.suppress(*server.LOST):
+        session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * server.LINGER_SECONDS)))
 
 
 def _write_result(
@@ -261,7 +306,7 @@ def _write_result(
             "test_accuracy": round(score.accuracy, 4),
             "test_loss": round(score.loss, 4) if math.isfinite(score.loss) else None,  # JSON has no NaN
             "mode": describe_mode(settings, cluster),
-            "workers": len(cluster.replicas) if cluster else 1,
+            "workers": len(cluster.replicas) if cluster else life.replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
             "dataset": dataset.name,

@@ -9,7 +9,10 @@ class Updates:
     """Runs updates until the run's last global step; a context manager that waits for their end."""
 
     def __init__(self, session: Any, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
-        """Each of `updates` makes so many global steps, one of them 1, and gives the last; `step` is the one now."""
+        """Each of `updates` makes so many global steps and gives the last.
+
+        `step` is the one now, from which the fewest steps at a time lead to exactly `train_steps`.
+        """
         self._session, self._updates, self._step, self._train_steps = session, updates, step, train_steps
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
@@ -29,7 +32,7 @@ class Updates:
     def _run(self) -> None:
         try:
             while self._step < self._train_steps and not self._stopping:
-                steps = max(steps for steps in self._updates if steps == 1 or self._step + steps <= self._train_steps)
+                steps = max(steps for steps in self._updates if self._step + steps <= self._train_steps)
                 self._step = int(self._updates[steps]())
         except Exception as error:
             if not self._stopping:

@@ -47,6 +47,12 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "arguments without a command": ("ps.args", {"ps.args": ["--verbose"]}),
     "the CPU image's digest for GPUs": ("image.digest", {"image.digest": "sha256:" + "0" * 64, "worker.gpus": 1}),
     "the packaged trainer without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
+    "a single process": ("train.strategy", {"train.strategy": "local", "ps.replicas": 0}),
+    "parameter servers that nobody would use": ("ps.replicas", {"train.strategy": "allreduce"}),
+    "all-reduce among workers yet to come": (
+        "worker.maxReplicas",
+        {"train.strategy": "allreduce", "ps.replicas": 0, "worker.maxReplicas": 3},
+    ),
     "a program of one's own in too large a cluster": (
         "worker.replicas",
         {**OWN, "worker.command": ["run"], **TOO_LARGE},
@@ -159,7 +165,9 @@ def test_the_longest_name_is_taken() -> None:
     assert max(len(item["metadata"]["name"]) for item in manifests) <= 63
 
 
-def test_a_cluster_without_parameter_servers_is_for_programs_of_ones_own() -> None:
+def test_a_cluster_without_parameter_servers_is_for_all_reduce_and_programs_of_ones_own() -> None:
+    together = render({"ps.replicas": 0, "train.strategy": "allreduce"})
+    assert [item["metadata"]["name"] for item in together.of("StatefulSet")] == ["mnist-worker"]
     own = render({"ps.replicas": 0, "common.image": {"repository": "mine"}, "common.command": ["run"]})
     assert [item["metadata"]["name"] for item in own.of("StatefulSet")] == ["mnist-worker"]
 

@@ -37,6 +37,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
     "by default": {},
     "with every role": {**ALL_ROLES, "worker.replicas": 3, "ps.replicas": 2, "port": 3333},
     "with a chief alone": {"chief.replicas": 1, "worker.replicas": 0},
+    "with workers that hold the parameters": {"train.strategy": "allreduce", "ps.replicas": 0, "chief.replicas": 1},
     "with room for more workers": {"worker.replicas": 1, "worker.maxReplicas": 12},
 }
 
@@ -47,7 +48,8 @@ def test_each_task_finds_its_cluster_and_itself(case: str) -> None:
     tasks = [Task(role, index) for role in ROLES for index in range(manifests.replicas(role))]
     port = CLUSTERS[case].get("port", 2222)
     for task in tasks:
-        cluster, _ = resolve(environment_of(manifests, task.role, task.index)["TF_CONFIG"], ClassicFlags())
+        text = environment_of(manifests, task.role, task.index)["TF_CONFIG"]
+        cluster, _ = resolve(text, ClassicFlags(), strategy=CLUSTERS[case].get("train.strategy", "ps"))
         assert cluster
         assert cluster.task == task
         for peer in set(tasks) - {Task("evaluator", 0)}:

@@ -62,6 +62,26 @@ def test_synchronous_replicas_learn_as_well_as_a_single_process(
     assert result["test_accuracy"] == pytest.approx(single_process_accuracy, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    "cluster", [["--workers", "2"], ["--workers", "2", "--chief"]], ids=["2 workers", "a chief too"]
+)
+def test_replicas_that_hold_the_parameters_themselves_learn_as_well_as_a_single_process(
+    trainer: Trainer, single_process_accuracy: float, cluster: list[str]
+) -> None:
+    result = trainer.launch("--strategy", "allreduce", *cluster, *SETTINGS, "800")
+    assert (result["mode"], result["global_step"]) == ("allreduce", 800)
+    assert (result["ps"], result["workers"]) == (0, 2 + ("--chief" in cluster))
+    assert result["test_accuracy"] == pytest.approx(single_process_accuracy, abs=0.01)
+
+
+def test_replicas_that_average_after_some_steps_of_their_own_learn_as_well_as_a_single_process(
+    trainer: Trainer, single_process_accuracy: float
+) -> None:
+    result = trainer.launch("--sync_replicas", "--local_steps", "8", "--ps", "2", "--workers", "2", *SETTINGS, "800")
+    assert (result["mode"], result["global_step"]) == ("averaging", 800)
+    assert result["test_accuracy"] == pytest.approx(single_process_accuracy, abs=0.01)
+
+
 def test_asynchronous_replicas_learn_as_well_as_a_single_process(
     trainer: Trainer, single_process_accuracy: float
 ) -> None:
@@ -106,8 +126,9 @@ def test_a_new_run_goes_into_a_new_folder_and_says_what_to_do_next(trainer: Trai
         assert part in output
 
 
-def test_more_steps_continue_and_the_same_steps_end_at_once(trainer: Trainer) -> None:
-    words = ["--workers", "1", "--train_dir", "run", "--sync_replicas", "--train_steps"]
+@pytest.mark.parametrize("way", ["--sync_replicas", "--strategy=allreduce"])
+def test_more_steps_continue_and_the_same_steps_end_at_once(trainer: Trainer, way: str) -> None:
+    words = ["--workers", "1", "--train_dir", "run", way, "--train_steps"]
     first = trainer.launch(*words, "100")
     again = trainer.launch(*words, "100")
     assert again == first
@@ -149,6 +170,38 @@ def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, r
         assert "going on with it" in log.read_text()
 
 
+@pytest.mark.parametrize("role", ["worker", "chief"])
+def test_a_killed_replica_without_parameter_servers_comes_back_and_training_goes_on(
+    trainer: Trainer, role: str
+) -> None:
+    words = ["--strategy", "allreduce", "--workers", "2", "--chief", "--train_steps", "1500", "--save_steps", "100"]
+    launcher = trainer.start("launch", *words, "--train_dir", "run")
+    wait_until((trainer.folder / "run" / "checkpoint").exists)
+    trainer.task(role).kill()
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output
+    assert f"{role} 0: starting again (SIGKILL)" in output
+    assert output.count("starting again") == 1  # the others begin anew by themselves
+    assert "beginning anew" in (trainer.folder / "run" / "logs" / "worker-1.log").read_text()
+    assert "restored" in (trainer.folder / "run" / "logs" / "chief-0.log").read_text()
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert result["global_step"] == 1500
+    assert result["test_accuracy"] >= 0.95
+
+
+def test_a_lost_worker_costs_no_step_where_the_chief_holds_the_parameters(trainer: Trainer) -> None:
+    words = ["--strategy", "allreduce", "--train_steps", "1000000", "--train_dir", "run"]
+    launcher = trainer.start("launch", *words)
+    log = trainer.folder / "run" / "logs" / "worker-0.log"
+    wait_until(lambda: step_in(log) >= 200)
+    trainer.task("worker", 1).kill()
+    wait_for_line(log, "restored")
+    wait_until(lambda: log.read_text().count(" of 1000000") == 2)
+    assert [int(line.split()[-3]) for line in log.read_text().splitlines() if " of 1000000" in line][1] >= 200
+    launcher.terminate()
+    launcher.communicate(timeout=30)
+
+
 def test_a_task_that_dies_too_often_fails_the_run_with_its_code_and_its_last_lines(trainer: Trainer) -> None:
     words = ["--workers", "2", "--train_steps", "1000000", "--max_restarts", "1", "--train_dir", "run"]
     launcher = trainer.start("launch", *words)
@@ -178,6 +231,10 @@ def test_a_permanent_error_is_not_tried_again(trainer: Trainer) -> None:
     ("words", "culprit"),
     [
         (["--ps", "0"], "--ps"),
+        (["--strategy", "allreduce", "--ps", "1"], "--ps"),
+        (["--strategy", "allreduce", "--sync_replicas"], "sync_replicas"),
+        (["--strategy", "local"], "strategy"),
+        (["--local_steps", "4"], "local_steps"),
         (["--workers", "0"], "--workers"),
         (["--workers", "many"], "--workers"),
         (["--max_restarts", "-1"], "--max_restarts"),
@@ -195,9 +252,10 @@ def test_wrong_arguments_are_one_sentence_and_exit_code_2(trainer: Trainer, word
     assert culprit in output
 
 
+@pytest.mark.parametrize("way", ["--sync_replicas", "--strategy=allreduce"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_ends_all_tasks_and_saves_what_was_learnt(trainer: Trainer, number: signal.Signals) -> None:
-    launcher = trainer.start("launch", "--train_steps", "1000000", "--train_dir", "run", "--sync_replicas")
+def test_a_signal_ends_all_tasks_and_saves_what_was_learnt(trainer: Trainer, number: signal.Signals, way: str) -> None:
+    launcher = trainer.start("launch", "--train_steps", "1000000", "--train_dir", "run", way)
     log = trainer.folder / "run" / "logs" / "worker-0.log"
     wait_until(lambda: step_in(log) >= 50)
     launcher.send_signal(number)

@@ -82,6 +82,24 @@ def test_one_process_trains_alone(trainer: Trainer) -> None:
     assert reported == list(range(10, 301, 10))
 
 
+def test_one_process_trains_on_all_of_its_devices(trainer: Trainer) -> None:
+    program = """
+import sys
+from trainer.tensorflow import tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from trainer.cli import main
+main(sys.argv[1:])
+"""
+    words = ["train", "--strategy=local", "--train_dir=run", "--train_steps=300", "--learning_rate=0.003"]
+    process = trainer.python("-c", program, *words)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert (result["mode"], result["global_step"], result["workers"], result["ps"]) == ("local", 300, 2, 0)
+    assert result["test_accuracy"] >= 0.95
+
+
 def test_the_same_seed_gives_the_same_result_and_both_modes_agree_with_it(trainer: Trainer) -> None:
     losses = set()
     for number, mode in enumerate(["", "", "--sync_replicas"]):

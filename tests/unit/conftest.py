@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer import server
+from trainer import replica, server
 from trainer.cluster import Cluster, Task
+from trainer.config import Settings
 from trainer.datasets import Examples
 from trainer.launch import free_ports
+from trainer.models import mlp
 from trainer.replica import Replica
 from trainer.tensorflow import tf1
 from trainer.threads import Threads
@@ -33,6 +35,9 @@ SIZE = 20
 _random = np.random.default_rng(0)
 EXAMPLES = Examples(_random.random((10 * SIZE, 784), np.float32), _random.integers(0, 10, 10 * SIZE, np.int32))
 """Ten batches, by number from 0."""
+
+
+PARAMETERS = mlp.parameters((784,), 10, 100)
 
 
 def pick(number: int) -> list[int]:
@@ -73,8 +78,11 @@ def servers(_servers: Servers) -> Iterator[Servers]:
     tf1.Session.reset(_servers.running[Task("worker", 0)].target)
 
 
+Save = Callable[[Replica, Any], str]
+
+
 @pytest.fixture
-def save(tmp_path: Path) -> Callable[[Replica, Any], str]:
+def save(tmp_path: Path) -> Save:
     """Gives the path of a new checkpoint of a chief's run."""
     numbers = itertools.count()
 
@@ -95,9 +103,37 @@ def values_in(checkpoint: str) -> Values:
 
 
 @pytest.fixture
-def values(save: Callable[[Replica, Any], str]) -> Callable[[Replica, Any], Values]:
+def values(save: Save) -> Callable[[Replica, Any], Values]:
     """Gives all values of a chief's run, whole and by name, by saving and reading a checkpoint."""
     return lambda chief, session: values_in(save(chief, session))
+
+
+def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.allclose(found[name], value, rtol=1e-3, atol=2e-5), name
+
+
+Alone = Callable[..., Values]
+
+
+@pytest.fixture
+def alone(values: Callable[[Replica, Any], Values]) -> Alone:
+    """Gives the values that a single process reaches from a cluster's checkpoint by steps of one or more batches."""
+
+    def train(start: str, *steps: tuple[int, ...]) -> Values:
+        settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_call=1)
+        found = replica.build(settings, None, mlp, PARAMETERS, EXAMPLES, 0, "this run")
+        (picks,) = found.batches.feeds
+        with tf1.Session(graph=found.graph) as session:
+            found.saver.restore(session, start)
+            found.batches.begin(session)
+            for batches in steps:
+                together = [example for number in batches for example in pick(number)]
+                session.run(found.replication.calls[1].step, {picks: [together]})
+            return values(found, session)
+
+    return train
 
 
 @pytest.fixture

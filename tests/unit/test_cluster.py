@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer.cluster import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Task, resolve
+from trainer.cluster import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Strategy, Task, resolve
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 
@@ -184,6 +184,9 @@ def test_an_evaluator_may_be_listed_or_not() -> None:
 @pytest.mark.parametrize("text", [None, "", "  \n", "{}", '{"environment": "cloud"}', '{"cluster": {}, "task": {}}'])
 def test_where_no_cluster_is_named_there_is_none(text: str | None) -> None:
     assert resolve(text, NO_FLAGS) == (None, [])
+    assert resolve(text, NO_FLAGS, strategy="local") == (None, [])
+    with pytest.raises(ConfigurationError, match="strategy: allreduce needs a cluster of workers, and none is named"):
+        resolve(text, NO_FLAGS, strategy="allreduce")
 
 
 MALFORMED = {
@@ -372,3 +375,39 @@ def test_flags_win_over_the_file_and_the_file_over_tf_config() -> None:
 
 def test_a_file_that_says_the_same_as_tf_config_is_no_conflict() -> None:
     assert resolve(tf_config(CLUSTER), NO_FLAGS, file_of(CLUSTER)) == (parse(tf_config(CLUSTER)), [])
+
+
+WORKERS: dict[str, list[str]] = {"chief": ["c:1"], "worker": ["w0:1", "w1:1"]}
+
+
+def test_without_parameter_servers_the_chief_and_the_workers_are_the_cluster() -> None:
+    cluster, _ = resolve(tf_config(WORKERS), NO_FLAGS, strategy="allreduce")
+    assert cluster
+    assert (cluster.spec, cluster.parameter_servers, len(cluster.replicas)) == (WORKERS, (), 3)
+    by_flags, _ = resolve(None, ClassicFlags(None, "w0:1,w1:1", "worker", 1), strategy="allreduce")
+    assert by_flags == Cluster(Task("worker", 1), (), ("w0:1", "w1:1"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cluster", "said"),
+    [
+        ("allreduce", CLUSTER, "ps are listed, but by strategy allreduce the workers hold the parameters themselves"),
+        ("allreduce", {"ps": ["p:1"], "worker": ["w0:1"]}, "1 ps are listed"),
+        ("local", WORKERS, "a cluster is named, but by strategy local one process trains alone"),
+        ("local", CLUSTER, "a cluster is named"),
+        ("ps", WORKERS, "no ps is listed"),
+    ],
+)
+def test_a_cluster_that_does_not_fit_the_strategy_is_refused(
+    strategy: Strategy, cluster: dict[str, list[str]], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        resolve(tf_config(cluster), NO_FLAGS, strategy=strategy)
+    assert str(caught.value).startswith("TF_CONFIG")
+
+
+def test_an_evaluator_may_follow_every_run() -> None:
+    for strategy in get_args(Strategy):
+        cluster, _ = resolve(None, ClassicFlags(job_name="evaluator", task_index=0), strategy=strategy)
+        assert cluster
+        assert cluster.task == Task("evaluator", 0)

@@ -147,6 +147,21 @@ def test_printed_settings_are_read_back_the_same(tmp_path_factory: pytest.TempPa
     assert config.load(parser().read(["--config", str(path)]), {}) == settings
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategy=allreduce", "--sync_replicas"], "sync_replicas: True was given beside strategy allreduce"),
+        (["--strategy=local", "--sync_replicas"], "sync_replicas: True was given beside strategy local"),
+        (["--strategy=allreduce", "--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given beside"),
+        (["--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
+        (["--strategy=allreduce", "--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
+        (["--sync_replicas", "--local_steps=3"], "local_steps: rounds of 3 steps do not end at train_steps 200"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(read: Read, words: list[str], said: str) -> None:
+    assert refusal(read, *words).startswith(said)
+
+
 def test_an_empty_file_sets_nothing(read: Read) -> None:
     assert read(file="# nothing yet\n") == Settings()
 
@@ -196,6 +211,7 @@ def test_a_rate_or_time_must_be_finite_and_above_0(read: Read, name: str, value:
         "save_steps",
         "keep_checkpoints",
         "replicas_to_aggregate",
+        "local_steps",
         "intra_op_threads",
         "inter_op_threads",
     ],

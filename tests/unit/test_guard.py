@@ -75,6 +75,27 @@ def test_a_save_that_hangs_does_not_keep_the_task(start: Callable[..., subproces
     assert process.returncode == 143
 
 
+def test_a_signal_to_a_guard_at_rest_waits_for_the_next_one(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start(
+        """
+import signal
+guard.rest()
+print("ready", flush=True)
+while signal.SIGTERM not in signal.sigpending():
+    time.sleep(0.01)
+another = Guard(stall_seconds=600, grace_seconds=60)
+another.start()
+while not another.stopping:
+    time.sleep(0.01)
+sys.exit(another.exit_code)
+"""
+    )
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert output == "SIGTERM: ending\n"
+
+
 def test_a_task_that_makes_no_progress_ends_so_that_it_is_tried_again(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from trainer import launch
-from trainer.cluster import ClassicFlags, Task, resolve
+from trainer.cluster import ClassicFlags, Strategy, Task, resolve
 from trainer.config import Settings
 from trainer.display import Display
 from trainer.errors import ConfigurationError
@@ -121,24 +121,28 @@ def test_free_ports_are_all_different() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ps", "workers", "chief", "max_restarts", "named"),
+    ("strategy", "ps", "workers", "chief", "max_restarts", "named"),
     [
-        (0, 1, False, 0, "--ps"),
-        (1, 0, False, 0, "--workers"),
-        (1, -1, True, 0, "--workers"),
-        (1, 1, False, -1, "--max"),
+        ("ps", 0, 1, False, 0, "--ps"),
+        ("ps", 1, 0, False, 0, "--workers"),
+        ("ps", 1, -1, True, 0, "--workers"),
+        ("ps", 1, 1, False, -1, "--max"),
+        ("allreduce", 1, 2, False, 0, "--ps: 1 was given, but by strategy allreduce"),
+        ("allreduce", -1, 2, False, 0, "--ps: -1"),
+        ("allreduce", 0, 0, False, 0, "--workers"),
+        ("local", 0, 1, False, 0, "strategy: local is one process"),
     ],
 )
 def test_a_cluster_needs_somebody_of_each_kind(
-    ps: int, workers: int, chief: bool, max_restarts: int, named: str
+    strategy: Strategy, ps: int, workers: int, chief: bool, max_restarts: int, named: str
 ) -> None:
     arguments = argparse.Namespace(ps=ps, workers=workers, chief=chief, max_restarts=max_restarts)
     with pytest.raises(ConfigurationError, match=named):
-        launch._check(arguments)
+        launch._check(arguments, strategy)
 
 
 def test_a_chief_can_train_without_workers() -> None:
-    launch._check(argparse.Namespace(ps=1, workers=0, chief=True, max_restarts=0))
+    launch._check(argparse.Namespace(ps=1, workers=0, chief=True, max_restarts=0), "ps")
 
 
 def test_only_whole_lines_of_a_log_are_read_and_each_once(process: Callable[..., Process]) -> None:

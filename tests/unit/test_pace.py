@@ -25,6 +25,9 @@ FAST, SLOW = LONGEST_CALL / MOST_STEPS / 2, LONGEST_CALL
         ({"train_steps": 20}, 20),
         ({"train_steps": 5000, "steps_per_call": 7}, 7),
         ({"train_steps": 5000, "steps_per_call": 200}, 200),
+        ({"train_steps": 5000, "sync_replicas": True, "local_steps": 8}, 48),
+        ({"train_steps": 5000, "sync_replicas": True, "local_steps": 100}, 100),
+        ({"train_steps": 5000, "sync_replicas": True, "local_steps": 8, "steps_per_call": 20}, 16),
     ],
     ids=str,
 )
@@ -51,6 +54,17 @@ def steps_to_the_end(settings: Settings, replicas: int, seconds_per_step: float,
 def test_a_replica_begins_with_one_step_to_see_how_long_it_takes() -> None:
     assert steps_to_the_end(Settings(train_steps=200), 1, FAST)[0] == 1
     assert steps_to_the_end(Settings(train_steps=200, steps_per_call=50), 1, FAST)[0] == 50
+
+
+def test_local_steps_are_taken_in_whole_rounds_to_the_end() -> None:
+    settings = Settings(train_steps=208, sync_replicas=True, local_steps=8)
+    assert steps_to_the_end(settings, 1, FAST) == [8, 56, 104, 152, 200, 208]
+    assert steps_to_the_end(settings, 1, SLOW) == list(range(8, 209, 8))
+
+
+def test_rounds_of_local_steps_end_where_reports_and_saves_are_due_if_they_can() -> None:
+    settings = Settings(train_steps=200, sync_replicas=True, local_steps=5, save_steps=20, report_steps=7)
+    assert {20, 40, 60, 80, 100, 120, 140, 160, 180, 200} <= set(steps_to_the_end(settings, 1, FAST))
 
 
 def test_slow_steps_are_taken_one_by_one_so_that_a_signal_is_heard() -> None:

@@ -1,5 +1,7 @@
 """The graph of a replica: what is where, and what it takes to save and restore it."""
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from .conftest import EXAMPLES, SIZE, Servers
 
 PARAMETERS = mlp.parameters((784,), 10, 100)
 CHIEF = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
+RING = Cluster(Task("worker", 0), (), ("w:1", "w:2"))
 OTHER = Cluster(Task("worker", 1), (), ("w:1", "w:2"), ("p:1", "p:2"))
 
 both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous", "synchronous"])
@@ -27,6 +30,11 @@ both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous",
 def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings: Any) -> Replica:
     chosen = Settings(sync_replicas=sync, batch_size=SIZE, **{"steps_per_call": 3, **settings})
     return replica.build(chosen, cluster, mlp, PARAMETERS, EXAMPLES, gpus, "this run")
+
+
+def circle_of(found: Replica) -> list[Any]:
+    circle = found.replication.circle
+    return [circle.agreed, circle.leave] if circle else []
 
 
 def operations(found: Replica, *kinds: str) -> list[Any]:
@@ -117,13 +125,21 @@ def test_the_chief_updates_in_synchronous_mode_only() -> None:
     assert build(CHIEF, sync=False).replication.updates == {}
 
 
-@both_modes
-@pytest.mark.parametrize("cluster", [CHIEF, OTHER, None])
-def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, sync: bool) -> None:
-    found = build(cluster, sync)
+@pytest.mark.parametrize(
+    ("cluster", "settings"),
+    [
+        *itertools.product(
+            [CHIEF, OTHER, None], [{}, {"sync_replicas": True}, {"sync_replicas": True, "local_steps": 3}]
+        ),
+        *itertools.product([RING, dataclasses.replace(RING, task=Task("worker", 1))], [{"strategy": "allreduce"}]),
+        (None, {"strategy": "local"}),
+    ],
+)
+def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, settings: dict[str, Any]) -> None:
+    found = build(cluster, settings.pop("sync_replicas", False), **settings)
     ways = found.replication
     all_ways = [each for call in ways.calls.values() for each in (call.step, call.loss, call.accuracy)]
-    all_ways += [*ways.updates.values(), ways.join, ways.lead]
+    all_ways += [*ways.updates.values(), ways.join, ways.lead, *circle_of(found)]
     all_ways += [found.is_ready, found.initialize, found.announce, found.global_step]
     for operation in ancestors(*all_ways):
         colocated = operation.colocation_groups() != [b"loc:@" + operation.name.encode()]
@@ -157,10 +173,37 @@ def test_more_gradients_a_step_than_replicas_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "sync", "mode"), [(None, True, "single"), (CHIEF, False, "asynchronous"), (CHIEF, True, "synchronous")]
+    ("cluster", "settings", "mode"),
+    [
+        (None, Settings(sync_replicas=True), "single"),
+        (CHIEF, Settings(), "asynchronous"),
+        (CHIEF, Settings(sync_replicas=True), "synchronous"),
+        (CHIEF, Settings(sync_replicas=True, local_steps=8), "averaging"),
+        (RING, Settings(strategy="allreduce"), "allreduce"),
+        (None, Settings(strategy="local"), "local"),
+    ],
 )
-def test_a_run_has_a_word_for_its_mode(cluster: Cluster | None, sync: bool, mode: str) -> None:
-    assert replica.describe_mode(Settings(sync_replicas=sync), cluster) == mode
+def test_a_run_has_a_word_for_its_mode(cluster: Cluster | None, settings: Settings, mode: str) -> None:
+    assert replica.describe_mode(settings, cluster) == mode
+
+
+def test_a_replica_that_holds_the_parameters_needs_nobody_elses_device() -> None:
+    devices = {operation.device for operation in build(RING, strategy="allreduce").graph.get_operations()}
+    assert devices - {""} == {"/job:worker/task:0/device:CPU:0"}
+
+
+def test_one_vector_each_way_and_part_is_all_that_crosses_the_wire_in_a_round_of_local_steps() -> None:
+    found = build(OTHER, sync=True, local_steps=3)
+    (steps,) = found.replication.calls
+    crossing = {
+        tensor
+        for operation in ancestors(found.replication.calls[steps].step)
+        for tensor in operation.inputs
+        if tensor.dtype == tf.float32 and operation.device and tensor.op.device[:8] != operation.device[:8]
+    }
+    assert (steps, len(crossing)) == (3, 2 * 2)
+    numbers = sum(np.prod(parameter.shape) for parameter in PARAMETERS.values())
+    assert sum(int(np.prod(tensor.shape)) for tensor in crossing) == 2 * 3 * numbers
 
 
 @both_modes

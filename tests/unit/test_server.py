@@ -98,4 +98,6 @@ def test_a_parameter_server_that_is_gone_is_said_and_left(monkeypatch: pytest.Mo
 
 def test_an_error_is_shortened_to_its_first_line() -> None:
     assert server.brief(RuntimeError("what\nwhere\nwhy")) == "what"
+    placed = "Graph execution error:\n\nDetected at node 'a':\n    File b\nNode: 'a'\nFrom /job:c:\nwhat\nwhy"
+    assert server.brief(RuntimeError(placed)) == "what"
     assert len(server.brief(RuntimeError("x" * 1000))) == 200

@@ -22,13 +22,10 @@ from trainer.replica import Replica
 from trainer.replication import synchronous
 from trainer.tensorflow import tf, tf1
 
-from .conftest import EXAMPLES, SIZE, Servers, Values, pick, values_in
+from .conftest import EXAMPLES, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
-PARAMETERS = mlp.parameters((784,), 10, 100)
 TRAIN_STEPS = 1000
-Save = Callable[[Replica, Any], str]
 ValuesOf = Callable[[Replica, Any], Values]
-Alone = Callable[..., Values]
 
 
 @dataclass(frozen=True)
@@ -140,25 +137,6 @@ def begin(member: Callable[..., Member]) -> Callable[..., tuple[Member, Member]]
     return run
 
 
-@pytest.fixture
-def alone(values: ValuesOf) -> Alone:
-    """Gives the values that a single process reaches from a cluster's checkpoint by steps of one or more batches."""
-
-    def train(start: str, *steps: tuple[int, ...]) -> Values:
-        settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_call=1)
-        found = replica.build(settings, None, mlp, PARAMETERS, EXAMPLES, 0, "this run")
-        (picks,) = found.batches.feeds
-        with tf1.Session(graph=found.graph) as session:
-            found.saver.restore(session, start)
-            found.batches.begin(session)
-            for batches in steps:
-                together = [example for number in batches for example in pick(number)]
-                session.run(found.replication.calls[1].step, {picks: [together]})
-            return values(found, session)
-
-    return train
-
-
 def accumulator(part: int) -> Any:
     """A part's accumulator, in the default graph."""
     name = f"part_{part}_of_2/gradients"
@@ -176,12 +154,6 @@ def wait_for_gradients(servers: Servers, count: int) -> None:
         while session.run(given) != [count, count]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-
-
-def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert np.allclose(found[name], value, rtol=1e-3, atol=2e-5), name
 
 
 def test_two_replicas_learn_as_one_that_averages_their_gradients(

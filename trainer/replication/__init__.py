@@ -41,11 +41,23 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Circle:
+    """What replicas need that hold the parameters themselves, and so can take their steps only all together."""
+
+    wanted: Any
+    """int64 scalar placeholder: how many steps this replica would take in the next call."""
+    agreed: Any
+    """int64 scalar: what the chief wants, for all; a call of so many steps comes next."""
+    leave: Any
+    """To be run once by every replica after the run's last step; it is done when the chief runs it too."""
+
+
+@dataclass(frozen=True)
 class Replication:
     """The ops by which one replica takes part."""
 
     calls: Mapping[int, Call]
-    """By the number of steps that they take: 1 and the run's steps per call."""
+    """By the number of steps that they take: the fewest that are possible, and the run's steps per call."""
     join: Any
     """To be run once in each session before the first step."""
     lead: Any
@@ -53,3 +65,5 @@ class Replication:
     updates: Mapping[int, Any]
     """int64 scalars that the chief runs in a loop beside its own steps, by the number of global steps that they make,
     each giving the global step after it; empty where replicas update by themselves."""
+    circle: Circle | None = None
+    """None where parameters are held for all replicas, which come and go."""

@@ -63,8 +63,20 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and $packaged (not (int $values.ps.replicas)) -}}
-{{- fail "ps.replicas: the packaged trainer keeps its variables on parameter servers and needs at least 1." -}}
+{{- $strategy := $values.train.strategy | default "ps" -}}
+{{- if $packaged -}}
+{{- if eq $strategy "local" -}}
+{{- fail "train.strategy: local is one process without a cluster, and the chart makes one; use ps or allreduce." -}}
+{{- end -}}
+{{- if and (eq $strategy "ps") (not (int $values.ps.replicas)) -}}
+{{- fail "ps.replicas: the packaged trainer keeps its variables on parameter servers and needs at least 1, or train.strategy: allreduce." -}}
+{{- end -}}
+{{- if and (eq $strategy "allreduce") (int $values.ps.replicas) -}}
+{{- fail (printf "ps.replicas: %d were asked for, but by train.strategy allreduce the replicas hold the variables themselves; set it to 0." (int $values.ps.replicas)) -}}
+{{- end -}}
+{{- if and (eq $strategy "allreduce") (gt $addresses $replicas) -}}
+{{- fail (printf "worker.maxReplicas: by train.strategy allreduce each of the %d workers that are listed must take part, and worker.replicas are %d; leave it out." $addresses $replicas) -}}
+{{- end -}}
 {{- end -}}
 {{- if and $foreign (include "distributed-tensorflow.clusterIsTooLong" .) -}}
 {{- fail (printf "%s.replicas: TF_CONFIG would be longer than the 128 KiB that Linux allows in one environment variable; only the packaged trainer reads a cluster so large from a file. Use fewer tasks or a shorter release name." (first $foreign)) -}}

@@ -1,0 +1,114 @@
+"""Periodic averaging, in a real cluster of this process: what the parameters are after rounds of local steps."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer import replica
+from trainer.config import Settings
+from trainer.models import mlp
+from trainer.replica import Replica
+from trainer.tensorflow import tf1
+
+from .conftest import EXAMPLES, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick
+
+LOCAL_STEPS = 3
+
+
+class Pair:
+    """Two replicas in a run of rounds of three steps, with calls of one round and of two."""
+
+    def __init__(self, servers: Servers, aggregate: int, stack: contextlib.ExitStack) -> None:
+        settings = Settings(
+            sync_replicas=True,
+            replicas_to_aggregate=aggregate,
+            local_steps=LOCAL_STEPS,
+            batch_size=SIZE,
+            steps_per_call=2 * LOCAL_STEPS,
+            train_steps=300,
+        )
+        self.replicas = [
+            replica.build(settings, servers.member(index), mlp, PARAMETERS, EXAMPLES, 0, "this run")
+            for index in range(2)
+        ]
+        self.sessions = [
+            stack.enter_context(servers.session(found.graph, index)) for index, found in enumerate(self.replicas)
+        ]
+        self._threads = [stack.enter_context(ThreadPoolExecutor(max_workers=1)) for _ in range(2)]
+        self.chief, self.session = self.replicas[0], self.sessions[0]
+        for found, session in zip(self.replicas, self.sessions, strict=True):
+            if found is self.chief:
+                session.run(found.initialize)
+                session.run(found.replication.lead)
+            found.batches.begin(session)
+            session.run(found.replication.join)
+
+    def steps(self, index: int, *batches: int) -> Any:
+        """Begin a replica's call that learns from these batches; it ends with the global step after them."""
+        found, session = self.replicas[index], self.sessions[index]
+        picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
+        call = found.replication.calls[len(batches)].step
+        return self._threads[index].submit(session.run, call, picks, tf1.RunOptions(timeout_in_ms=60_000))
+
+    def update(self, steps: int) -> int:
+        """Make so many global steps of what replicas give."""
+        options = tf1.RunOptions(timeout_in_ms=60_000)
+        return int(self.session.run(self.chief.replication.updates[steps], options=options))
+
+
+@pytest.fixture
+def pair(servers: Servers) -> Iterator[Callable[..., Pair]]:
+    """Gives two replicas, of which all or fewer make a round."""
+    with contextlib.ExitStack() as stack:
+        yield lambda aggregate=2: Pair(servers, aggregate, stack)
+
+
+def mean(*runs: Values) -> Values:
+    return {name: np.mean([run[name] for run in runs], axis=0) for name in runs[0]}
+
+
+def test_after_each_round_the_parameters_are_the_average_of_replicas_that_trained_alone(
+    pair: Callable[..., Pair], save: Save, values: Callable[[Replica, Any], Values], alone: Alone
+) -> None:
+    both = pair()
+    for number, (mine, others) in enumerate([((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))], start=1):
+        start = save(both.chief, both.session)
+        calls = [both.steps(0, *mine), both.steps(1, *others)]
+        assert both.update(LOCAL_STEPS) == number * LOCAL_STEPS
+        assert [call.result() for call in calls] == [number * LOCAL_STEPS] * 2
+        expected = mean(*[alone(start, *[(batch,) for batch in batches]) for batches in (mine, others)])
+        assert expected["global_step"] == number * LOCAL_STEPS
+        assert_close(values(both.chief, both.session), expected)
+
+
+def test_a_call_of_two_rounds_is_the_same_as_two_calls(
+    pair: Callable[..., Pair], values: Callable[[Replica, Any], Values]
+) -> None:
+    ends = []
+    for rounds in ([((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))], [((0, 1, 2, 6, 7, 8), (3, 4, 5, 9, 0, 2))]):
+        both = pair()
+        for mine, others in rounds:
+            calls = [both.steps(0, *mine), both.steps(1, *others)]
+            both.update(len(mine))
+            steps = {int(call.result()) for call in calls}
+        assert steps == {2 * LOCAL_STEPS}
+        ends.append(values(both.chief, both.session))
+    assert_close(*ends)
+
+
+def test_with_a_backup_replica_a_round_is_one_replicas(
+    pair: Callable[..., Pair], save: Save, values: Callable[[Replica, Any], Values], alone: Alone
+) -> None:
+    both = pair(aggregate=1)
+    start = save(both.chief, both.session)
+    mine = both.steps(0, 0, 1, 2)
+    assert both.update(LOCAL_STEPS) == LOCAL_STEPS
+    assert mine.result() == LOCAL_STEPS
+    others = both.steps(1, 3, 4, 5)
+    assert both.update(LOCAL_STEPS) == 2 * LOCAL_STEPS
+    assert others.result() == 2 * LOCAL_STEPS
+    assert_close(values(both.chief, both.session), alone(start, *[(number,) for number in range(6)]))
