@@ -34,6 +34,9 @@ from trainer.tracing import Tracer
 from trainer.training_directory import TrainingDirectory, describe, new_path
 from trainer.updates import Updates
 
+STALE_SECONDS = 0.01
+"""After so long, as for a checkpoint, other replicas may have taken the run on by more than what is known here."""
+
 
 @dataclass(frozen=True)
 class Life:
@@ -196,7 +199,8 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     life.say(f"at step {step} of {last_step}")
     life.clock.tick(step)
     metrics.global_step = step
-    reported_step, reported_time = step, time.monotonic()
+    now = time.monotonic()
+    reported_step, reported_time = step, now
     updates = None
     if chief:
         guard.last_save = chief.save_at_last
@@ -211,6 +215,10 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     with updates or contextlib.nullcontext(), _saving_what_is_here(life, chief):
         while step < last_step and not guard.stopping:
             guard.progress()
+            if by_themselves > 1 and time.monotonic() - now > STALE_SECONDS:
+                step = int(session.run(replica.global_step))
+                now = time.monotonic()
+                continue
             steps = int(agree(pace.choose(step)))
             if steps not in calls:
                 raise ConfigurationError(

@@ -67,8 +67,9 @@ def run_on_node(node: str, command: str) -> None:
 
 
 def test_a_volume_of_roots_is_written_by_the_trainer(release: Release, roots_claim: str) -> None:
-    release.install({"trainingDirectory": {"existingClaim": roots_claim}, "train": {"train_steps": 300}})
-    assert release.wait_for_result(300)["test_accuracy"] > 0.9
+    train = {"train_steps": 600, "learning_rate": 0.003}
+    release.install({"trainingDirectory": {"existingClaim": roots_claim}, "train": train})
+    assert release.wait_for_result(600)["test_accuracy"] > 0.9
     listing = release.kubectl("exec", "deployment/mnist-tensorboard", "--", "stat", "-c", "%u %g %a", "/training")
     user, group, _ = listing.split()
     assert (user, group) == ("0", "10001"), "it still is root's, and fsGroup gave it to the trainer's group"

@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.releases import ROOT, SUPERVISOR, Release, wait
 
-SHORT: dict[str, Any] = {"train": {"train_steps": 500}}
+SHORT: dict[str, Any] = {"train": {"train_steps": 500, "learning_rate": 0.003}}
 
 
 def test_a_run_ends_by_itself_frees_what_it_held_and_is_left_alone(release: Release) -> None:

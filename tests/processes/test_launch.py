@@ -89,7 +89,7 @@ def test_asynchronous_replicas_learn_as_well_as_a_single_process(
     results = [trainer.launch(*cluster, *SETTINGS, "1000") for cluster in clusters]
     for result in results:
         assert result["mode"] == "asynchronous"
-        assert 1000 <= result["global_step"] <= 1050  # one call of the other replica too many
+        assert 1000 <= result["global_step"] < 1050  # less than a call too many
     # No two asynchronous runs are alike; one of many is a point off, so it is the middle one that counts.
     median = statistics.median(result["test_accuracy"] for result in results)
     assert median == pytest.approx(single_process_accuracy, abs=0.01)

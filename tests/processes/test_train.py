@@ -31,7 +31,7 @@ def read_until(process: subprocess.Popen[str], *parts: str) -> str:
 
 
 def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, hosts: Hosts) -> None:
-    flags = [*hosts(1, 2), "--train_steps=600"]
+    flags = [*hosts(1, 2), "--train_steps=600", "--learning_rate=0.003"]
     ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
     second = trainer.start("train", *flags, "--job_name=worker", "--task_index=1")
     first = trainer.start("train", *flags, "--job_name=worker", "--task_index=0", "--train_dir=run")
