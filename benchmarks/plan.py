@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import programs
-from benchmarks.programs import TRAINERS, Data
+from benchmarks.programs import Data
 from benchmarks.work import Mode, Outcome, Work
 
 RATES, STRATEGIES, LEARNING = "rates", "strategies", "learning"
@@ -26,6 +26,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"batch_size": 200},
     {"hidden_units": 500},
 )
+LOCAL_STEPS_FLAG = "--local_steps=8"
+LOCAL_STEPS, ALLREDUCE = "trainer, local steps 8", "trainer, all-reduce"
 EXAMPLES_TO_LEARN = 200_000
 """Of the section on learning: as many for every program and mode."""
 
@@ -65,7 +67,7 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
 
 def middle(mode: Mode, steps: int) -> Work:
     """The work around which all others vary."""
-    return Work(mode, steps=steps if mode == "asynchronous" else max(100, steps // 3))
+    return Work(mode, steps=steps if mode == "asynchronous" else max(104, steps // 3 // 8 * 8))  # whole rounds of 8
 
 
 def _turns(section: str, planned: Sequence[Planned], times: int) -> Iterator[tuple[str, int, Planned]]:
@@ -76,7 +78,7 @@ def _turns(section: str, planned: Sequence[Planned], times: int) -> Iterator[tup
 def _rates(work: Work, reference: Path) -> list[Planned]:
     return [
         ("classic", work, partial(programs.run_classic, reference, work)),
-        *((name, work, partial(programs.run_trainer, work, flags=flags)) for name, flags in TRAINERS.items()),
+        ("trainer", work, partial(programs.run_trainer, work)),
         ("no communication", work, partial(programs.run_independent, work)),
     ]
 
@@ -87,6 +89,8 @@ def _strategies(steps: int) -> list[Planned]:
         ("trainer", asynchronous, partial(programs.run_trainer, asynchronous)),
         *_forms("ParameterServerStrategy", programs.run_parameter_server_strategy, asynchronous),
         ("trainer", synchronous, partial(programs.run_trainer, synchronous)),
+        (LOCAL_STEPS, synchronous, partial(programs.run_trainer, synchronous, flags=[LOCAL_STEPS_FLAG])),
+        (ALLREDUCE, synchronous, partial(programs.run_allreduce, synchronous)),
         *_forms("MultiWorkerMirroredStrategy", programs.run_multi_worker_mirrored, synchronous),
     ]
 
@@ -102,9 +106,10 @@ def _learning(seed: int, reference: Path) -> list[Planned]:
     ]
     for work in works:
         planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
-        for name, flags in TRAINERS.items():
-            run = partial(programs.run_trainer, work, flags=flags, seed=seed, learn=True)
-            planned.append((name, work, run))
+        planned.append(("trainer", work, partial(programs.run_trainer, work, seed=seed, learn=True)))
+    averaging = partial(programs.run_trainer, works[1], flags=[LOCAL_STEPS_FLAG], seed=seed, learn=True)
+    planned.append((LOCAL_STEPS, works[1], averaging))
+    planned.append((ALLREDUCE, works[1], partial(programs.run_allreduce, works[1], seed=seed)))
     pss = partial(programs.run_parameter_server_strategy, seed=seed)
     mirrored = partial(programs.run_multi_worker_mirrored, seed=seed)
     planned += _forms("ParameterServerStrategy", pss, works[0])

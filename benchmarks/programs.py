@@ -1,7 +1,7 @@
 """The programs that do a piece of work, each one function from the work to its outcome.
 
 All are processes of this machine, each with what its documentation recommends: the trainer and the strategies as they
-are, the classic code as it is. Ways of the trainer itself (`--strategy`, `--local_steps`) are rows of `TRAINERS`.
+are, the classic code as it is.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,6 @@ HERE = Path(__file__).parent
 CLASSIC = HERE / "classic_mnist_replica.py"
 INDEPENDENT_STEPS = 4
 """Times as many steps for processes without communication: so that they run beside each other for most of the time."""
-
-TRAINERS: dict[str, list[str]] = {
-    "trainer": [],
-    # A way of the trainer is added here: "trainer, local steps 8": ["--local_steps=8"], …
-}
-"""Ways of training with the trainer on parameter servers, by name: their flags."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +71,18 @@ def run_trainer(work: Work, data: Data, flags: Sequence[str] = (), seed: int = 0
     curve = seen.curve(data.images, data.labels) if seen else []
     first_step = seen.first_step - processes.began if curve else None
     return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"], curve, first_step)
+
+
+def run_allreduce(work: Work, data: Data, seed: int = 0) -> Outcome:
+    """The trainer on a cluster of workers alone, which hold the parameters themselves."""
+    workers = [f"localhost:{port}" for port in free_ports(work.workers)]
+    with tempfile.TemporaryDirectory() as name:
+        command = _trainer(*work.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}")
+        command += ["--strategy=allreduce", f"--worker_hosts={','.join(workers)}", f"--train_dir={name}"]
+        with _started(_tasks(replace(work, ps=0), command)) as processes:
+            processes.wait(0)
+        result = json.loads((Path(name) / "result.json").read_text())
+    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"])
 
 
 def run_classic(program: Path, work: Work, data: Data, learn: bool = False) -> Outcome:

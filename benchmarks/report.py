@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.plan import LEARNING, MODES, RATES, STRATEGIES
-from benchmarks.programs import TRAINERS
 from benchmarks.work import Mode, Run, Work
 
 BARS: dict[Mode, float] = {"asynchronous": 2.8, "synchronous": 3.2}
@@ -53,21 +52,20 @@ def rates(runs: Sequence[Run]) -> str:
     """The bar, and a row for each work and way of training."""
     lines = [_bar(runs, mode) for mode in MODES]
     lines += [
-        "| mode | ps | workers | batch | hidden | program | turns | classic, steps/s | trainer, steps/s | times the classic | of no communication |",  # noqa: E501
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| mode | ps | workers | batch | hidden | turns | classic, steps/s | trainer, steps/s | times the classic | of no communication |",  # noqa: E501
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for work in _works(runs):
-        for name in TRAINERS:
-            compared = pairs(runs, work, "classic", name)
-            if not compared:
-                continue
-            limits = pairs(runs, work, "no communication", name)
-            shares = [work.batches_per_step * ours / limit for limit, ours in limits]
-            cells = [work.mode, work.ps, work.workers, work.batch_size, work.hidden_units, name, len(compared)]
-            cells += [spread([classic for classic, _ in compared]), spread([ours for _, ours in compared])]
-            cells += [spread([ours / classic for classic, ours in compared], "{:.2f}")]
-            cells += [spread(shares, "{:.0%}") if shares else "–"]
-            lines.append(row(cells))
+        compared = pairs(runs, work, "classic", "trainer")
+        if not compared:
+            continue
+        limits = pairs(runs, work, "no communication", "trainer")
+        shares = [work.batches_per_step * ours / limit for limit, ours in limits]
+        cells: list[object] = [work.mode, work.ps, work.workers, work.batch_size, work.hidden_units, len(compared)]
+        cells += [spread([classic for classic, _ in compared]), spread([ours for _, ours in compared])]
+        cells += [spread([ours / classic for classic, ours in compared], "{:.2f}")]
+        cells += [spread(shares, "{:.0%}") if shares else "–"]
+        lines.append(row(cells))
     return "\n".join(lines)
 
 

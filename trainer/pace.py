@@ -8,19 +8,21 @@ MOST_STEPS = 50
 """More in one call bring next to nothing."""
 MOST_OPS = 4000
 """Ops of a call in the graph: they are made before the first step, a thousand in a third of a second."""
+LEAST_CALLS = 20
+"""Of a run: each step of a call costs some 40 ms of CPU time to prepare and saves at most 3 ms whenever it is taken."""
 LONGEST_CALL = 0.5
 """Seconds: a task that is told to end hears it between two calls."""
 
 
 def steps_per_call(settings: Settings, ops_per_step: int) -> int:
-    """The steps of a full call: as set, or few enough for the graph, for reports and for saves, which come between.
+    """The steps of a full call: as set, or few enough for the graph, for the run, and for reports and saves in between.
 
     With local steps they are whole rounds, one at least.
     """
     steps = settings.steps_per_call
     if steps is None:
-        most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step))
-        interval = min(settings.report_steps, settings.save_steps or settings.report_steps, settings.train_steps)
+        most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step, settings.train_steps // LEAST_CALLS))
+        interval = min(settings.report_steps, settings.save_steps or settings.report_steps)
         steps = interval // math.ceil(interval / most)
     return max(1, steps // settings.local_steps) * settings.local_steps
 

@@ -63,7 +63,11 @@ def test_synchronous_replicas_learn_as_well_as_a_single_process(
 
 
 @pytest.mark.parametrize(
-    "cluster", [["--workers", "2"], ["--workers", "2", "--chief"]], ids=["2 workers", "a chief too"]
+    "cluster",
+    [
+        pytest.param(["--workers", "2"], id="2 workers"),
+        pytest.param(["--workers", "2", "--chief"], id="a chief too", marks=pytest.mark.long),
+    ],
 )
 def test_replicas_that_hold_the_parameters_themselves_learn_as_well_as_a_single_process(
     trainer: Trainer, single_process_accuracy: float, cluster: list[str]
@@ -126,7 +130,7 @@ def test_a_new_run_goes_into_a_new_folder_and_says_what_to_do_next(trainer: Trai
         assert part in output
 
 
-@pytest.mark.parametrize("way", ["--sync_replicas", "--strategy=allreduce"])
+@pytest.mark.parametrize("way", ["--sync_replicas", pytest.param("--strategy=allreduce", marks=pytest.mark.long)])
 def test_more_steps_continue_and_the_same_steps_end_at_once(trainer: Trainer, way: str) -> None:
     words = ["--workers", "1", "--train_dir", "run", way, "--train_steps"]
     first = trainer.launch(*words, "100")
@@ -155,7 +159,8 @@ SYNC = ["--sync_replicas"]
     ],
 )
 def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, role: str, options: list[str]) -> None:
-    words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", "5000", "--save_steps", "100"]
+    steps = "2000" if options else "5000"  # asynchronous replicas go on meanwhile, and faster
+    words = ["--ps", "2", "--workers", "1", "--chief", "--train_steps", steps, "--save_steps", "100"]
     launcher = trainer.start("launch", *words, "--train_dir", "run", *options)
     log = trainer.folder / "run" / "logs" / "chief-0.log"
     wait_until((trainer.folder / "run" / "checkpoint").exists)
@@ -170,7 +175,7 @@ def test_a_killed_task_is_started_again_and_training_goes_on(trainer: Trainer, r
         assert "going on with it" in log.read_text()
 
 
-@pytest.mark.parametrize("role", ["worker", "chief"])
+@pytest.mark.parametrize("role", [pytest.param("worker", marks=pytest.mark.long), "chief"])
 def test_a_killed_replica_without_parameter_servers_comes_back_and_training_goes_on(
     trainer: Trainer, role: str
 ) -> None:
@@ -252,8 +257,15 @@ def test_wrong_arguments_are_one_sentence_and_exit_code_2(trainer: Trainer, word
     assert culprit in output
 
 
-@pytest.mark.parametrize("way", ["--sync_replicas", "--strategy=allreduce"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        pytest.param(signal.SIGINT, "--sync_replicas", id="Ctrl-C, synchronous"),
+        pytest.param(signal.SIGINT, "--strategy=allreduce", id="Ctrl-C, all-reduce", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "--sync_replicas", id="SIGTERM, synchronous", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "--strategy=allreduce", id="SIGTERM, all-reduce"),
+    ],
+)
 def test_a_signal_ends_all_tasks_and_saves_what_was_learnt(trainer: Trainer, number: signal.Signals, way: str) -> None:
     launcher = trainer.start("launch", "--train_steps", "1000000", "--train_dir", "run", way)
     log = trainer.folder / "run" / "logs" / "worker-0.log"
@@ -312,12 +324,14 @@ def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
     assert launcher.returncode == 130
 
 
-@pytest.mark.parametrize("options", [["--ps", "2"], ["--sync_replicas"]], ids=["asynchronous, 2 ps", "synchronous"])
-def test_the_time_of_a_step_is_split(trainer: Trainer, options: list[str]) -> None:
-    split = trainer.launch(*options, "--workers", "2", "--train_steps", "600", "--time_split")["time_split"]
+def test_the_time_of_an_asynchronous_step_is_split_in_the_result(trainer: Trainer) -> None:
+    split = trainer.launch("--ps", "2", "--train_steps", "600", "--time_split")["time_split"]
     assert split.keys() == {"waiting", "reading", "computing", "applying", "steps"}
     assert all(value > 0 for value in split.values())
-    code, output = trainer.run("launch", *options, "--train_steps", "600", "--time_split")
+
+
+def test_the_time_of_a_synchronous_step_is_split_for_a_person(trainer: Trainer) -> None:
+    code, output = trainer.run("launch", "--sync_replicas", "--train_steps", "600", "--time_split")
     assert code == 0
     shares = [float(found[1]) for found in re.finditer(r"^  \w+ +[\d.]+ ms +([\d.]+)%$", output, re.MULTILINE)]
     assert len(shares) == 4

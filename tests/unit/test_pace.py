@@ -22,7 +22,9 @@ FAST, SLOW = LONGEST_CALL / MOST_STEPS / 2, LONGEST_CALL
         ({"train_steps": 5000, "report_steps": 101}, 33),
         ({"train_steps": 5000, "save_steps": 40}, 40),
         ({"train_steps": 5000, "save_steps": 250}, 50),
-        ({"train_steps": 20}, 20),
+        ({"train_steps": 500}, 25),
+        ({"train_steps": 200}, 10),
+        ({"train_steps": 20}, 1),
         ({"train_steps": 5000, "steps_per_call": 7}, 7),
         ({"train_steps": 5000, "steps_per_call": 200}, 200),
         ({"train_steps": 5000, "sync_replicas": True, "local_steps": 8}, 48),
@@ -58,8 +60,9 @@ def test_a_replica_begins_with_one_step_to_see_how_long_it_takes() -> None:
 
 def test_local_steps_are_taken_in_whole_rounds_to_the_end() -> None:
     settings = Settings(train_steps=208, sync_replicas=True, local_steps=8)
-    assert steps_to_the_end(settings, 1, FAST) == [8, 56, 104, 152, 200, 208]
     assert steps_to_the_end(settings, 1, SLOW) == list(range(8, 209, 8))
+    settings = Settings(train_steps=208, sync_replicas=True, local_steps=8, steps_per_call=50)
+    assert steps_to_the_end(settings, 1, FAST) == [48, 96, 144, 192, 200, 208]
 
 
 def test_rounds_of_local_steps_end_where_reports_and_saves_are_due_if_they_can() -> None:
