@@ -69,7 +69,7 @@ def memory_limits(release: Release) -> list[bool]:
 
 def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> None:
     """Its DNS names are as promised, its metrics are served, and its kept claim outlives it."""
-    train = {"train_steps": 8000, "sync_replicas": True, "batch_size": 50}
+    train = {"train_steps": 4000, "sync_replicas": True, "batch_size": 50}
     values = {
         "ps": {"replicas": 2},
         "worker": {"replicas": 3},
@@ -94,8 +94,8 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
             assert found == [pod["status"]["podIP"]], asked
 
     release.finish()
-    result = release.wait_for_result(8000)
-    assert result["global_step"] == 8000
+    result = release.wait_for_result(4000)
+    assert result["global_step"] == 4000
     assert result["test_accuracy"] > 0.95
     assert (result["mode"], result["workers"], result["ps"]) == ("synchronous", 3, 2)
 
@@ -104,8 +104,8 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     # Installed again under its name, the release takes the claim back, and the run is found to be done.
     release.install(values)
     release.finish()
-    assert release.wait_for_result(8000) == result
-    assert "restored /training/model.ckpt-8000" in release.kept_log("worker-0")
+    assert release.wait_for_result(4000) == result
+    assert "restored /training/model.ckpt-4000" in release.kept_log("worker-0")
 
 
 def test_a_chief_and_an_evaluator_and_more_steps_in_mid_run(release: Release) -> None:
