@@ -85,7 +85,7 @@ def test_a_large_models_graph_has_fewer_steps() -> None:
                 images = tf.nn.relu(images)
             return mlp.logits(parameters, images)
 
-    settings = Settings(batch_size=SIZE)
+    settings = Settings(batch_size=SIZE, train_steps=2000)
     for model, full in ((mlp, 50), (Deep(), 20)):
         found = replica.build(settings, None, model, PARAMETERS, EXAMPLES, 0, "this run")
         assert found.replication.calls.keys() == {1, full}
