@@ -43,8 +43,7 @@ def exchange(parts: Sequence[Part], learn: Learn, learning_rate: float, steps: i
             return [_state(mine) for mine in own], lesson
 
     def apply(part: Part, average: Any) -> Any:
-        with tf.control_dependencies([average]):
-            _, count = part.read()
+        _, count = part.read()
         return _assign(part, average, count + steps)
 
     return Exchange(steps, 1 + len(own[0].moments), give, apply)

@@ -40,8 +40,8 @@ class Exchange:
     """Adds the ops of a call's round of a number: what it gives for each part, float32 [size * n], of parameters read
     after the control dependencies in force, and what it learnt last."""
     apply: Callable[[Part, Any], Any]
-    """Adds the ops by which an average changes its part, on the part's device; the last of them, which counts the
-    steps."""
+    """Adds the ops by which an average changes its part, on the part's device, after the control dependencies in force,
+    so that what else they need is read while the average is awaited; the last of them, which counts the steps."""
 
 
 def gradients(parts: Sequence[Part], learn: Learn, learning_rate: float) -> Exchange:
@@ -53,8 +53,7 @@ def gradients(parts: Sequence[Part], learn: Learn, learning_rate: float) -> Exch
         return lesson.gradients, lesson
 
     def apply(part: Part, average: Any) -> Any:
-        with tf.control_dependencies([average]):
-            _, count = part.read()
+        _, count = part.read()
         return adam.apply(part, count, average, learning_rate)
 
     return Exchange(1, 1, give, apply)
@@ -179,7 +178,7 @@ def _lead(
         for part, accumulator in zip(parts, accumulators, strict=True):
             with tf.control_dependencies(marked), tf1.device(part.device):
                 average = accumulator.take_grad(replicas_to_aggregate)
-            applied.append(exchange.apply(part, average))
+                applied.append(exchange.apply(part, average))
         with tf.control_dependencies(applied):
             next_step = global_step.read_value()
         marked, all_told = begin_round(next_step)
