@@ -62,17 +62,34 @@ def test_each_parameter_server_has_a_part_with_its_moments(sync: bool) -> None:
     assert all(device == f"/job:ps/task:{name[5]}/device:CPU:0" for name, device in handles.items() if "part" in name)
 
 
+def messages_of_the_worker(*ends: Any) -> set[tuple[str, str]]:
+    """What comes to a worker or goes from it before these ends: tensors, or ends of ops that others wait for."""
+    found = set()
+    for operation in ancestors(*ends):
+        awaited = [tensor for tensor in operation.inputs if tensor.dtype != tf.resource]
+        for each in [*awaited, *operation.control_inputs]:
+            source = each if isinstance(each, tf.Operation) else each.op
+            places = [op.device.partition("/device")[0] for op in (source, operation)]
+            if places[0] != places[1] and "/job:worker" in "".join(places):
+                found.add((each.name, places[1]))
+    return found
+
+
 @both_modes
-@pytest.mark.parametrize("steps", [1, 3])
-def test_two_large_tensors_a_step_cross_the_wire_for_each_part(sync: bool, steps: int) -> None:
-    call = ancestors(build(OTHER, sync).replication.calls[steps].step)
-    crossing = {
-        tensor
-        for operation in call
-        for tensor in operation.inputs
-        if tensor.dtype == tf.float32 and operation.device and tensor.op.device[:8] != operation.device[:8]
-    }
-    assert len(crossing) == steps * 2 * 2
+def test_a_step_of_a_replica_takes_two_messages_for_each_part(sync: bool) -> None:
+    calls = build(OTHER, sync, train_steps=100, steps_per_call=4).replication.calls
+    assert len(messages_of_the_worker(calls[4].loss)) == 4 * 2 * 2 - 2  # what is learnt last need not be given for that
+    assert len(messages_of_the_worker(calls[4].step)) <= 4 * 2 * 2 + 2  # with the call's own end
+
+
+def test_a_round_of_local_steps_takes_three_messages_for_each_part() -> None:
+    calls = build(OTHER, sync=True, local_steps=2, train_steps=100, steps_per_call=4).replication.calls
+    assert len(messages_of_the_worker(calls[4].step)) <= 2 * 2 * 3
+
+
+def test_the_chiefs_updates_take_no_message_of_a_worker() -> None:
+    updates = build(CHIEF, sync=True, train_steps=100, steps_per_call=4).replication.updates
+    assert not messages_of_the_worker(updates[4])
 
 
 def test_a_large_models_graph_has_fewer_steps() -> None:

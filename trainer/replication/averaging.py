@@ -32,11 +32,12 @@ def exchange(parts: Sequence[Part], learn: Learn, learning_rate: float, steps: i
     """
     own = [parameters.copy(part, device) for part in parts]
 
-    def give(round_number: int) -> tuple[list[Any], Lesson]:
+    def give(round_number: int, begin: Any) -> tuple[list[Any], Lesson]:
         begun = []
         for part, mine in zip(parts, own, strict=True):
-            with tf1.device(part.device):
-                begun.append(_assign(mine, _state(part), part.updates.read_value()))
+            with tf.control_dependencies([begin]), tf1.device(part.device):
+                state, count = _state(part), part.updates.read_value()
+            begun.append(_assign(mine, state, count))
         numbers = range(round_number * steps, (round_number + 1) * steps)
         *_, (taken, lesson) = take(own, learn, learning_rate, numbers, begun)
         with tf.control_dependencies(taken):

@@ -36,9 +36,10 @@ class Exchange:
     """Global steps that a round makes."""
     size: int
     """Numbers in what is given, for each number of the part that it is for."""
-    give: Callable[[int], tuple[Sequence[Any], Lesson]]
+    give: Callable[[int, Any], tuple[Sequence[Any], Lesson]]
     """Adds the ops of a call's round of a number: what it gives for each part, float32 [size * n], of parameters read
-    after the control dependencies in force, and what it learnt last."""
+    after an op that lets it begin, and what it learnt last. Only the reading waits for that op: of it nothing else needs
+    to hear, which would be one more message over the wire."""
     apply: Callable[[Part, Any], Any]
     """Adds the ops by which an average changes its part, on the part's device, after the control dependencies in force,
     so that what else they need is read while the average is awaited; the last of them, which counts the steps."""
@@ -47,8 +48,9 @@ class Exchange:
 def gradients(parts: Sequence[Part], learn: Learn, learning_rate: float) -> Exchange:
     """The exchange of gradients, each round one step of Adam."""
 
-    def give(number: int) -> tuple[Sequence[Any], Lesson]:
-        values, _ = zip(*[part.read() for part in parts], strict=True)
+    def give(number: int, begin: Any) -> tuple[Sequence[Any], Lesson]:
+        with tf.control_dependencies([begin]):
+            values, _ = zip(*[part.read() for part in parts], strict=True)
         lesson = learn(values, number)
         return lesson.gradients, lesson
 
@@ -121,8 +123,7 @@ def _follow(
     for number in range(rounds):
         with tf.control_dependencies(given), tf1.device(home):
             local_step = tf.reduce_max(take_tokens())  # of no tokens: the least of all numbers, a stale step
-        with tf.control_dependencies([local_step]):
-            gifts, lesson = exchange.give(number)
+        gifts, lesson = exchange.give(number, local_step)
         given = []
         for part, accumulator, gift in zip(parts, accumulators, gifts, strict=True):
             with tf1.device(part.device):
@@ -179,7 +180,7 @@ def _lead(
             with tf.control_dependencies(marked), tf1.device(part.device):
                 average = accumulator.take_grad(replicas_to_aggregate)
                 applied.append(exchange.apply(part, average))
-        with tf.control_dependencies(applied):
+        with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
         marked, all_told = begin_round(next_step)
         told.append(all_told)
