@@ -174,6 +174,8 @@ def _live(
     Raises:
         LostCircleError: it must be lived anew.
     """
+    if found:
+        threads.take_turns()
     try:
         if found and found.task.role == "ps":
             from trainer import server

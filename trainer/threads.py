@@ -1,9 +1,10 @@
-"""How many threads TensorFlow gets, from the CPUs that this process really may use.
+"""How many threads TensorFlow gets, from the CPUs that this process really may use, and how they share them.
 
 By default TensorFlow counts the machine's CPUs, not the container's; and on parameter-server work more threads than
 CPUs cost more in switching than they bring.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -33,6 +34,17 @@ def choose(settings: Settings, role: str | None) -> Threads:
     half = max(1, cpus // 2)
     intra_op, inter_op = {None: (cpus, cpus), "ps": (1, max(2, cpus))}.get(role, (half, half))
     return Threads(settings.intra_op_threads or intra_op, settings.inter_op_threads or inter_op)
+
+
+def take_turns() -> None:
+    """Let threads that this one starts from now on wait for their turn of a CPU, where the system knows how.
+
+    Several times in a step one thread of TensorFlow or gRPC wakes another. As a rule Linux lets the one that wakes up
+    interrupt whoever computes, of this task or another; with SCHED_BATCH it does not (sched(7)).
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a container's rules may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def in_force(settings: Settings, role: str | None) -> Settings:

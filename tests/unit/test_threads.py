@@ -102,3 +102,9 @@ def test_the_threads_in_force_are_printed(run_python: Callable[..., subprocess.C
     printed = run_python(*words, "--job_name=ps", "--inter_op_threads=7").stdout.splitlines()
     assert "intra_op_threads: 1" in printed
     assert "inter_op_threads: 7" in printed
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such threads")
+def test_threads_take_turns(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    policy = "import os, trainer.threads as t; t.take_turns(); print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
+    assert run_python("-c", policy).stdout == "True\n"
