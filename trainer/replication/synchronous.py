@@ -38,8 +38,8 @@ class Exchange:
     """Numbers in what is given, for each number of the part that it is for."""
     give: Callable[[int, Any], tuple[Sequence[Any], Lesson]]
     """Adds the ops of a call's round of a number: what it gives for each part, float32 [size * n], of parameters read
-    after an op that lets it begin, and what it learnt last. Only the reading waits for that op: of it nothing else needs
-    to hear, which would be one more message over the wire."""
+    after an op that lets it begin, and what it learnt last. Only the reading waits for that op: nothing else needs to
+    hear of it, which would be one more message over the wire."""
     apply: Callable[[Part, Any], Any]
     """Adds the ops by which an average changes its part, on the part's device, after the control dependencies in force,
     so that what else they need is read while the average is awaited; the last of them, which counts the steps."""
