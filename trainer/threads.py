@@ -27,12 +27,12 @@ class Threads:
 def choose(settings: Settings, role: str | None) -> Threads:
     """The thread pools of a task of this role (None: a single process).
 
-    In a cluster a replica leaves half of its CPUs to gRPC, which moves parameters meanwhile; a parameter server runs
-    small ops for many replicas.
+    In a cluster a task leaves half of its CPUs to gRPC, which moves parameters meanwhile; the ops of a parameter server
+    are too small for several threads each.
     """
     cpus = usable_cpus()
     half = max(1, cpus // 2)
-    intra_op, inter_op = {None: (cpus, cpus), "ps": (1, max(2, cpus))}.get(role, (half, half))
+    intra_op, inter_op = {None: (cpus, cpus), "ps": (1, half)}.get(role, (half, half))
     return Threads(settings.intra_op_threads or intra_op, settings.inter_op_threads or inter_op)
 
 

@@ -82,8 +82,8 @@ def test_a_containers_limit_cuts_the_cpus_and_counts_a_part_as_one(
         ("worker", 8, Threads(4, 4)),
         ("chief", 8, Threads(4, 4)),
         ("worker", 1, Threads(1, 1)),
-        ("ps", 8, Threads(1, 8)),
-        ("ps", 1, Threads(1, 2)),
+        ("ps", 8, Threads(1, 4)),
+        ("ps", 1, Threads(1, 1)),
     ],
 )
 def test_each_role_has_the_threads_that_its_work_needs(
