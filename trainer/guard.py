@@ -47,6 +47,11 @@ class Guard:
         """The task got on."""
         self._last_progress = time.monotonic()
 
+    def held_up(self) -> float:
+        """Seconds since the task last got on; 0 in a phase with bounds of its own."""
+        since = self._last_progress
+        return 0.0 if since is None else time.monotonic() - since
+
     def pause(self) -> None:
         """The task is in a phase with bounds of its own; what counts as a stall begins with the next progress."""
         self._last_progress = None
@@ -70,8 +75,7 @@ class Guard:
                 if not self._finished.wait(self._grace_seconds):
                     self._save_and_exit()
                 return
-            since = self._last_progress
-            if since is not None and time.monotonic() - since > self._stall_seconds:
+            if self.held_up() > self._stall_seconds:
                 print(
                     f"trainer: no global step within {self._stall_seconds:g} s: another task is lost or far too slow; "
                     f"giving up with code {EXIT_LOST_PEERS}, so that this one may be tried again.",

@@ -21,6 +21,7 @@ from trainer.datasets import Dataset
 from trainer.errors import ConfigurationError, LostCircleError, LostPeersError
 from trainer.evaluation import Examiner
 from trainer.guard import Guard
+from trainer.lookout import Lookout
 from trainer.metrics import Metrics
 from trainer.model import find
 from trainer.pace import Pace, next_multiple
@@ -28,7 +29,7 @@ from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
 from trainer.replication import Circle
 from trainer.summaries import SummaryWriter
-from trainer.tensorflow import tf1
+from trainer.tensorflow import tf, tf1
 from trainer.threads import choose
 from trainer.tracing import Tracer
 from trainer.training_directory import TrainingDirectory, describe, new_path
@@ -212,7 +213,7 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
             f"local_steps: the run is at step {step}, from which rounds of {settings.local_steps} steps do not end at "
             f"train_steps {last_step}; choose others."
         )
-    with updates or contextlib.nullcontext(), _saving_what_is_here(life, chief):
+    with updates or contextlib.nullcontext(), _in_its_circle(life, session, chief):
         while step < last_step and not guard.stopping:
             guard.progress()
             if by_themselves > 1 and time.monotonic() - now > STALE_SECONDS:
@@ -253,12 +254,28 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
 
 
 @contextlib.contextmanager
-def _saving_what_is_here(life: Life, chief: Chief | None) -> Iterator[None]:
-    """Where replicas hold the parameters themselves, the chief saves its own when others are lost."""
-    try:
+def _in_its_circle(life: Life, session: Any, chief: Chief | None) -> Iterator[None]:
+    """Where replicas hold the parameters themselves: notice who is gone, and have the chief save its own then."""
+    if not life.cluster or not life.replica.replication.circle:
         yield
-    except server.LOST:
-        if chief and life.replica.replication.circle:
+        return
+
+    def give_up() -> None:
+        """Save in the place of the main thread, which is stuck in a call, and let it have an error."""
+        if chief:
+            chief.save_at_last()
+        session.close()
+
+    others = [task for task in life.cluster.replicas if task != life.cluster.task]
+    addresses = {str(task): life.cluster.address(task) for task in others}
+    lookout = Lookout(addresses, life.guard.held_up, give_up)
+    try:
+        with lookout:
+            yield
+    except (*server.LOST, RuntimeError) as error:
+        if lookout.found:  # whatever the closed session said
+            raise tf.errors.UnavailableError(None, None, lookout.found) from error
+        if chief and isinstance(error, server.LOST):
             chief.save()
         raise
 

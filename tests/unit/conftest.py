@@ -1,8 +1,9 @@
-"""The real things that unit tests share: TensorFlow servers in this process, and the `trainer` command."""
+"""The real things that unit tests share: TensorFlow servers in this process, addresses, and the `trainer` command."""
 
 import contextlib
 import itertools
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -153,3 +154,22 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+def address_of(listener: socket.socket) -> str:
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def answering() -> Iterator[str]:
+    """An address at which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield address_of(listener)
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An address at which nobody listens; it is kept so that nobody else does meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield address_of(bound)

@@ -49,34 +49,48 @@ class Member:
         return self.session.run("part_0_of_1/values/Read/ReadVariableOp:0")
 
 
-@pytest.fixture(scope="session")
-def cluster() -> tuple[Cluster, ...]:
-    """A cluster of two workers, as each of them sees it."""
+@dataclass(frozen=True)
+class Pair:
+    """A cluster of two workers, as each of them sees it, and their servers."""
+
+    clusters: list[Cluster]
+    servers: list[Any]
+
+    @contextlib.contextmanager
+    def members(self) -> Iterator[list[Member]]:
+        """Both replicas, with calls of 1 and 3 steps, and other values each until they have joined."""
+        with contextlib.ExitStack() as stack:
+            made = []
+            for index, (seen, here) in enumerate(zip(self.clusters, self.servers, strict=True)):
+                settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_call=3, seed=index)
+                found = replica.build(settings, seen, mlp, PARAMETERS, EXAMPLES, 0, "this run")
+                thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+                made.append(Member(found, stack.enter_context(server.open_session(found.graph, here, THREADS)), thread))
+                made[-1].session.run(found.initialize)
+                found.batches.begin(made[-1].session)
+            yield made
+        for here in self.servers:
+            tf1.Session.reset(here.target)
+
+
+def start_pair() -> Pair:
+    """Start its servers, which TensorFlow cannot stop."""
     addresses = tuple(f"localhost:{port}" for port in free_ports(2))
-    return tuple(Cluster(Task("worker", index), (), addresses) for index in range(2))
+    clusters = [Cluster(Task("worker", index), (), addresses) for index in range(2)]
+    return Pair(clusters, [server.start(member, THREADS) for member in clusters])
 
 
 @pytest.fixture(scope="session")
-def running(cluster: tuple[Cluster, ...]) -> list[Any]:
-    """The servers of its workers; TensorFlow cannot stop one, so all tests share these."""
-    return [server.start(member, THREADS) for member in cluster]
+def pair() -> Pair:
+    """What all tests share in which no collective op fails."""
+    return start_pair()
 
 
 @pytest.fixture
-def members(cluster: tuple[Cluster, ...], running: list[Any]) -> Iterator[list[Member]]:
-    """Both replicas, with calls of 1 and 3 steps, and other values each until they have joined."""
-    with contextlib.ExitStack() as stack:
-        made = []
-        for index, (seen, here) in enumerate(zip(cluster, running, strict=True)):
-            settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_call=3, seed=index)
-            found = replica.build(settings, seen, mlp, PARAMETERS, EXAMPLES, 0, "this run")
-            thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-            made.append(Member(found, stack.enter_context(server.open_session(found.graph, here, THREADS)), thread))
-            made[-1].session.run(found.initialize)
-            found.batches.begin(made[-1].session)
+def members(pair: Pair) -> Iterator[list[Member]]:
+    """Both replicas."""
+    with pair.members() as made:
         yield made
-    tf1.Session.reset(running[0].target)
-    tf1.Session.reset(running[1].target)
 
 
 def results(*futures: Any) -> list[Any]:
@@ -134,6 +148,21 @@ def test_nobody_leaves_before_the_chief(members: list[Member]) -> None:
     time.sleep(0.5)
     assert not leaving.done()
     results(chief.begin(chief.circle.leave), leaving)
+
+
+def test_who_is_stuck_in_a_step_can_save_and_is_freed_by_the_end_of_its_session(save: Save) -> None:
+    with start_pair().members() as members:
+        chief, other = members
+        join(members)
+        results(chief.steps(0), other.steps(0))
+        stuck = chief.steps(1)  # the other gives nothing
+        time.sleep(0.5)
+        assert not stuck.done()
+        saved = values_in(save(chief.replica, chief.session))["hidden/weights"]
+        assert np.array_equal(saved.ravel(), chief.flat()[: saved.size])
+        chief.session.close()
+        with pytest.raises(server.LOST):
+            stuck.result(60)
 
 
 def test_a_worker_alone_is_a_ring_too(save: Save, values: Callable[[Replica, Any], Values], alone: Alone) -> None:

@@ -9,30 +9,13 @@ import pytest
 from trainer import peers
 from trainer.errors import ConfigurationError, LostPeersError
 
+from .conftest import address_of
+
 NOBODY = "no-such-host.invalid:2222"
 
 
 def never() -> bool:
     return False
-
-
-def address_of(listener: socket.socket) -> str:
-    return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.fixture
-def answering() -> Iterator[str]:
-    """An address at which somebody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield address_of(listener)
-
-
-@pytest.fixture
-def refusing() -> Iterator[str]:
-    """An address at which nobody listens; it is kept so that nobody else does meanwhile."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield address_of(bound)
 
 
 @pytest.fixture
