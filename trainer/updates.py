@@ -25,7 +25,7 @@ class Updates:
 
     def __exit__(self, *error: object) -> None:
         self._stopping = True
-        self._thread.join(1.0)  # it may wait for replicas; the session's close ends it then
+        self._thread.join(0.2)  # it may wait for replicas; the session's close ends it then
         if self.error:
             raise self.error from None  # whatever the main thread met in the closed session, this is why
 
