@@ -2,6 +2,9 @@
 
 TensorFlow tells of a lost replica only those who are receiving from it in a collective op. One that has received all,
 and waits until its own part is fetched, would wait for whoever is gone until `stall_seconds`.
+
+Gone is whose machine or pod refuses the connection, as one does while its task begins anew; a name server or a network
+that fails for a while is no reason to give up.
 """
 
 import itertools
@@ -27,7 +30,7 @@ class Lookout:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="lookout", daemon=True)
         self.found = ""
-        """Who is gone, and how that is seen."""
+        """Who is gone."""
 
     def __enter__(self) -> "Lookout":
         self._thread.start()
@@ -44,7 +47,7 @@ class Lookout:
                 continue
             asked = dict(itertools.islice(turns, min(AT_A_LOOK, len(self._others))))
             complaints = zip(asked.items(), peers.complaints(list(asked.values())), strict=True)
-            gone = [f"{name} at {address}: {why}" for (name, address), why in complaints if why]
+            gone = [f"{name} at {address} is gone" for (name, address), why in complaints if why == peers.REFUSED]
             if gone and not self._over.is_set():
                 self.found = gone[0]
                 self._act()

@@ -15,6 +15,8 @@ from trainer.errors import ConfigurationError, LostPeersError
 PROBE_SECONDS = 2.0
 BETWEEN_PROBES = 0.5
 BETWEEN_MESSAGES = 5.0
+REFUSED = "the connection is refused (nothing listens on this port yet)"
+"""The complaint of an address whose machine or pod is there, and its process is not."""
 
 
 def complaint(address: str) -> str | None:
@@ -26,7 +28,7 @@ def complaint(address: str) -> str | None:
     except socket.gaierror as error:
         return f"the name {host} does not resolve ({error.strerror})"
     except ConnectionRefusedError:
-        return "the connection is refused (nothing listens on this port yet)"
+        return REFUSED
     except TimeoutError:
         return f"no answer within {PROBE_SECONDS:g} s (wrong address, or a firewall or network policy drops packets)"
     except UnicodeError:

@@ -17,7 +17,7 @@ def test_who_is_gone_is_told_once_a_replica_is_held_up(acted: threading.Event, a
     others = {"worker 0": answering, "worker 1": refusing}
     with Lookout(others, held_up=lambda: 5.0, act=acted.set) as lookout:
         assert acted.wait(60)
-    assert lookout.found.startswith(f"worker 1 at {refusing}: the connection is refused")
+    assert lookout.found == f"worker 1 at {refusing} is gone"
 
 
 @pytest.mark.parametrize("count", [8, 30])
@@ -36,6 +36,11 @@ def test_who_gets_on_looks_at_nobody(acted: threading.Event, refusing: str) -> N
 
 def test_others_that_are_there_are_left_alone(acted: threading.Event, answering: str) -> None:
     with Lookout({"worker 0": answering}, held_up=lambda: 5.0, act=acted.set):
+        assert not acted.wait(2)
+
+
+def test_a_name_that_does_not_resolve_for_a_while_is_no_reason(acted: threading.Event) -> None:
+    with Lookout({"worker 0": "no-such-host.invalid:2222"}, held_up=lambda: 5.0, act=acted.set):
         assert not acted.wait(2)
 
 
