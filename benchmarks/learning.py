@@ -90,7 +90,8 @@ def watching(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> It
         while not over.wait(BETWEEN_LOOKS):
             if peers.complaint(ps):
                 continue  # gRPC itself would look for a server that is not there yet at ever longer intervals
-            with contextlib.suppress(tf.errors.OpError), tf1.Session(f"grpc://{ps}", graph, config) as session:
+            session = tf1.Session(f"grpc://{ps}", graph, config)  # never closed, as the server is gone by then
+            with contextlib.suppress(tf.errors.OpError):
                 while not over.wait(BETWEEN_LOOKS):
                     now, arrays = session.run([step, values])
                     seen.add(int(now), arrays)

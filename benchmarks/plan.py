@@ -101,8 +101,11 @@ def _learning(seed: int, reference: Path) -> list[Planned]:
         replace(work, steps=EXAMPLES_TO_LEARN // (work.batch_size * work.batches_per_step))
         for work in (asynchronous, synchronous)
     ]
+    size = works[1].batch_size * works[1].batches_per_step
+    same_batch = replace(works[0], batch_size=size, steps=works[1].steps)
     planned: list[Planned] = [
         ("single process", works[0], partial(programs.run_single, works[0], seed=seed)),
+        (f"single process, batch {size}", same_batch, partial(programs.run_single, same_batch, seed=seed)),
     ]
     for work in works:
         planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))

@@ -109,7 +109,8 @@ def learning(runs: Sequence[Run]) -> str:
     examples = runs[0].work.steps * runs[0].work.batches_per_step * runs[0].work.batch_size
     lines = [
         f"After {examples:,} examples, by runs with different seeds; {wanted:.2%} is {SHARE_OF_FINAL:.0%} of what the "
-        "single process reaches.",
+        "single process reaches. A synchronous step takes the batches of both workers, so the single process with the "
+        "larger batch is the one that takes as many steps for these examples.",
         "",
         f"| mode | program | runs | final test accuracy | steps to {wanted:.2%} | seconds from the first step "
         "| seconds from the start of the processes |",
@@ -119,7 +120,7 @@ def learning(runs: Sequence[Run]) -> str:
         mine = [run.outcome for run in runs if (run.work.mode, run.program) == (mode, name)]
         reached = [first for outcome in mine if (first := _first(outcome.curve, wanted))]
         final = [outcome.accuracy for outcome in mine if outcome.accuracy is not None]
-        cells = ["" if name == "single process" else mode, name, len(mine)]
+        cells = ["" if name.startswith("single process") else mode, name, len(mine)]
         cells += [spread(final, "{:.2%}") if final else "–"]
         cells += [spread([step for _, step, _ in reached]) if reached else "–"]
         cells += [spread([seconds for seconds, _, _ in reached], "{:.2f}") if reached else "–"]
