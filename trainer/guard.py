@@ -48,9 +48,9 @@ class Guard:
         self._last_progress = time.monotonic()
 
     def held_up(self) -> float:
-        """Seconds since the task last got on; 0 in a phase with bounds of its own."""
+        """Seconds since the task last got on; 0 in a phase with bounds of its own, of which its end is one."""
         since = self._last_progress
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None or self.stopping else time.monotonic() - since
 
     def pause(self) -> None:
         """The task is in a phase with bounds of its own; what counts as a stall begins with the next progress."""

@@ -96,6 +96,22 @@ sys.exit(another.exit_code)
     assert output == "SIGTERM: ending\n"
 
 
+def test_who_ends_is_not_held_up(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start(
+        "guard.progress()\n"
+        "time.sleep(0.5)\n"
+        "before = guard.held_up()\n"
+        "print('ready', flush=True)\n"
+        "while not guard.stopping:\n"
+        "    time.sleep(0.01)\n"
+        "print(before >= 0.5, guard.held_up(), flush=True)\n"
+        "guard.finished()\n"
+    )
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert "True 0.0" in output.splitlines()
+
+
 def test_a_task_that_makes_no_progress_ends_so_that_it_is_tried_again(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
