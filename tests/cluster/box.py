@@ -26,6 +26,9 @@ from tests.cluster.waiting import until
 ADDRESS = "10.0.2.100"
 """slirp4netns gives this address to the inside of every box; each box has its own network, so they never meet."""
 
+MTU = 65520
+"""Bytes; that of the interface that leads out of a box, slirp4netns's largest."""
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 # dockerd and the kubelet set these for the whole machine; in the box they write to plain files laid over them.
@@ -118,7 +121,7 @@ class Box:
     def _connect(self) -> None:
         first = self.first_process()
         log = self.folder / "network.log"
-        options = ["--configure", "--mtu=65520", "--disable-host-loopback"]
+        options = ["--configure", f"--mtu={MTU}", "--disable-host-loopback"]
         with log.open("wb") as output:
             subprocess.Popen(
                 ["slirp4netns", *options, "--api-socket", str(self._network_socket), str(first), "tap0"],

@@ -7,10 +7,9 @@ for the API server, and writes KUBECONFIG.
 import json
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.cluster import build, certificates, engine
-from tests.cluster.box import ADDRESS, Box, environment, tail
+from tests.cluster.box import ADDRESS, MTU, Box, tail
 from tests.cluster.errors import ClusterError
 from tests.cluster.places import KUBECONFIG, MANIFESTS
 from tests.cluster.progress import step
@@ -98,18 +97,18 @@ def _commands() -> dict[str, list[str]]:
 def _write_configuration() -> None:
     _CONFIGURATION.mkdir(exist_ok=True)
     (_CONFIGURATION / "cni").mkdir(exist_ok=True)
-    (_CONFIGURATION / "cni" / "bridge.conflist").write_text(
+    # Pods are routed, and at the interface's own MTU, as in kind: a bridge takes more CPU time for every message of a
+    # training step, and shows its packets to iptables, which Services need, only with a module of the kernel.
+    (_CONFIGURATION / "cni" / "pods.conflist").write_text(
         json.dumps(
             {
                 "cniVersion": "1.0.0",
                 "name": "pods",
                 "plugins": [
                     {
-                        "type": "bridge",
-                        "bridge": "cni0",
-                        "isGateway": True,
+                        "type": "ptp",
+                        "mtu": MTU,
                         "ipMasq": True,
-                        "hairpinMode": True,
                         "ipam": {"type": "host-local", "subnet": PODS, "routes": [{"dst": "0.0.0.0/0"}]},
                     },
                     {"type": "portmap", "capabilities": {"portMappings": True}},
@@ -172,7 +171,6 @@ def start() -> None:
         ClusterError: a part did not start; its log's last lines follow.
     """
     with step("box"):
-        _load_bridge_filter()
         BOX.start()
         if not KUBECONFIG.exists():
             names = f"IP:127.0.0.1,IP:{ADDRESS},IP:{API_SERVICE},DNS:localhost,DNS:kubernetes.default.svc"
@@ -192,17 +190,6 @@ def start() -> None:
     _ready("kube-proxy", lambda: _succeeds(["iptables", "-t", "nat", "-n", "-L", "KUBE-SERVICES"]))
     _ready("coredns", lambda: _succeeds(["bash", "-c", _ASK_COREDNS]))
     _ready("local-path-provisioner", lambda: True)
-
-
-def _load_bridge_filter() -> None:
-    """Have the kernel show bridged packets to iptables, without which a pod's way to a Service on its own node is lost.
-
-    Where that is a module it stays loaded, as it does after any Docker.
-    """
-    if not Path("/proc/sys/net/bridge").exists():
-        done = subprocess.run(["modprobe", "br_netfilter"], capture_output=True, text=True, env=environment())
-        if done.returncode:
-            raise ClusterError(f"this kernel does not show bridged packets to iptables: {done.stderr.strip()}")
 
 
 def _start(*names: str) -> None:
