@@ -36,6 +36,7 @@ class Chief:
         """The checkpoint restored or saved last."""
         self._saved_step = -1
         self._saved_time = time.monotonic()
+        self._saving = threading.Lock()
         self._summaries = SummaryWriter(directory.train_summaries)
         self.profile = Profile(settings.profile_steps, directory.path, say)
 
@@ -99,16 +100,17 @@ class Chief:
 
     def save(self) -> None:
         """Save a checkpoint of the global step now, unless there is one."""
-        step = int(self._session.run(self._replica.global_step))
-        if step != self._saved_step:
-            self.checkpoint = self._replica.saver.save(
-                self._session, str(self._directory.checkpoint_prefix), global_step=step, write_meta_graph=False
-            )
-            self._metrics.checkpoints += 1
-        self._saved_step, self._saved_time = step, time.monotonic()
+        with self._saving:  # `save_at_last` may come while the main thread saves
+            step = int(self._session.run(self._replica.global_step))
+            if step != self._saved_step:
+                self.checkpoint = self._replica.saver.save(
+                    self._session, str(self._directory.checkpoint_prefix), global_step=step, write_meta_graph=False
+                )
+                self._metrics.checkpoints += 1
+            self._saved_step, self._saved_time = step, time.monotonic()
 
     def save_at_last(self) -> None:
-        """Save a checkpoint and what there is of a profile, in a thread other than the main one, which is stuck."""
+        """Save a checkpoint and what there is of a profile, in a thread other than the main one, which is away."""
         profiling = threading.Thread(target=self.profile.stop, daemon=True)  # neither waits for the other
         profiling.start()
         self.save()

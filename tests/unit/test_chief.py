@@ -1,5 +1,7 @@
 """What the chief alone does, in a run of one process."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,3 +189,27 @@ def test_reports_are_points_of_curves(live: Callable[..., Life], tmp_path: Path)
     points = {value.tag: value.simple_value for event in events for value in event.summary.value}
     assert points == {"loss": 0.5, "accuracy": 0.75, "steps_per_second": 100.0}
     assert events[-1].step == 10
+
+
+def test_a_last_save_waits_for_one_that_is_under_way_and_does_not_repeat_it(
+    live: Callable[..., Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = live()
+    life.chief.prepare()
+    life.step()
+    really_save, saves, under_way = life.replica.saver.save, [], threading.Event()
+
+    def save_slowly(*arguments: Any, **options: Any) -> str:
+        saves.append(options["global_step"])
+        under_way.set()
+        time.sleep(0.3)
+        return str(really_save(*arguments, **options))
+
+    monkeypatch.setattr(life.replica.saver, "save", save_slowly)
+    main = threading.Thread(target=life.chief.save)
+    main.start()
+    under_way.wait()
+    life.chief.save_at_last()
+    assert life.chief.checkpoint, "it came back while the other one still saved"
+    main.join()
+    assert saves == [1]
