@@ -1,7 +1,7 @@
 """The trainer's rate inside Kubernetes beside its rate on this machine, by turns; at least 0.9 of it is wanted.
 
     make cluster-up && export KUBECONFIG=…      a throw-away Kubernetes on this machine, with the trainer's image
-    python -m benchmarks.in_kubernetes [--pairs 3] [--steps 5000]
+    python -m benchmarks.in_kubernetes [--pairs 3] [--steps 10000]
 
 It compares what is comparable only where the cluster's node is this machine. The work is the same on both sides, 1 ps
 and 2 workers, once asynchronous and once synchronous in each turn. Inside, the chart is installed without TensorBoard,
@@ -33,7 +33,7 @@ def main() -> int:
     """Run the pairs and print the table; 0, 1 where a ratio is too small, 2 without a cluster."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3, help="runs on each side and in each mode (default: 3)")
-    parser.add_argument("--steps", type=int, default=5000, help="global steps of each run (default: 5000)")
+    parser.add_argument("--steps", type=int, default=10000, help="global steps of each run (default: 10000)")
     arguments = parser.parse_args()
     if not os.environ.get("KUBECONFIG"):
         print("KUBECONFIG is not set: make cluster-up starts a Kubernetes here and says where it is", file=sys.stderr)
