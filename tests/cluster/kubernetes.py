@@ -97,8 +97,8 @@ def _commands() -> dict[str, list[str]]:
 def _write_configuration() -> None:
     _CONFIGURATION.mkdir(exist_ok=True)
     (_CONFIGURATION / "cni").mkdir(exist_ok=True)
-    # Pods are routed, and at the interface's own MTU, as in kind: a bridge takes more CPU time for every message of a
-    # training step, and shows its packets to iptables, which Services need, only with a module of the kernel.
+    # Pods are routed, and at the interface's own MTU, as in kind: a bridge takes more CPU time for each message, and
+    # shows its packets to iptables, which Services need, only with a module of the kernel.
     (_CONFIGURATION / "cni" / "pods.conflist").write_text(
         json.dumps(
             {
