@@ -22,7 +22,7 @@ def test_its_pod_is_a_tasks(values: dict[str, Any]) -> None:
     client, worker = pods["client"]["spec"], pods["worker"]["spec"]
     (container,), (other,) = client.pop("containers"), worker.pop("containers")
     assert set(client) - set(worker) == {"restartPolicy", "hostname"}
-    assert set(other) - set(container) == {"ports", "readinessProbe"}
+    assert set(other) - set(container) == {"ports", "readinessProbe", "startupProbe"}
     assert {key for key in worker if client[key] != worker[key]} == {"serviceAccountName"}
     assert {key for key in container if container[key] != other[key]} == {"name", "args", "env"}
 

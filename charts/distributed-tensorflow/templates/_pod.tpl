@@ -197,15 +197,23 @@ spec:
       securityContext:
         {{- toYaml . | nindent 8 }}
       {{- end }}
+      {{- $listens := not (has $spec.role (list "evaluator" "client")) }}
       {{- if $spec.readinessProbe }}
       readinessProbe:
         {{- toYaml $spec.readinessProbe | nindent 8 }}
-      {{- else if not (has $spec.role (list "evaluator" "client")) }}
+      {{- else if and $listens (or $spec.startupProbe $spec.livenessProbe) }}
       readinessProbe:
-        exec:
-          command: [sh, /etc/distributed-tensorflow/ready.sh, {{ $values.port | quote }}]
-        periodSeconds: 3
-        timeoutSeconds: 5
+        {{- include "distributed-tensorflow.probe" (list $values 3) | nindent 8 }}
+      {{- else if $listens }}
+      {{- /*
+      Each question starts a program in the container, which takes CPU time from the training: it is asked often only until
+      the task is ready. The threshold is the largest there is, as no task is to be ended because its port is not open yet.
+      */}}
+      startupProbe:
+        {{- include "distributed-tensorflow.probe" (list $values 3) | nindent 8 }}
+        failureThreshold: 2147483647
+      readinessProbe:
+        {{- include "distributed-tensorflow.probe" (list $values 60) | nindent 8 }}
       {{- end }}
       {{- range $key := list "livenessProbe" "startupProbe" "lifecycle" }}
       {{- with get $spec $key }}
@@ -268,4 +276,12 @@ spec:
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end }}
+
+{{/* Whether a task is ready, asked at an interval: (list $values SECONDS). */}}
+{{- define "distributed-tensorflow.probe" -}}
+exec:
+  command: [sh, /etc/distributed-tensorflow/ready.sh, {{ (index . 0).port | quote }}]
+periodSeconds: {{ index . 1 }}
+timeoutSeconds: 5
 {{- end }}
