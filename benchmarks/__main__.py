@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--other_pairs", type=int, default=2, help="turns of everything else (default: 2)")
     parser.add_argument("--steps", type=int, default=3000, help="global steps of a run, a third if synchronous (3000)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of the section on learning (default: 3)")
+    parser.add_argument("--accuracy_seeds", type=int, default=10, help="runs of the section on accuracy (default: 10)")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
     parser.add_argument("--short", action="store_true", help="one turn of 300 steps, and no change to the documents")
     parser.add_argument("--render", type=Path, metavar="FILE", help="measure nothing, report on a file of results")
@@ -43,9 +44,9 @@ def main() -> int:
         machine, runs = results.read(arguments.render)
         publish(machine, runs)
         return 0
-    extent = Extent(arguments.pairs, arguments.other_pairs, arguments.steps, arguments.seeds)
+    extent = Extent(arguments.pairs, arguments.other_pairs, arguments.steps, arguments.seeds, arguments.accuracy_seeds)
     if arguments.short:
-        extent = Extent(pairs=1, other_pairs=1, steps=300, seeds=1)
+        extent = Extent(pairs=1, other_pairs=1, steps=300, seeds=1, accuracy_seeds=2)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, ends what was started
     found = results.Results()
     try:

@@ -15,8 +15,8 @@ from benchmarks import programs
 from benchmarks.programs import Data
 from benchmarks.work import Mode, Outcome, Work
 
-RATES, STRATEGIES, LEARNING = "rates", "strategies", "learning"
-SECTIONS = (RATES, STRATEGIES, LEARNING)
+RATES, STRATEGIES, LEARNING, ACCURACY = "rates", "strategies", "learning", "accuracy"
+SECTIONS = (RATES, STRATEGIES, LEARNING, ACCURACY)
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous")
 VARIATIONS: tuple[dict[str, Any], ...] = (
     {"workers": 1},
@@ -29,7 +29,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
 LOCAL_STEPS_FLAG = "--local_steps=8"
 LOCAL_STEPS, ALLREDUCE = "trainer, local steps 8", "trainer, all-reduce"
 EXAMPLES_TO_LEARN = 200_000
-"""Of the section on learning: as many for every program and mode."""
+"""Of the sections on learning and accuracy: as many for every program and mode."""
+SINGLE = "single process"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Extent:
     steps: int
     """Global steps of a run; a third of them in synchronous training, which is slower."""
     seeds: int
+    accuracy_seeds: int
+    """Of the section on accuracy: more, as one run's scatters by half a point, and the bar is half a point."""
 
 
 Program = Callable[[Data], Outcome]
@@ -63,6 +66,9 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
     if LEARNING in sections:
         for seed in range(extent.seeds):
             yield from ((LEARNING, seed, each) for each in _learning(seed, reference))
+    if ACCURACY in sections:
+        for seed in range(extent.accuracy_seeds):
+            yield from ((ACCURACY, seed, each) for each in _accuracy(seed))
 
 
 def middle(mode: Mode, steps: int) -> Work:
@@ -96,17 +102,8 @@ def _strategies(steps: int) -> list[Planned]:
 
 
 def _learning(seed: int, reference: Path) -> list[Planned]:
-    asynchronous, synchronous = (Work(mode) for mode in MODES)
-    works = [
-        replace(work, steps=EXAMPLES_TO_LEARN // (work.batch_size * work.batches_per_step))
-        for work in (asynchronous, synchronous)
-    ]
-    size = works[1].batch_size * works[1].batches_per_step
-    same_batch = replace(works[0], batch_size=size, steps=works[1].steps)
-    planned: list[Planned] = [
-        ("single process", works[0], partial(programs.run_single, works[0], seed=seed)),
-        (f"single process, batch {size}", same_batch, partial(programs.run_single, same_batch, seed=seed)),
-    ]
+    works = _works_to_learn()
+    planned = _single(works, seed)
     for work in works:
         planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
         planned.append(("trainer", work, partial(programs.run_trainer, work, seed=seed, learn=True)))
@@ -118,6 +115,28 @@ def _learning(seed: int, reference: Path) -> list[Planned]:
     planned += _forms("ParameterServerStrategy", pss, works[0])
     planned += _forms("MultiWorkerMirroredStrategy", mirrored, works[1])
     return planned
+
+
+def _accuracy(seed: int) -> list[Planned]:
+    works = _works_to_learn()
+    return _single(works, seed) + [("trainer", work, partial(programs.run_trainer, work, seed=seed)) for work in works]
+
+
+def _works_to_learn() -> list[Work]:
+    """Asynchronous and synchronous work of the same number of examples."""
+    works = [Work(mode) for mode in MODES]
+    return [replace(work, steps=EXAMPLES_TO_LEARN // (work.batch_size * work.batches_per_step)) for work in works]
+
+
+def _single(works: Sequence[Work], seed: int) -> list[Planned]:
+    """The same examples in one process: by steps of one batch, and by those of a synchronous step's batches."""
+    asynchronous, synchronous = works
+    size = synchronous.batch_size * synchronous.batches_per_step
+    same_batch = replace(asynchronous, batch_size=size, steps=synchronous.steps)
+    return [
+        (SINGLE, asynchronous, partial(programs.run_single, asynchronous, seed=seed)),
+        (f"{SINGLE}, batch {size}", same_batch, partial(programs.run_single, same_batch, seed=seed)),
+    ]
 
 
 def _forms(name: str, run: Callable[..., Outcome], work: Work) -> list[Planned]:

@@ -1,14 +1,17 @@
 """The report on a file of results: Markdown tables and a plot. It measures nothing."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.plan import LEARNING, MODES, RATES, STRATEGIES
+from benchmarks.plan import ACCURACY, LEARNING, MODES, RATES, SINGLE, STRATEGIES
 from benchmarks.work import Mode, Run, Work
 
 BARS: dict[Mode, float] = {"asynchronous": 2.8, "synchronous": 3.2}
 """The least ratios to the classic code with 1 parameter server and 2 workers."""
+POINTS = 0.5
+"""The most that training on a cluster may lose of a single process's accuracy, in percent of the examples."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 """Between these two comments the report stands in the document."""
 SHARE_OF_FINAL = 0.97
@@ -102,7 +105,7 @@ def strategies(runs: Sequence[Run]) -> str:
 
 def learning(runs: Sequence[Run]) -> str:
     """What programs learn, and how soon."""
-    single = [run.outcome.accuracy for run in runs if run.program == "single process" and run.outcome.accuracy]
+    single = [run.outcome.accuracy for run in runs if run.program == SINGLE and run.outcome.accuracy]
     if not single:
         return ""
     wanted = SHARE_OF_FINAL * statistics.median(single)
@@ -120,7 +123,7 @@ def learning(runs: Sequence[Run]) -> str:
         mine = [run.outcome for run in runs if (run.work.mode, run.program) == (mode, name)]
         reached = [first for outcome in mine if (first := _first(outcome.curve, wanted))]
         final = [outcome.accuracy for outcome in mine if outcome.accuracy is not None]
-        cells = ["" if name.startswith("single process") else mode, name, len(mine)]
+        cells = ["" if name.startswith(SINGLE) else mode, name, len(mine)]
         cells += [spread(final, "{:.2%}") if final else "–"]
         cells += [spread([step for _, step, _ in reached]) if reached else "–"]
         cells += [spread([seconds for seconds, _, _ in reached], "{:.2f}") if reached else "–"]
@@ -139,10 +142,44 @@ def _first(curve: Sequence[tuple[float, int, float]], wanted: float) -> tuple[fl
     return next((point for point in curve if point[2] >= wanted), None)
 
 
+def accuracy(runs: Sequence[Run]) -> str:
+    """What is lost by training on a cluster, in the mean of many runs, each mean with its standard error."""
+    found = {
+        key: [100 * run.outcome.accuracy for run in runs if _kind(run) == key and run.outcome.accuracy is not None]
+        for key in dict.fromkeys(_kind(run) for run in runs)
+    }
+    means = {key: _mean(values) for key, values in found.items() if len(values) > 1}
+    singles = {name: mean for (mode, name), mean in means.items() if not mode}
+    lines = [
+        f"In the mean of many runs, with its standard error; a cluster may lose {POINTS} points against the single "
+        "process after the same examples.",
+        "",
+        row(["mode", "program", "runs", "mean test accuracy", *(f"points more than {name}" for name in singles)]),
+        row(["---"] * (4 + len(singles))),
+    ]
+    for (mode, name), (mean, error) in means.items():
+        more = [
+            "" if not mode else f"{mean - other:+.2f} ± {math.hypot(error, its_error):.2f}"
+            for other, its_error in singles.values()
+        ]
+        lines.append(row([mode, name, len(found[mode, name]), f"{mean:.2f}% ± {error:.2f}", *more]))
+    return "\n".join(lines) if means else ""
+
+
+def _kind(run: Run) -> tuple[str, str]:
+    """The mode, which a single process has none of, and the program."""
+    return ("" if run.program.startswith(SINGLE) else run.work.mode, run.program)
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
 def memory(runs: Sequence[Run]) -> str:
     """The largest process of each role, on the middle work."""
     lines = ["| program | mode | peak memory of a process, MiB |", "| --- | --- | --- |"]
-    middles = [run for run in runs if run.work == Work(run.work.mode, steps=run.work.steps) and run.section != LEARNING]
+    middles = [run for run in _of_rates(runs) if run.work == Work(run.work.mode, steps=run.work.steps)]
     for name, mode in dict.fromkeys((run.program, run.work.mode) for run in middles):
         mine = [run.outcome.memory for run in middles if (run.program, run.work.mode) == (name, mode)]
         roles = dict.fromkeys(role for peaks in mine for role in peaks)
@@ -160,6 +197,10 @@ def spread(values: Sequence[float], form: str = "{:.0f}") -> str:
 def row(cells: Sequence[object]) -> str:
     """A table's row."""
     return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _of_rates(runs: Sequence[Run]) -> list[Run]:
+    return of(runs, RATES) + of(runs, STRATEGIES)
 
 
 def _works(runs: Sequence[Run]) -> list[Work]:
@@ -212,4 +253,5 @@ _PARTS: tuple[tuple[str, Callable[[Sequence[Run]], str]], ...] = (
     (RATES, rates),
     (STRATEGIES, strategies),
     (LEARNING, learning),
+    (ACCURACY, accuracy),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import learning, plan, programs, report, results
-from benchmarks.plan import LEARNING, RATES, SECTIONS, Extent
+from benchmarks.plan import ACCURACY, LEARNING, RATES, SECTIONS, SINGLE, Extent
 from benchmarks.work import Outcome, Run, Work
 
 MACHINE: dict[str, str | int] = {"cpu": "a kind of CPU", "cores": 2, "tensorflow": "2", "python": "3"}
@@ -50,10 +50,22 @@ def test_a_synchronous_step_counts_the_examples_of_every_worker() -> None:
 def test_the_time_to_learn_is_that_of_the_first_look_that_is_good_enough() -> None:
     curve = [(0.0, 1, 0.2), (0.5, 90, 0.96), (0.6, 100, 0.98), (0.7, 110, 0.97)]
     runs = [
-        Run(LEARNING, "single process", 0, ASYNCHRONOUS, Outcome(1000, accuracy=1.0)),
+        Run(LEARNING, SINGLE, 0, ASYNCHRONOUS, Outcome(1000, accuracy=1.0)),
         Run(LEARNING, "trainer", 0, ASYNCHRONOUS, Outcome(1000, accuracy=0.99, curve=curve, first_step=7.0)),
     ]
     assert "| asynchronous | trainer | 1 | 99.00% | 100 | 0.60 | 7.6 |" in report.learning(runs)
+
+
+def test_what_a_cluster_loses_is_told_with_its_error() -> None:
+    runs = [
+        Run(ACCURACY, name, seed, SYNCHRONOUS, Outcome(1000, accuracy=found))
+        for name, accuracies in {SINGLE: (0.98, 0.99), "trainer": (0.97, 0.98)}.items()
+        for seed, found in enumerate(accuracies)
+    ]
+    text = report.accuracy(runs)
+    assert f"|  | {SINGLE} | 2 | 98.50% ± 0.50 |  |" in text
+    assert "| synchronous | trainer | 2 | 97.50% ± 0.50 | -1.00 ± 0.71 |" in text
+    assert report.accuracy(runs[:1]) == ""
 
 
 def test_results_are_read_back_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +96,8 @@ def test_a_plot_is_drawn_of_whatever_was_measured(tmp_path: Path) -> None:
 
 
 def test_programs_that_are_compared_run_by_turns() -> None:
-    planned = list(plan.plan(Extent(pairs=2, other_pairs=1, steps=300, seeds=1), programs.CLASSIC, SECTIONS))
+    extent = Extent(pairs=2, other_pairs=1, steps=300, seeds=1, accuracy_seeds=2)
+    planned = list(plan.plan(extent, programs.CLASSIC, SECTIONS))
     assert [(turn, name) for _, turn, (name, *_) in planned[:6]] == [
         *((0, "classic"), (0, "trainer"), (0, "no communication")),
         *((1, "classic"), (1, "trainer"), (1, "no communication")),
