@@ -279,7 +279,11 @@ def test_a_task_that_answers_no_more_is_given_up_with_a_retryable_code(
 
 @pytest.mark.parametrize(
     ("host", "reason"),
-    [("localhost", "refused"), ("no-such-host.invalid", "does not resolve"), ("silent", "no answer within")],
+    [
+        ("localhost", "refused"),
+        pytest.param("no-such-host.invalid", "does not resolve", marks=pytest.mark.long),
+        pytest.param("silent", "no answer within", marks=pytest.mark.long),
+    ],
 )
 def test_a_wrong_peer_address_is_named_with_the_reason(trainer: Trainer, hosts: Hosts, host: str, reason: str) -> None:
     own = hosts(0, 1)[1].partition("=")[2]
@@ -354,9 +358,9 @@ def test_flags_win_over_tf_config_and_the_conflict_is_said(trainer: Trainer, hos
 @pytest.mark.parametrize(
     ("words", "difference"),
     [
-        (["--model=cnn"], "different model"),
+        pytest.param(["--model=cnn"], "different model", marks=pytest.mark.long),
         (["--hidden_units=7"], "different parameters"),
-        (["--dataset=npz"], "dataset"),
+        pytest.param(["--dataset=npz"], "dataset", marks=pytest.mark.long),
     ],
 )
 def test_a_directory_of_another_run_is_refused(trainer: Trainer, words: list[str], difference: str) -> None:
