@@ -7,9 +7,9 @@ from trainer.config import Settings
 MOST_STEPS = 50
 """More in one call bring next to nothing."""
 MOST_OPS = 4000
-"""Ops of a call in the graph: they are made before the first step, a thousand in a third of a second."""
+"""Ops of a call in the graph: they are made before the first step, a thousand in a sixth of a second."""
 LEAST_CALLS = 20
-"""Of a run: each step of a call costs some 30 ms of CPU time before it is taken, and saves at most 3 ms each time."""
+"""Of a run: each step of a call costs some 20 ms of CPU time before it is taken, and saves at most 3 ms each time."""
 LONGEST_CALL = 0.5
 """Seconds: a task that is told to end hears it between two calls."""
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer import devices, pace
+from trainer import devices, lessons, pace
 from trainer.batches import Batches, Feeding, Together, make_batches
 from trainer.checkpoints import make_saver
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
-from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
-from trainer.parameters import Layout, Part, create, plan
-from trainer.replication import Learn, Lesson, Replication, allreduce, asynchronous, averaging, local, synchronous
+from trainer.lessons import Pattern
+from trainer.model import Model, Parameter
+from trainer.parameters import Part, create, plan
+from trainer.replication import Learn, Replication, allreduce, asynchronous, averaging, local, synchronous
 from trainer.tensorflow import tf, tf1
 
 
@@ -25,6 +26,8 @@ class Replica:
     """A replica's ops, in their graph."""
 
     graph: Any
+    lesson: Pattern
+    """What is copied into the graph for each step; kept for the Python functions of a model that has some."""
     batches: Feeding
     learners: int
     """How many batches a step of this replica learns from."""
@@ -79,8 +82,8 @@ def build(
     else:  # the replica's own
         homes = compute[:1]
     layout = plan(parameters, len(homes))
-    ops = len(compute) * _count_ops(model, layout, examples, settings.batch_size)
-    steps = pace.steps_per_call(settings, ops)
+    lesson = lessons.make(model, layout, examples, settings.batch_size)
+    steps = pace.steps_per_call(settings, len(compute) * lesson.ops)
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute[0]):
@@ -93,7 +96,7 @@ def build(
                 batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
 
         def learner(own: Batches) -> Learn:
-            return lambda values, number: _learn(model, layout, values, *own.tensors(number))
+            return lambda values, number: lesson.copy(values, *own.tensors(number))
 
         learners = [learner(own) for own in batches]
         learn = learners[0] if len(learners) == 1 else local.learn_on(compute, learners)
@@ -107,6 +110,7 @@ def build(
             saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
         replica = Replica(
             graph=graph,
+            lesson=lesson,
             batches=Together(batches),
             learners=len(learners),
             replication=replication,
@@ -143,26 +147,6 @@ def _replicate(
     else:
         exchange = synchronous.gradients(parts, learn, rate)
     return synchronous.build(parts, exchange, steps, settings.train_steps, replicas, index, aggregate)
-
-
-def _learn(model: Model, layout: Layout, values: Sequence[Any], images: Any, labels: Any) -> Lesson:
-    """Add the ops that learn from a batch."""
-    arrays = layout.unpack(values)
-    logits = model.logits(arrays, images)
-    loss = clipped_cross_entropy(logits, labels)
-    # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
-    gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
-    return Lesson(packed, loss, accuracy(logits, labels))
-
-
-def _count_ops(model: Model, layout: Layout, examples: Examples, size: int) -> int:
-    """How many ops it takes to learn from a batch of this size."""
-    with tf.Graph().as_default() as graph:
-        values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.parts]
-        images = tf1.placeholder(tf.float32, [size, *examples.images.shape[1:]])
-        _learn(model, layout, values, images, tf1.placeholder(tf.int32, [size]))
-        return len(graph.get_operations())
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
