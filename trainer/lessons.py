@@ -56,7 +56,8 @@ def make(model: Model, layout: Layout, examples: Examples, size: int) -> Pattern
         images = tf1.placeholder(tf.float32, [size, *examples.images.shape[1:]])
         labels = tf1.placeholder(tf.int32, [size])
         arrays = layout.unpack(values)
-        logits = model.logits(arrays, images)
+        # A model may wait for its images, be placed beside them, or leave them alone: no copy does that with an input.
+        logits = model.logits(arrays, tf.identity(images))
         loss = clipped_cross_entropy(logits, labels)
         # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
         gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)

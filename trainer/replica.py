@@ -26,8 +26,8 @@ class Replica:
     """A replica's ops, in their graph."""
 
     graph: Any
-    lesson: Pattern
-    """What is copied into the graph for each step; kept for the Python functions of a model that has some."""
+    lessons: Sequence[Pattern]
+    """What is copied into the graph for each step, by learners; kept for the Python functions that a model may have."""
     batches: Feeding
     learners: int
     """How many batches a step of this replica learns from."""
@@ -82,8 +82,9 @@ def build(
     else:  # the replica's own
         homes = compute[:1]
     layout = plan(parameters, len(homes))
-    lesson = lessons.make(model, layout, examples, settings.batch_size)
-    steps = pace.steps_per_call(settings, len(compute) * lesson.ops)
+    # One for each learner: a Python function's gradient finds its own call by the number of the function.
+    patterns = [lessons.make(model, layout, examples, settings.batch_size) for _ in compute]
+    steps = pace.steps_per_call(settings, sum(pattern.ops for pattern in patterns))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute[0]):
@@ -95,10 +96,10 @@ def build(
             with tf1.device(device), tf1.variable_scope(f"learner_{number}"):
                 batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
 
-        def learner(own: Batches) -> Learn:
-            return lambda values, number: lesson.copy(values, *own.tensors(number))
+        def learner(pattern: Pattern, own: Batches) -> Learn:
+            return lambda values, number: pattern.copy(values, *own.tensors(number))
 
-        learners = [learner(own) for own in batches]
+        learners = [learner(pattern, own) for pattern, own in zip(patterns, batches, strict=True)]
         learn = learners[0] if len(learners) == 1 else local.learn_on(compute, learners)
         replication = _replicate(settings, cluster, parts, learn, steps, compute[0])
 
@@ -110,7 +111,7 @@ def build(
             saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
         replica = Replica(
             graph=graph,
-            lesson=lesson,
+            lessons=patterns,
             batches=Together(batches),
             learners=len(learners),
             replication=replication,

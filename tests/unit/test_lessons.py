@@ -1,6 +1,8 @@
 """What a batch teaches, copied for each step: that copies learn right is seen in the tests of replication."""
 
 import gc
+import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,56 @@ from .conftest import EXAMPLES, SIZE
 PARAMETERS = mlp.parameters((784,), 10, 100)
 
 
+def build(logits: Callable[[Any, Any], Any]) -> replica.Replica:
+    """A single process's graph, with a single step and calls of three."""
+    settings = Settings(batch_size=SIZE, steps_per_call=3)
+    return replica.build(settings, None, SimpleNamespace(logits=logits), PARAMETERS, EXAMPLES, 0, "this run")
+
+
+def take(found: replica.Replica, steps: int) -> tuple[int, float]:
+    """The global step after a call, and its loss."""
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        found.batches.begin(session)
+        call = found.replication.calls[steps]
+        feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
+        step, loss = session.run([call.step, call.loss], feeds)
+    return int(step), float(loss)
+
+
+def standardizes(parameters: Any, images: Any) -> Any:
+    squares = tf.image.per_image_standardization(tf.reshape(images, [SIZE, 28, 28, 1]))
+    return mlp.logits(parameters, tf.image.random_flip_left_right(squares))
+
+
+def waits(parameters: Any, images: Any) -> Any:
+    with tf.control_dependencies([images]):
+        return mlp.logits(parameters, tf.debugging.assert_all_finite(images, "images"))
+
+
+def sees_nothing(parameters: Any, images: Any) -> Any:
+    return tf.zeros([images.shape[0], 10]) + parameters["softmax/biases"]
+
+
+def branches(parameters: Any, images: Any) -> Any:
+    return tf.cond(
+        tf.reduce_mean(images) > 0, lambda: mlp.logits(parameters, images), lambda: sees_nothing(parameters, images)
+    )
+
+
+def calls_a_function(parameters: Any, images: Any) -> Any:
+    return tf.function(mlp.logits)(parameters, images)
+
+
+@pytest.mark.parametrize("logits", [standardizes, waits, sees_nothing, branches, calls_a_function])
+def test_a_model_may_do_what_tensorflow_can(logits: Callable[[Any, Any], Any]) -> None:
+    found = build(logits)
+    for steps in (1, 3):
+        step, loss = take(found, steps)
+        assert step == steps
+        assert math.isfinite(loss)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_model_may_call_python(steps: int) -> None:
     seen = []
@@ -29,12 +81,7 @@ def test_a_model_may_call_python(steps: int) -> None:
         looked_at.set_shape(images.shape)
         return mlp.logits(parameters, looked_at)
 
-    settings = Settings(batch_size=SIZE, steps_per_call=3)
-    found = replica.build(settings, None, SimpleNamespace(logits=logits), PARAMETERS, EXAMPLES, 0, "this run")
+    found = build(logits)
     gc.collect()  # TensorFlow itself knows Python functions by weak references only
-    with tf1.Session(graph=found.graph) as session:
-        session.run(found.initialize)
-        found.batches.begin(session)
-        feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
-        assert session.run(found.replication.calls[steps].step, feeds) == steps
+    assert take(found, steps)[0] == steps
     assert seen == [(SIZE, 784)] * steps
