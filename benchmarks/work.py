@@ -55,7 +55,7 @@ class Run:
     section: str
     program: str
     turn: int
-    """Programs that are compared run by turns; of learning, the seed."""
+    """Programs that are compared run by turns; of learning and accuracy, the seed."""
     work: Work
     outcome: Outcome
 

@@ -56,16 +56,18 @@ def test_the_time_to_learn_is_that_of_the_first_look_that_is_good_enough() -> No
     assert "| asynchronous | trainer | 1 | 99.00% | 100 | 0.60 | 7.6 |" in report.learning(runs)
 
 
-def test_what_a_cluster_loses_is_told_with_its_error() -> None:
+def test_what_a_cluster_loses_is_told_seed_by_seed() -> None:
     runs = [
         Run(ACCURACY, name, seed, SYNCHRONOUS, Outcome(1000, accuracy=found))
-        for name, accuracies in {SINGLE: (0.98, 0.99), "trainer": (0.97, 0.98)}.items()
-        for seed, found in enumerate(accuracies)
+        for name, accuracies in {SINGLE: (0.98, 0.99, 0.5), "trainer": (0.97, 0.99)}.items()
+        for seed, found in enumerate(accuracies)  # the trainer's run of seed 2 failed
     ]
     text = report.accuracy(runs)
-    assert f"|  | {SINGLE} | 2 | 98.50% ± 0.50 |  |" in text
-    assert "| synchronous | trainer | 2 | 97.50% ± 0.50 | -1.00 ± 0.71 |" in text
-    assert report.accuracy(runs[:1]) == ""
+    assert "| synchronous | trainer | 2 | 98.00% ± 1.00 | -0.50 ± 0.50 |" in text
+    assert "-0.50 ± 0.50 points of the single process's after the same examples, in the mean of 2 seeds" in text
+    assert "0.5 less are wanted: reached.**" in text
+    worse = [replace(run, outcome=Outcome(1000, accuracy=0.9)) if run.program == "trainer" else run for run in runs]
+    assert "NOT reached" in report.accuracy(worse)
 
 
 def test_results_are_read_back_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
