@@ -1,4 +1,4 @@
-# Whether this task is ready: sh ready.sh PORT   (readiness probe of every task that listens)
+# Whether this task is ready: sh ready.sh PORT   (startup and readiness probe of every task that listens)
 #
 # Ready is a task whose port is open, and one that rests after a good end. A task that failed for good is not. The kernel's
 # own tables of sockets are read, so this needs no program of the image but `sh`.
