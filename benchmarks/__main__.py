@@ -1,6 +1,6 @@
 """How fast the trainer is, and how fast it learns, beside the classic code, strategies, and no communication at all.
 
-    python -m benchmarks                        everything, into docs/performance.md: 50 minutes on two cores
+    python -m benchmarks                        everything, into docs/performance.md: 45 minutes on two cores
     python -m benchmarks --short                every row once, a few steps, printed alone: what it prints means little
     python -m benchmarks --sections rates       some sections of it
     python -m benchmarks --reference FILE       beside another program with the flags of classic_mnist_replica.py
