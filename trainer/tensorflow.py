@@ -4,7 +4,6 @@ The import takes seconds, so only modules that build or run graphs import this o
 """
 
 import contextlib
-import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,29 +31,12 @@ def _without_banner() -> Iterator[None]:
             os.close(stderr)
 
 
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Spare Python's collector a search through a million objects that stay, now and whenever a graph is built.
-
-    It would take 0.4 s of CPU time, a sixth of the import.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 # Errors only; set it to 0 to see all that TensorFlow says.
 talks = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
 # Keras is not used here, and importing it takes every task a third of its start; this defers it until `tf.keras` is.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:
-    with contextlib.nullcontext() if talks else _without_banner(), _without_garbage_collection():
+    with contextlib.nullcontext() if talks else _without_banner():
         import tensorflow as tf
 except ModuleNotFoundError as absent:
     raise ConfigurationError(
