@@ -28,7 +28,7 @@ run: $(SETUP) ## train on real digits here: one parameter server and two workers
 
 test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types, unit tests, the chart, real multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
-	$(BIN)/python -m pytest -m 'not long' tests/processes
+	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
 
 test-long: $(SETUP) ## more combinations of the multi-process tests, for which CI has no time
 	$(BIN)/python -m pytest -m long tests/processes

@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks import learning
 from benchmarks.processes import Processes, Task, running
 from benchmarks.work import Outcome, Work
+from tests.ports import free_ports
 from trainer import datasets, threads
 from trainer.config import Settings
-from trainer.launch import free_ports
 
 HERE = Path(__file__).parent
 CLASSIC = HERE / "classic_mnist_replica.py"

@@ -10,7 +10,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainer import config, datasets, time_split
+from trainer import config, datasets, ports, time_split
 from trainer.cluster import Cluster, Strategy, Task
 from trainer.config import Settings
 from trainer.display import Display, make_display
@@ -150,7 +149,8 @@ def main(words: Sequence[str]) -> int:
         tensorboard=arguments.tensorboard,
         json=arguments.json,
     )
-    return launch(plan)
+    with ports.hold(plan.ps + plan.workers + plan.chief) as held:
+        return launch(plan, held)
 
 
 def _check(arguments: argparse.Namespace, strategy: Strategy) -> None:
@@ -174,8 +174,12 @@ def _raise_terminated(number: int, _frame: object) -> None:
     raise Terminated(number)
 
 
-def launch(plan: Plan) -> int:
-    """Run the plan to its end; the exit code: 0, that of the task that failed, or 128 and the signal's number."""
+def launch(plan: Plan, held: Sequence[int]) -> int:
+    """Run the plan to its end, with a port for each of its servers.
+
+    Returns:
+        The exit code: 0, that of the task that failed, or 128 and the signal's number.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _raise_terminated)
     processes: list[Process] = []
@@ -185,7 +189,7 @@ def launch(plan: Plan) -> int:
         datasets.fetch_absent(plan.settings.dataset, plan.settings.data_dir, plan.settings.download)
         directory = TrainingDirectory(plan.settings.train_dir or new_path())
         directory.create()
-        processes += _plan_processes(plan, directory, gpus)
+        processes += _plan_processes(plan, directory, gpus, held)
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)
@@ -210,8 +214,8 @@ def launch(plan: Plan) -> int:
         _end([process.handle for process in processes if process.handle] + others)
 
 
-def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str]) -> list[Process]:
-    """The tasks' processes, not started yet, each with its TF_CONFIG and its share of the GPUs.
+def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], held: Sequence[int]) -> list[Process]:
+    """The tasks' processes, not started yet, each with its TF_CONFIG, one of the ports and its share of the GPUs.
 
     Raises:
         ConfigurationError: their folder of logs cannot be made.
@@ -225,9 +229,9 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str]) -
         settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"train_dir: {directory.logs} cannot be written ({error.strerror}).") from None
-    ports = iter(free_ports(plan.ps + plan.workers + plan.chief))
+    numbers = iter(held)
     ps, worker, chief = (
-        tuple(f"localhost:{next(ports)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
+        tuple(f"localhost:{next(numbers)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
     )
     tasks = [Task("ps", index) for index in range(plan.ps)]
     tasks += [Task("chief", 0)] if plan.chief else []
@@ -239,18 +243,10 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str]) -
         cluster = Cluster(task, chief, worker, ps)
         gpu = gpus[cluster.replica_index % len(gpus)] if gpus and task in cluster.replicas else ""
         own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
+        own |= ports.SHARED
         command = [sys.executable, "-m", "trainer", "train", "--config", str(settings_file)]
         processes.append(Process(task, task == cluster.chief_task, command, environment | own, directory))
     return processes
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _visible_gpus(wanted: int | None) -> list[str]:
@@ -370,7 +366,8 @@ def _beside_python(command: str) -> str:
 
 
 def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[bytes], str]:
-    port = free_ports(1)[0]
+    with ports.hold(1) as (port,):  # let go before TensorBoard asks for it, as that cannot share
+        pass
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory.path), "--port", str(port)]
     with (directory.logs / "tensorboard.log").open("ab") as log:
         handle = subprocess.Popen(

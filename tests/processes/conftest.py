@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.processes.trainers import Trainer
-from trainer.launch import free_ports
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.processes.trainers import PATIENCE, Trainer
-from trainer.launch import free_ports
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
 

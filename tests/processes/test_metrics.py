@@ -3,9 +3,9 @@
 import socket
 from collections.abc import Callable
 
+from tests.ports import free_ports
 from tests.processes.trainers import Trainer, wait_until
 from tests.scraping import scrape
-from trainer.launch import free_ports
 
 Hosts = Callable[[int, int], list[str]]
 

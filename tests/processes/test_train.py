@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.processes.trainers import Trainer, step_in, wait_until
 from trainer import server
-from trainer.launch import free_ports
 
 Hosts = Callable[[int, int], list[str]]
 

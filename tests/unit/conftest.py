@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.ports import free_ports
 from trainer import replica, server
 from trainer.cluster import Cluster, Task
 from trainer.config import Settings
 from trainer.datasets import Examples
-from trainer.launch import free_ports
 from trainer.models import mlp
 from trainer.replica import Replica
 from trainer.tensorflow import tf1

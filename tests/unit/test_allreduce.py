@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.ports import free_ports
 from trainer import replica, server
 from trainer.cluster import Cluster, Task
 from trainer.config import Settings
-from trainer.launch import free_ports
 from trainer.models import mlp
 from trainer.replica import Replica
 from trainer.replication import Circle

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainer
-from trainer.launch import free_ports
+from tests.ports import free_ports
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

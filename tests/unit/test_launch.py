@@ -52,6 +52,9 @@ class Recorder(Display):
         self.states.append(f"{task}: {state}")
 
 
+PORTS = range(2222, 2232)
+
+
 def plan(**changes: object) -> Plan:
     values: dict[str, object] = {
         "settings": Settings(),
@@ -67,7 +70,7 @@ def plan(**changes: object) -> Plan:
 
 
 def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: TrainingDirectory) -> None:
-    processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory, [])
+    processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory, [], PORTS)
     clusters = []
     for each in processes:
         found, _ = resolve(each._environment["TF_CONFIG"], ClassicFlags())
@@ -84,7 +87,7 @@ def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: Training
 
 def test_what_each_task_has_for_itself_is_not_handed_to_all(directory: TrainingDirectory) -> None:
     own = Settings(metrics_port=9100, cluster_file=Path("cluster.json"))
-    launch._plan_processes(plan(settings=own), directory, [])
+    launch._plan_processes(plan(settings=own), directory, [], PORTS)
     handed = yaml.safe_load((directory.logs / "config.yaml").read_text())
     assert (handed["metrics_port"], handed["cluster_file"]) == (None, None)
 
@@ -93,11 +96,13 @@ def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(
     directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINER_TRAIN_STEPS", "5")  # it is in the settings by now, where the command line may win
-    assert not any("TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory, []))
+    assert not any(
+        "TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory, [], PORTS)
+    )
 
 
 def test_gpus_are_dealt_out_to_replicas_and_never_to_parameter_servers(directory: TrainingDirectory) -> None:
-    processes = launch._plan_processes(plan(workers=3, evaluator=True), directory, ["4", "7"])
+    processes = launch._plan_processes(plan(workers=3, evaluator=True), directory, ["4", "7"], PORTS)
     shown = {str(each.task): each._environment["CUDA_VISIBLE_DEVICES"] for each in processes}
     assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
 
@@ -114,10 +119,6 @@ def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigurationError, match="num_gpus: 1 were asked for, but there are 0"):
         launch._visible_gpus(1)
-
-
-def test_free_ports_are_all_different() -> None:
-    assert len(set(launch.free_ports(50))) == 50
 
 
 @pytest.mark.parametrize(

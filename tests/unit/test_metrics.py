@@ -7,10 +7,10 @@ import time
 import pytest
 
 import trainer
+from tests.ports import free_ports
 from tests.scraping import scrape
 from trainer import metrics
 from trainer.errors import ConfigurationError
-from trainer.launch import free_ports
 from trainer.metrics import Metrics
 from trainer.progress import Progress
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from tests.ports import free_ports
 from trainer import peers, server
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigurationError
-from trainer.launch import free_ports
 from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 

@@ -1,0 +1,39 @@
+"""A port that is held is nobody else's, refuses whoever calls, and is the server's that shares it."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from trainer import ports
+
+SERVER = """
+import sys, tensorflow as tf
+server = tf.distribute.Server({"local": ["localhost:" + sys.argv[1]]}, job_name="local", task_index=0)
+tf.compat.v1.Session(server.target, graph=tf.Graph()).list_devices()
+"""
+
+
+def test_held_ports_are_all_different() -> None:
+    with ports.hold(50) as held:
+        assert len(set(held)) == 50
+
+
+def test_a_held_port_is_nobody_elses_until_it_is_let_go() -> None:
+    with ports.hold(1) as (port,), socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port))
+    with socket.socket() as other:
+        other.bind(("", port))
+
+
+def test_nobody_answers_at_a_held_port() -> None:
+    with ports.hold(1) as (port,), socket.socket() as other, pytest.raises(ConnectionRefusedError):
+        other.connect(("localhost", port))
+
+
+def test_tensorflows_server_listens_on_a_held_port_if_told_to_share_it() -> None:
+    with ports.hold(1) as (port,):
+        command = [sys.executable, "-c", SERVER, str(port)]
+        assert subprocess.run(command, env=ports.SHARED, capture_output=True).returncode == 0
+        assert subprocess.run(command, env={}, capture_output=True).returncode != 0
