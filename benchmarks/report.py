@@ -152,11 +152,11 @@ def accuracy(runs: Sequence[Run]) -> str:
     singles = [name for mode, name in found if not mode]
     verdicts, rows = [], []
     for (mode, name), values in found.items():
-        cells = [mode, name, len(values), "{:.2f}% ± {:.2f}".format(*_mean(list(values.values())))]
+        cells = [mode, name, len(values), "{:.2f}% ± {:.2f}".format(*mean_and_error(list(values.values())))]
         for single in singles:
             others = found["", single]
             differences = [values[seed] - others[seed] for seed in values if seed in others]
-            cells.append("{:+.2f} ± {:.2f}".format(*_mean(differences)) if mode and differences else "")
+            cells.append("{:+.2f} ± {:.2f}".format(*mean_and_error(differences)) if mode and differences else "")
             if mode and differences and single == SINGLE:
                 reached = "reached" if statistics.mean(differences) >= -POINTS else "NOT reached"
                 verdicts.append(
@@ -168,7 +168,7 @@ def accuracy(runs: Sequence[Run]) -> str:
     return "\n".join([*verdicts, row(head), row(["---"] * len(head)), *rows]) if rows else ""
 
 
-def _mean(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """The mean and its standard error, which nobody knows of one value."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return statistics.mean(values), error
