@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from trainer import ports
 from trainer.errors import ConfigurationError, LostPeersError
 
 PROBE_SECONDS = 2.0
@@ -117,6 +118,7 @@ def check_port_is_free(address: str) -> None:
     _, port = _parts(address)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, ports.are_shared())
         try:
             probe.bind(("", port))
         except OSError as error:

@@ -1,6 +1,7 @@
 """Ports of this machine for the tasks that `trainer launch` starts on it."""
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 
@@ -21,3 +22,8 @@ def hold(count: int) -> Iterator[list[int]]:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             each.bind(("", 0))
         yield [each.getsockname()[1] for each in sockets]
+
+
+def are_shared() -> bool:
+    """Whether TensorFlow's server in this process may listen on a port that is held."""
+    return os.environ.items() >= SHARED.items()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.ports import free_ports
-from trainer import peers, server
+from trainer import peers, ports, server
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigurationError
 from trainer.metrics import Metrics
@@ -32,6 +32,15 @@ def test_a_port_in_use_is_a_sentence() -> None:
         taken = Cluster(Task("worker", 0), (), (address,), ("localhost:1",))
         with pytest.raises(ConfigurationError, match=f"address {address} cannot be listened on"):
             server.start(taken, THREADS)
+
+
+def test_a_port_that_is_held_is_in_use_unless_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ports.hold(1) as (port,):
+        with pytest.raises(ConfigurationError, match="is used by another process"):
+            peers.check_port_is_free(f"localhost:{port}")
+        for name, value in ports.SHARED.items():
+            monkeypatch.setenv(name, value)
+        peers.check_port_is_free(f"localhost:{port}")
 
 
 def test_a_session_waits_for_no_other_worker() -> None:
