@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from trainer.flags import SAVING, Flag
 from trainer.parameters import Layout, Part
 from trainer.tensorflow import tf, tf1
 
@@ -15,13 +16,14 @@ GLOBAL_STEP = "global_step"
 MOMENTS = ("Adam", "Adam_1")
 
 
-def make_saver(layout: Layout, parts: Sequence[Part], keep: int) -> Any:
+def make_saver(layout: Layout, parts: Sequence[Part], keep: int, servers: Sequence[str] = ()) -> Any:
     """Add ops that save and restore all parts, and give a `tf.compat.v1.train.Saver` that runs them.
 
     Args:
         layout: Of the parameters.
         parts: Where they are.
         keep: How many checkpoints to keep.
+        servers: The parameter servers' devices, whose flag `flags.SAVING` is up meanwhile.
     """
     vectors = {"": [part.values for part in parts]}
     vectors |= {f"/{kind}": [part.moments[index] for part in parts] for index, kind in enumerate(MOMENTS)}
@@ -32,8 +34,14 @@ def make_saver(layout: Layout, parts: Sequence[Part], keep: int) -> Any:
         arrays = layout.unpack([variable.read_value() for variable in variables])
         tensors |= {name + suffix: array for name, array in arrays.items()}
     names, whole = list(tensors), [""] * len(tensors)
-    saved = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=whole, tensors=[*tensors.values()])
+    saving = [Flag(SAVING, device) for device in servers]
+    with tf.control_dependencies([flag.put_up() for flag in saving]):
+        saved = tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=names, shape_and_slices=whole, tensors=[*tensors.values()]
+        )
     with tf.control_dependencies([saved]):
+        down = [flag.take_down() for flag in saving]
+    with tf.control_dependencies([saved, *down]):
         save = tf.identity(prefix)
 
     dtypes = [tensor.dtype for tensor in tensors.values()]

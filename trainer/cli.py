@@ -84,8 +84,10 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
         return 0
-    # All tasks of a run may be told to end at once; a parameter server gives the chief time to save before it goes.
-    guard = Guard(settings.stall_seconds, grace_seconds=8 if found and found.task.role == "ps" else 3)
+    # All tasks of a run may be told to end at once; a parameter server is away while it gives the chief time to save.
+    longest = settings.grace_seconds
+    away = longest + 2 if found and found.task.role == "ps" else min(3.0, longest / 2)
+    guard = Guard(settings.stall_seconds, grace_seconds=away, save_seconds=max(0.0, longest - away))
     guard.start()
     name = str(found.task) if found else "trainer"
 
@@ -180,7 +182,8 @@ def _live(
         if found and found.task.role == "ps":
             from trainer import server
 
-            server.serve(found, threads.choose(settings, found.task.role), say, lambda: guard.stopping, metrics)
+            counts = threads.choose(settings, found.task.role)
+            server.serve(found, counts, settings.grace_seconds, say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":
             from trainer.evaluator import evaluate
 

@@ -159,6 +159,9 @@ class LifeSettings:
     stall_seconds: Seconds = _setting(
         600.0, "longest time without any global step before this task gives up (code 138)"
     )
+    grace_seconds: Seconds = _setting(
+        25.0, "longest time for a last checkpoint once this task is told to end (SIGTERM, Ctrl-C)"
+    )
     profile_steps: Steps | None = _setting(
         None, "global steps that the chief profiles for TensorBoard, such as 100-150 (default: none)"
     )
@@ -302,6 +305,11 @@ def _checked(settings: Settings) -> Settings:
                 f"{name}: {getattr(settings, name)} was given beside strategy {strategy}, which averages the gradients "
                 f"of all replicas for each step by itself; leave {name} out."
             )
+    if settings.replicas_to_aggregate and not settings.sync_replicas and strategy == "ps":
+        raise ConfigurationError(
+            f"replicas_to_aggregate: {settings.replicas_to_aggregate} was given, but only synchronous replicas "
+            "aggregate gradients; set sync_replicas too, or leave it out."
+        )
     if local_steps > 1 and not settings.sync_replicas:
         raise ConfigurationError(
             f"local_steps: {local_steps} was given, but only synchronous replicas average their parameters; "

@@ -15,16 +15,19 @@ from collections.abc import Callable
 from trainer.errors import EXIT_LOST_PEERS
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LAST_SAVE_SECONDS = 4.0
 
 
 class Guard:
     """The thread, and what it and the main thread tell each other."""
 
-    def __init__(self, stall_seconds: float, grace_seconds: float) -> None:
-        """After `stall_seconds` without `progress`, once there was some, or `grace_seconds` after a signal, it acts."""
+    def __init__(self, stall_seconds: float, grace_seconds: float, save_seconds: float) -> None:
+        """After `stall_seconds` without `progress`, once there was some, or `grace_seconds` after a signal, it acts.
+
+        Then `last_save` may take `save_seconds`.
+        """
         self._stall_seconds = stall_seconds
         self._grace_seconds = grace_seconds
+        self._save_seconds = save_seconds
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._last_progress: float | None = None
@@ -88,6 +91,6 @@ class Guard:
         if self.last_save is not None:
             saving = threading.Thread(target=self.last_save, daemon=True)
             saving.start()
-            saving.join(LAST_SAVE_SECONDS)
+            saving.join(self._save_seconds)
         sys.stdout.flush()
         os._exit(self.exit_code)

@@ -26,11 +26,13 @@ from trainer.time_split import TimeSplit
 from trainer.training_directory import TrainingDirectory, new_path
 
 POLL_SECONDS = 0.1
-TERMINATION_SECONDS = 10.0
-"""How long tasks may take to save after SIGTERM, before they are killed."""
+KILL_SECONDS = 5.0
+"""How long after their grace tasks that were told to end are killed."""
 LEAVING_SECONDS = 60.0
 """How long the others may take to end after the chief has."""
 LAST_LINES = 20
+CONFIG = "config.yaml"
+"""Beside the logs: the run's settings, with which each of its tasks is started."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,8 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        _end([process.handle for process in processes if process.handle] + others)
+        handles = [process.handle for process in processes if process.handle]
+        _end(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
 
 
 def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], held: Sequence[int]) -> list[Process]:
@@ -223,7 +226,7 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], h
     # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     shared |= {"train_dir": directory.path, "num_gpus": None}
-    settings_file = directory.logs / "config.yaml"
+    settings_file = directory.logs / CONFIG
     try:
         directory.logs.mkdir(exist_ok=True)
         settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
@@ -292,7 +295,8 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
                 process.restarts += 1
                 display.state(process.task, f"starting again ({_name_of(code)})")
                 process.start()
-        if chief_ended is not None and all(each.ended for each in processes if each.task.role == "ps"):
+        servers = [process for process in processes if process.task.role == "ps"]
+        if chief_ended is not None and servers and all(server.ended for server in servers):
             for process in processes:
                 if process.task.role == "worker":
                     process.terminate()  # one that has just come back finds nobody to train with
@@ -328,6 +332,7 @@ def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[Time
     if plan.json:
         print(json.dumps(result | ({"time_split": asdict(split)} if split else {})))
         return
+    again = f"--config {directory.logs}/{CONFIG} --ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}"
     more = 5 * plan.settings.train_steps
     print(
         f"""
@@ -342,7 +347,7 @@ test accuracy {result["test_accuracy"]:.4f} after {result["global_step"]} global
 {_show_split(split, len(splits)) if plan.settings.time_split else ""}
 next:
   {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
-  {_beside_python("trainer")} launch --train_dir {directory.path} --train_steps {more}   # train on from here
+  {_beside_python("trainer")} launch {again} --train_steps {more}   # train on from here
   {_beside_python("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
     )
 
@@ -388,12 +393,12 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
-def _end(handles: list[subprocess.Popen[bytes]]) -> None:
-    """End these processes: all are asked, and after a while killed."""
+def _end(handles: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    """End these processes: all are asked, and after so many seconds killed."""
     for handle in handles:
         if handle.poll() is None:
             handle.terminate()
-    deadline = time.monotonic() + TERMINATION_SECONDS
+    deadline = time.monotonic() + seconds
     for handle in handles:
         try:
             handle.wait(max(0.0, deadline - time.monotonic()))

@@ -108,7 +108,8 @@ def build(
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
-            saver = make_saver(layout, parts, settings.keep_checkpoints) if is_chief else None
+            servers = homes if cluster and settings.strategy == "ps" else []
+            saver = make_saver(layout, parts, settings.keep_checkpoints, servers) if is_chief else None
         replica = Replica(
             graph=graph,
             lessons=patterns,

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainer import peers
+from trainer import flags, peers
 from trainer.cluster import Cluster, Task
 from trainer.devices import count_cpus
+from trainer.flags import Flag
 from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.threads import Threads
@@ -34,7 +35,7 @@ LINGER_SECONDS = 30.0
 TELL_SECONDS = 30.0
 """How long the chief of a run that is done waits for a parameter server to listen."""
 LAST_SAVE_SECONDS = 6.0
-"""How long a parameter server that is told to end waits for the chief to leave."""
+"""How long a parameter server that is told to end waits for the chief to leave, or to begin to save."""
 POLL_SECONDS = 0.5
 
 
@@ -93,9 +94,16 @@ def _session_config(threads: Threads, device_filters: list[str]) -> Any:
 
 
 def serve(
-    cluster: Cluster, threads: Threads, say: Callable[[str], None], stopping: Callable[[], bool], metrics: Metrics
+    cluster: Cluster,
+    threads: Threads,
+    grace_seconds: float,
+    say: Callable[[str], None],
+    stopping: Callable[[], bool],
+    metrics: Metrics,
 ) -> None:
     """A parameter server's life: hold variables until the chief says that the run is done and the replicas have left.
+
+    If it is `stopping` it returns sooner, but lets the chief save for at most `grace_seconds`.
 
     Raises:
         ConfigurationError: its port is in use.
@@ -103,14 +111,18 @@ def serve(
     server = start(cluster, threads)
     metrics.serving = True
     say(f"serving on {cluster.address(cluster.task)}")
-    graph, _, is_done = _done_flag(cluster.task)
+    with tf.Graph().as_default() as graph:
+        is_done, is_saving = (Flag(name, _cpu(cluster.task)).is_up() for name in (flags.DONE, flags.SAVING))
     with open_session(graph, server, threads) as session:
         while not stopping() and not session.run(is_done):
             time.sleep(POLL_SECONDS)
-    metrics.serving = False
-    if stopping():  # so is the whole run, perhaps: then the chief saves what is here
-        _wait_until_gone([cluster.address(cluster.chief_task)], LAST_SAVE_SECONDS, lambda: False)
-        return
+        metrics.serving = False
+        if stopping():  # so is the whole run, perhaps: then the chief saves what is here
+            chief = [cluster.address(cluster.chief_task)]
+            begins = min(LAST_SAVE_SECONDS, grace_seconds)
+            _wait_until_gone(chief, begins, lambda: False)
+            _wait_until_gone(chief, grace_seconds - begins, lambda: not session.run(is_saving))
+            return
     say("the run is done; waiting for the replicas to leave")
     _wait_until_gone([cluster.address(replica) for replica in cluster.replicas], LINGER_SECONDS, stopping)
 
@@ -152,7 +164,8 @@ def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str
 
 
 def _tell_done(ps: Task, address: str, server: Any, threads: Threads) -> None:
-    graph, set_done, _ = _done_flag(ps)
+    with tf.Graph().as_default() as graph:
+        set_done = Flag(flags.DONE, _cpu(ps)).put_up()
     while True:
         if peers.complaint(address) is None:
             with contextlib.suppress(*LOST), open_session(graph, server, threads, ps.device) as session:
@@ -161,12 +174,9 @@ def _tell_done(ps: Task, address: str, server: Any, threads: Threads) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _done_flag(ps: Task) -> tuple[Any, Any, Any]:
-    """A graph with a queue on this parameter server that is not empty once the run is done: graph, set, is set."""
-    graph = tf.Graph()
-    with graph.as_default(), tf1.device(f"{ps.device}/device:CPU:0"):
-        queue = tf.queue.FIFOQueue(100, tf.bool, shapes=[()], shared_name="run_is_done", name="run_is_done")
-        return graph, queue.enqueue(True), tf.greater(queue.size(), 0)
+def _cpu(ps: Task) -> str:
+    """The device on which a parameter server has its flags."""
+    return f"{ps.device}/device:CPU:0"
 
 
 def brief(error: Exception) -> str:

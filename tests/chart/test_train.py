@@ -14,7 +14,7 @@ from trainer.config import StepRange
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())["properties"]["train"]["properties"]
 CHARTS_OWN = {
     *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
-    *("train_dir", "data_dir", "metrics_port"),
+    *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
 """Settings that the chart makes from other values."""
 
@@ -62,3 +62,16 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
     assert {name: getattr(settings, name) for name in values} == values | {"profile_steps": StepRange(100, 150)}
     assert settings.data_dir == Path("/data")
+
+
+def test_the_trainer_saves_for_as_long_as_kubernetes_lets_it() -> None:
+    manifests = render(
+        {
+            "ps.terminationGracePeriodSeconds": 4,
+            "evaluator.replicas": 1,
+            "evaluator.image.repository": "own",
+            "evaluator.command": ["python"],
+        }
+    )
+    graces = {role: manifests.environment(role).get("TRAINER_GRACE_SECONDS") for role in ("worker", "ps", "evaluator")}
+    assert graces == {"worker": "55", "ps": "1", "evaluator": None}

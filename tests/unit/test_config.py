@@ -153,6 +153,7 @@ def test_printed_settings_are_read_back_the_same(tmp_path_factory: pytest.TempPa
         (["--strategy=allreduce", "--sync_replicas"], "sync_replicas: True was given beside strategy allreduce"),
         (["--strategy=local", "--sync_replicas"], "sync_replicas: True was given beside strategy local"),
         (["--strategy=allreduce", "--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given beside"),
+        (["--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given, but only synchronous replicas"),
         (["--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
         (["--strategy=allreduce", "--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
         (["--sync_replicas", "--local_steps=3"], "local_steps: rounds of 3 steps do not end at train_steps 200"),

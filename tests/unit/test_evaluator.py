@@ -48,7 +48,7 @@ def train(settings: Settings) -> None:
 
 
 def guard() -> Guard:
-    return Guard(stall_seconds=60, grace_seconds=1)
+    return Guard(stall_seconds=60, grace_seconds=1, save_seconds=1)
 
 
 def metrics() -> Metrics:

@@ -10,7 +10,7 @@ import pytest
 START = """
 import sys, time
 from trainer.guard import Guard
-guard = Guard(stall_seconds={stall}, grace_seconds={grace})
+guard = Guard(stall_seconds={stall}, grace_seconds={grace}, save_seconds={save})
 guard.start()
 def save():
     print("saved", flush=True)
@@ -31,8 +31,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a program with a guard, and waits until it is ready."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(program: str, stall: float = 600, grace: float = 0.2) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", START.format(stall=stall, grace=grace) + program]
+    def run(program: str, stall: float = 600, grace: float = 0.2, save: float = 60) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", START.format(stall=stall, grace=grace, save=save) + program]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout
@@ -66,10 +66,7 @@ def test_a_task_that_does_not_hear_is_saved_and_ended(start: Callable[..., subpr
 
 
 def test_a_save_that_hangs_does_not_keep_the_task(start: Callable[..., subprocess.Popen[str]]) -> None:
-    hang = (
-        "from trainer import guard as module\nmodule.LAST_SAVE_SECONDS = 0.2\nguard.last_save = lambda: time.sleep(100)"
-    )
-    process = start(hang + BUSY)
+    process = start("guard.last_save = lambda: time.sleep(100)" + BUSY, save=0.2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
@@ -83,7 +80,7 @@ guard.rest()
 print("ready", flush=True)
 while signal.SIGTERM not in signal.sigpending():
     time.sleep(0.01)
-another = Guard(stall_seconds=600, grace_seconds=60)
+another = Guard(stall_seconds=600, grace_seconds=60, save_seconds=0)
 another.start()
 while not another.stopping:
     time.sleep(0.01)

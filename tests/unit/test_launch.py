@@ -207,8 +207,7 @@ def test_a_permanent_failure_is_not_tried_again(process: Callable[..., Process],
     assert display.states == [f"worker 1: failed (exit code {code})"]
 
 
-def test_the_end_of_the_tasks_kills_who_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "TERMINATION_SECONDS", 0.5)
+def test_the_end_of_the_tasks_kills_who_does_not_listen() -> None:
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
     gone = subprocess.Popen(["true"])
     gone.wait(60)
@@ -216,7 +215,7 @@ def test_the_end_of_the_tasks_kills_who_does_not_listen(monkeypatch: pytest.Monk
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:
         assert stubborn.stdout
         stubborn.stdout.readline()
-        launch._end([stubborn, polite, gone])
+        launch._end([stubborn, polite, gone], 0.5)
     assert (stubborn.returncode, polite.returncode, gone.returncode) == (-9, -15, 0)
 
 

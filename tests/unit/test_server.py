@@ -7,9 +7,10 @@ import time
 import pytest
 
 from tests.ports import free_ports
-from trainer import peers, ports, server
+from trainer import flags, peers, ports, server
 from trainer.cluster import Cluster, Task
 from trainer.errors import ConfigurationError
+from trainer.flags import Flag
 from trainer.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 
@@ -63,7 +64,7 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     ps_said: list[str] = []
     ps = as_seen_by(worker, Task("ps", 0))
     metrics = Metrics("ps", 0)
-    life = [ps, THREADS, ps_said.append, lambda: False, metrics]
+    life = [ps, THREADS, 60.0, ps_said.append, lambda: False, metrics]
     serving = threading.Thread(target=server.serve, args=life, daemon=True)
     serving.start()
     here = server.start(worker, THREADS)
@@ -77,6 +78,29 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     assert metrics.serving is False
     assert said == []
     assert ps_said == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
+
+
+def test_a_parameter_server_that_is_told_to_end_stays_while_the_chief_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(server, "LAST_SAVE_SECONDS", 0.5)
+    worker = cluster(workers=1, task=Task("worker", 0))
+    ps = as_seen_by(worker, Task("ps", 0))
+    told, said = threading.Event(), threading.Event()
+    life = [ps, THREADS, 60.0, lambda _: said.set(), told.is_set, Metrics("ps", 0)]
+    serving = threading.Thread(target=server.serve, args=life, daemon=True)
+    serving.start()
+    assert said.wait(60)
+    with tf.Graph().as_default() as graph:
+        saving = Flag(flags.SAVING, "/job:ps/task:0")
+        begin, end = saving.put_up(), saving.take_down()
+    with server.open_session(graph, server.start(worker, THREADS), THREADS, "/job:ps") as session:
+        session.run(begin)
+        told.set()
+        serving.join(2)
+        assert serving.is_alive()
+        session.run(end)
+        serving.join(60)
+    assert not serving.is_alive()
 
 
 def test_waiting_for_replicas_to_leave_ends_in_time_although_their_names_are_slow_to_look_up(

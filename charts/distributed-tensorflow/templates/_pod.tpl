@@ -159,6 +159,10 @@ spec:
         - name: TASK_LOG
           value: {{ $values.trainingDirectory.path }}/logs/{{ $spec.role }}-$(POD_INDEX).log
         {{- end }}
+        {{- if and $spec.packaged $spec.terminationGracePeriodSeconds }}
+        - name: TRAINER_GRACE_SECONDS
+          value: {{ max 1 (sub (int $spec.terminationGracePeriodSeconds) 5) | quote }}
+        {{- end }}
         - name: TASK_RESTART_POLICY
           value: {{ $spec.restartPolicy }}
         {{- if $metrics }}

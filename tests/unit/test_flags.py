@@ -1,0 +1,60 @@
+"""Flags on a real parameter server: another session sees them, and the saver's is up while it saves."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import replica
+from trainer.config import Settings
+from trainer.flags import SAVING, Flag
+from trainer.models import mlp
+from trainer.tensorflow import tf
+
+from .conftest import EXAMPLES, PARAMETERS, SIZE, Servers
+
+PS = "/job:ps/task:0/device:CPU:0"
+SeesFlag = Callable[[], bool]
+
+
+@pytest.fixture
+def is_up(servers: Servers) -> SeesFlag:
+    """Looks from worker 1 whether the flag SAVING is up on parameter server 0."""
+
+    def look() -> bool:
+        with tf.Graph().as_default() as graph:
+            up = Flag(SAVING, PS).is_up()
+        with servers.session(graph, worker=1) as session:
+            return bool(session.run(up))
+
+    return look
+
+
+def test_a_flag_is_seen_until_it_is_taken_down(servers: Servers, is_up: SeesFlag) -> None:
+    with tf.Graph().as_default() as graph:
+        flag = Flag(SAVING, PS)
+        up, down = flag.put_up(), flag.take_down()
+    with servers.session(graph) as session:
+        assert not is_up()
+        for _ in range(200):  # more often than its queue has room
+            session.run(up)
+        assert is_up()
+        session.run(down)
+        assert not is_up()
+        session.run(down)
+
+
+def test_parameter_servers_are_told_of_a_save_before_it_begins_and_when_it_has_ended(
+    servers: Servers, is_up: SeesFlag, tmp_path: Path
+) -> None:
+    settings = Settings(batch_size=SIZE, steps_per_call=1)
+    chief: Any = replica.build(settings, servers.member(0), mlp, PARAMETERS, EXAMPLES, 0, "this run")
+    with servers.session(chief.graph) as session:
+        session.run(chief.initialize)
+        (tmp_path / "file").touch()
+        with pytest.raises(ValueError, match="can't save"):  # it has begun, but does not come to its end
+            chief.saver.save(session, str(tmp_path / "file" / "saved"), write_meta_graph=False)
+        assert is_up()
+        chief.saver.save(session, str(tmp_path / "saved"), write_meta_graph=False)
+        assert not is_up()
