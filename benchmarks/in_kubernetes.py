@@ -8,7 +8,8 @@ and 2 workers, once asynchronous and once synchronous in each turn. One ratio sc
 machine's speed drifts within a minute: so there are many short turns, and the mean of their ratios (the geometric one,
 which prefers neither side) with its standard error. Who comes first changes from turn to turn. Inside, the chart is
 installed without TensorBoard, which would take CPU time from the run, and the rate is read from the chief's log; each
-run has a namespace of its own. helm and kubectl must be on PATH, and the image on the nodes.
+run has a namespace of its own. helm and kubectl must be on PATH, and on the nodes the image of the same code. A turn
+of which a run fails says so, and is left out.
 """
 
 import argparse
@@ -43,12 +44,19 @@ def main() -> int:
     if not os.environ.get("KUBECONFIG"):
         print("KUBECONFIG is not set: make cluster-up starts a Kubernetes here and says where it is", file=sys.stderr)
         return 2
+    if min(arguments.turns, arguments.steps) < 1:
+        parser.error("--turns and --steps: at least 1 is needed")
     ratios: dict[str, list[float]] = {mode: [] for mode in MODES}
     print(f"{'mode':13} {'turn':>4} {'outside':>9} {'inside':>9} {'ratio':>6}   (global steps/s)")
     for turn in range(1, arguments.turns + 1):
         for mode in MODES:
             sides = [run_here, run_inside]
-            rates = {run: run(arguments.steps, mode == "synchronous") for run in (sides if turn % 2 else sides[::-1])}
+            order = sides if turn % 2 else sides[::-1]
+            try:
+                rates = {run: run(arguments.steps, mode == "synchronous") for run in order}
+            except (AssertionError, subprocess.SubprocessError) as error:
+                print(f"{mode:13} {turn:4} failed: {error}", flush=True)
+                continue
             outside, inside = rates[run_here], rates[run_inside]
             ratios[mode].append(inside / outside)
             print(f"{mode:13} {turn:4} {outside:9.1f} {inside:9.1f} {inside / outside:6.2f}", flush=True)
@@ -58,6 +66,9 @@ def main() -> int:
 
 def _verdict(mode: str, ratios: Sequence[float]) -> bool:
     """Print what the turns say together; whether that is enough."""
+    if not ratios:
+        print(f"{mode}: no turn succeeded")
+        return False
     mean, error = mean_and_error([math.log(ratio) for ratio in ratios])
     ratio = math.exp(mean)
     print(

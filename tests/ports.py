@@ -11,14 +11,14 @@ import socket
 
 _EACH = 1000
 _NUMBER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_NUMBERS = itertools.cycle(range(10000 + _NUMBER * _EACH, 10000 + (_NUMBER + 1) * _EACH))
+_OFFSETS = itertools.count(os.getpid())  # not where another run of the tests begins
 
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody has now, all different."""
     ports: list[int] = []
     while len(ports) < count:
-        port = next(_NUMBERS)
+        port = 10000 + _NUMBER * _EACH + next(_OFFSETS) % _EACH
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             ports.append(port)

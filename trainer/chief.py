@@ -85,7 +85,7 @@ class Chief:
         if checkpoints:
             raise ConfigurationError(
                 f"train_dir: none of the checkpoints in {self._directory.path} can be read: choose another train_dir, "
-                "or delete the file named checkpoint there to train from the start."
+                "or empty this one to train from the start."
             )
         self._session.run(self._replica.initialize)
 

@@ -6,9 +6,10 @@
     export/STEP/                    the trained network as a SavedModel
     train/, test/                   TensorBoard summaries
     test/evaluations.jsonl          what the evaluator has examined
-    logs/                           of `trainer launch`: each task's log, and config.yaml, the settings it started with
+    logs/                           each task's log; of `trainer launch` also config.yaml, the settings it started with
 
-Only the chief (or a single process) writes here, besides the evaluator in `test/` and the launcher in `logs/`.
+Only the chief (or a single process) writes here, besides the evaluator in `test/`, and in `logs/` the launcher or, in
+Kubernetes, the chart's `task.sh`.
 """
 
 import itertools

@@ -82,7 +82,7 @@ def test_each_object_selects_the_pods_that_it_is_for(
     intended: dict[tuple[str, str], list[set[str]]] = {
         ("NetworkPolicy", "tasks"): [{*ROLES, "supervisor"}, every],  # whom it protects, and who may come
         ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
-        ("NetworkPolicy", "tensorboard"): [{"tensorboard"}],
+        ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
         ("PodMonitor", "tasks"): [every],
         ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own, and whose node it goes to
         ("Service", "tensorboard"): [{"tensorboard"}],

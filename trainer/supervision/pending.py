@@ -13,12 +13,21 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "no node has the labels that {role}.nodeSelector or {role}.affinity asks for",
     ),
     (
-        r"untolerated taint \{(?P<what>[^:}}]+)",
-        "the nodes that are left have the taint {what}: tolerate it in {role}.tolerations, or add a node",
-    ),
-    (
         r"didn't match pod affinity rules",
         "it must share the node of the training directory, which has no room: use ReadWriteMany, or chief.replicas: 1",
+    ),
+    (
+        r"volume node affinity conflict",
+        "its claim's volume is on a node or in a zone that it cannot run on: free a node there, or make another claim",
+    ),
+    (
+        r"didn't have free ports",
+        "every node has its port in use, as by hostNetwork: choose another port and metrics.port, or add a node",
+    ),
+    # Below what else is said of nodes: those of the control plane have a taint in most clusters.
+    (
+        r"untolerated taint \{(?P<what>[^:}}]+)",
+        "the nodes that are left have the taint {what}: tolerate it in {role}.tolerations, or add a node",
     ),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
