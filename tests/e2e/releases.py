@@ -98,7 +98,9 @@ class Release:
 
     def log(self, pod: str) -> str:
         """All that a task said, before it ended and while it rests; nothing where it has not begun."""
-        return "".join(self.try_kubectl("logs", *which, pod).stdout for which in (["--previous"], []))
+        now, before = (self.try_kubectl("logs", *which, pod).stdout for which in ([], ["--previous"]))
+        # Between the two the container may have been started again: then both are the same one's.
+        return before if before.startswith(now) else before + now
 
     def kept_log(self, task: str) -> str:
         """What the training directory keeps of a task's log, such as worker-0's."""
