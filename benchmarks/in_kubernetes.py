@@ -7,9 +7,10 @@ It compares what is comparable only where the cluster's node is this machine. Th
 and 2 workers, once asynchronous and once synchronous in each turn. One ratio scatters by a tenth and more, as the
 machine's speed drifts within a minute: so there are many short turns, and the mean of their ratios (the geometric one,
 which prefers neither side) with its standard error. Who comes first changes from turn to turn. Inside, the chart is
-installed without TensorBoard, which would take CPU time from the run, and the rate is read from the chief's log; each
-run has a namespace of its own. helm and kubectl must be on PATH, and on the nodes the image of the same code. A turn
-of which a run fails says so, and is left out.
+installed without TensorBoard, which would take CPU time from the run, and without requests for CPUs, which processes
+outside do not have either: Linux then weighs each pod anew whenever one of its threads sleeps or wakes. The rate is
+read from the chief's log; each run has a namespace of its own. helm and kubectl must be on PATH, and on the nodes the
+image of the same code. A turn of which a run fails says so, and is left out.
 """
 
 import argparse
@@ -95,6 +96,7 @@ def run_inside(steps: int, sync: bool) -> float:
         "worker": {"replicas": 2},
         "tensorboard": {"enabled": False},
         "run": {"cleanPodPolicy": "None"},  # so that the chief's log is still there
+        "common": {"resources": {"requests": {"cpu": None}}},
     }
     with tempfile.TemporaryDirectory() as folder, _namespace() as namespace:
         release = Release("benchmark", namespace, Path(folder))

@@ -151,7 +151,9 @@ class LifeSettings:
     train_dir: Path | None = _setting(
         None, "checkpoints, summaries and the result; a run found there is continued (default: a new folder in runs/)"
     )
-    report_steps: Count = _setting(100, "global steps between two progress lines")
+    report_steps: Count = _setting(
+        100, "global steps between two points of the curves; as many or more, and a second, between two progress lines"
+    )
     save_steps: Count | None = _setting(None, "global steps between two checkpoints (default: by time only)")
     save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
     keep_checkpoints: Count = _setting(5, "checkpoints to keep")

@@ -21,7 +21,7 @@ class Progress:
     accuracy: float
     """On that batch."""
     steps_per_second: float
-    """Global steps per second since the line before."""
+    """Global steps per second since the report before."""
 
     def __str__(self) -> str:
         return (

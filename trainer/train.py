@@ -38,6 +38,9 @@ from trainer.updates import Updates
 STALE_SECONDS = 0.01
 """After so long, as for a checkpoint, other replicas may have taken the run on by more than what is known here."""
 
+BETWEEN_LINES = 1.0
+"""Seconds between two progress lines at least: in Kubernetes each passes five programs on its way to a log."""
+
 
 @dataclass(frozen=True)
 class Life:
@@ -201,7 +204,7 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
     life.clock.tick(step)
     metrics.global_step = step
     now = time.monotonic()
-    reported_step, reported_time = step, now
+    reported_step, reported_time, said_time = step, now, -math.inf
     updates = None
     if chief:
         guard.last_save = chief.save_at_last
@@ -240,7 +243,9 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
                 rate = (step - reported_step) / (now - reported_time)
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
                 reported_step, reported_time = step, now
-                life.say(str(progress))
+                if step >= last_step or now - said_time >= BETWEEN_LINES:
+                    said_time = now
+                    life.say(str(progress))
                 metrics.report(progress)
                 if chief:
                     chief.report(progress)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from tests.ports import free_ports
 from tests.processes.trainers import Trainer, step_in, wait_until
 from trainer import server
+from trainer.progress import parse
 
 Hosts = Callable[[int, int], list[str]]
 
@@ -450,3 +452,12 @@ def test_progress_of_a_log_is_read_back(trainer: Trainer) -> None:
     log: Path = trainer.folder / "log"
     log.write_text(output)
     assert wait_until(lambda: step_in(log)) == 30
+
+
+def test_progress_lines_come_once_a_second_at_most_and_at_the_end(trainer: Trainer) -> None:
+    began = time.monotonic()
+    code, output = trainer.run("train", "--train_steps=2000", "--report_steps=1", "--train_dir=run")
+    found = [progress.step for line in output.splitlines() if (progress := parse(line))]
+    assert code == 0
+    assert found[-1] == 2000
+    assert len(found) <= time.monotonic() - began + 2
