@@ -171,7 +171,7 @@ def _watch(
             if kind == "EVENT":
                 reporter.hear(found)
             elif kind:
-                there = pods.apply(there, kind, found)
+                there = _recall(cluster, known, pods.apply(there, kind, found))
                 if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
                     scale = {role: cluster.scale(role) for role in run.roles}
             now = time.time()
@@ -199,6 +199,16 @@ def _watch(
                 return known, verdict, there
     finally:
         reporter.close()
+
+
+def _recall(cluster: Cluster, known: Notes, there: Mapping[str, Pod]) -> dict[str, Pod]:
+    """The pods, with the ends of tasks that Kubernetes has forgotten and that those tasks still say."""
+    return {
+        name: pods.recall(pod, cluster.last_line(pod.own_name, pod.role), time.time())
+        if pods.is_forgotten(pod) and name not in known.finished
+        else pod
+        for name, pod in there.items()
+    }
 
 
 def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], None]) -> None:

@@ -6,13 +6,34 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 import yaml
 
-from tests.e2e.releases import ROOT, SUPERVISOR, Release, wait
+from tests.cluster.kubernetes import BOX, CONTAINERD_SOCKET
+from tests.cluster.places import KUBECONFIG
+from tests.e2e.releases import ROOT, SUPERVISOR, Release, exit_code, wait
 
 SHORT: dict[str, Any] = {"train": {"train_steps": 500, "learning_rate": 0.003}}
+
+
+@pytest.fixture
+def the_node_forgets(kubeconfig: Path) -> Callable[[str], None]:
+    """Removes a dead container from the throw-away cluster's node, as its kubelet would, by the runtime's interface."""
+    if kubeconfig != KUBECONFIG:
+        pytest.skip("the cluster is another one, in KUBECONFIG: its nodes' runtime is out of reach")
+
+    def remove(container: str) -> None:
+        number = container.removeprefix("containerd://").encode()
+        request = b"\n" + bytes([len(number)]) + number  # RemoveContainerRequest: container_id is its field 1
+        with grpc.insecure_channel(f"unix:///proc/{BOX.first_process()}/root{CONTAINERD_SOCKET}") as channel:
+            channel.unary_unary("/runtime.v1.RuntimeService/RemoveContainer")(request, timeout=60)
+
+    return remove
 
 
 def test_a_run_ends_by_itself_frees_what_it_held_and_is_left_alone(release: Release) -> None:
@@ -86,6 +107,24 @@ def test_a_supervisor_that_is_killed_is_followed_by_another_that_goes_on(release
     release.upgrade(values | {"run": {"backoffLimit": 7}})  # which another supervisor is told
     assert "going on with the run that is under way" in release.finish(), "and its clock goes on"
     assert release.wait_for_result(20_000)["global_step"] < 20_200
+
+
+def test_a_run_ends_although_its_node_has_forgotten_how_its_tasks_ended(
+    release: Release, the_node_forgets: Callable[[str], None]
+) -> None:
+    """The kubelet's collector may remove a dead container when the next one is about to start."""
+    release.install(SHORT)
+    wait(lambda: "mnist-worker-1" in release.tasks(), 60, release.describe)
+    job = release.kubectl("get", "jobs", f"--selector={SUPERVISOR}", "--output=name").strip()
+    release.kubectl("patch", job, '--patch={"spec":{"suspend":true}}')
+    release.wait_until_all_rest()
+    for pod in release.tasks().values():
+        the_node_forgets(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["containerID"])
+    release.kubectl("annotate", "pods", "--all", "looked=at")  # upon which the kubelet says anew what it knows
+    wait(lambda: {exit_code(pod) for pod in release.tasks().values()} == {None}, 60, release.describe)
+    release.kubectl("patch", job, '--patch={"spec":{"suspend":false}}')
+    assert release.finish().splitlines()[-1].endswith("the run succeeded: mnist-worker-0 ended with code 0")
+    wait(lambda: not release.tasks(), 60, release.describe)
 
 
 def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:

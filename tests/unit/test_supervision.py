@@ -106,6 +106,27 @@ def test_a_code_that_is_not_tried_again_fails_the_run_and_names_the_task() -> No
     )
 
 
+def test_what_kubernetes_has_forgotten_is_recalled_from_a_task_that_rests() -> None:
+    forgotten = a_pod("mnist-worker-0", starts_again=1)
+    assert pods.is_forgotten(forgotten)
+    rests = "task: ended with code 7 and rests; what it said: kubectl logs --previous mnist-worker-0\n"
+    assert pods.recall(forgotten, rests, NOW).ended == Ended(7, "", NOW)
+    for other in ("", "12:00:00 worker 0: at step 5 of 500\n"):
+        assert pods.recall(forgotten, other, NOW) == forgotten
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod("mnist-worker-0"),
+        a_pod("mnist-worker-0", 1, starts_again=1),
+        a_pod("mnist-worker-0", starts_again=1, running=False),
+    ],
+)
+def test_a_task_that_never_ended_or_is_known_to_have_is_not_forgotten(pod: Pod) -> None:
+    assert not pods.is_forgotten(pod)
+
+
 @pytest.mark.parametrize(
     ("policy", "code", "over"),
     [

@@ -152,17 +152,26 @@ class Cluster:
 
     def last_words(self, pod: str, role: str, lines: int) -> list[str]:
         """The last lines that a task said before it ended, or else says now; empty where there are none."""
-        address = f"/api/v1/namespaces/{self._client.namespace}/pods/{pod}/log"
         # Between two questions the container may have been started again, to rest: then the first has an answer.
         for previous in ("true", "false", "true"):
-            parameters = {"container": role, "tailLines": str(lines), "previous": previous}
-            try:
-                answer = self._raw.get(address, params=parameters)
-            except httpx2.HTTPError:
-                continue
-            if answer.is_success and not answer.text.startswith(_NOT_ITS_WORDS):
-                return answer.text.splitlines()
+            said = self._log(pod, role, lines, previous)
+            if said is not None and not said.startswith(_NOT_ITS_WORDS):
+                return said.splitlines()
         return []
+
+    def last_line(self, pod: str, role: str) -> str:
+        """The last line of what a task's container says now, which may only rest; empty where it has not spoken."""
+        return self._log(pod, role, 1, "false") or ""
+
+    def _log(self, pod: str, role: str, lines: int, previous: str) -> str | None:
+        """The last lines of a container, or of the one before it; None where the API server does not give them."""
+        address = f"/api/v1/namespaces/{self._client.namespace}/pods/{pod}/log"
+        parameters = {"container": role, "tailLines": str(lines), "previous": previous}
+        try:
+            answer = self._raw.get(address, params=parameters)
+        except httpx2.HTTPError:
+            return None
+        return answer.text if answer.is_success else None
 
     def follow_log(self, pod: str, role: str) -> Iterator[str]:
         """What a task says, from now on, until its container ends; nothing where it does not run."""

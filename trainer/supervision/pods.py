@@ -1,5 +1,7 @@
 """What the status of a task's pod says, reduced to what decides a run. Pure: Kubernetes' objects in, values out."""
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +12,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 COMPONENT = "app.kubernetes.io/component"
+_RESTS = re.compile(r"task: ended with code (\d+) and rests")
+"""What the chart's task.sh says where a task has ended for good and its container was started again."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Pod:
     starts_again: int
     """How often the kubelet has started the container again."""
     ended: Ended | None
+    """None also where that is forgotten: the kubelet's garbage collection may remove what it is known by."""
     leaving: bool
     """It is being deleted, or was evicted: what happens to it now is none of the task's doing."""
     complaint: str
@@ -81,6 +86,23 @@ def observe(pod: KubernetesPod) -> Pod:
         leaving=metadata.deletionTimestamp is not None or status.phase == "Failed",
         complaint=_complaint(status, conditions),
     )
+
+
+def is_forgotten(pod: Pod) -> bool:
+    """Whether its container runs again, and Kubernetes does not know how it ended before."""
+    return pod.running and pod.starts_again > 0 and pod.ended is None
+
+
+def recall(pod: Pod, says: str, now: float) -> Pod:
+    """A forgotten pod with the end of its task, if it says that it rests.
+
+    Args:
+        pod: The pod.
+        says: Its container's last line.
+        now: Seconds since 1970.
+    """
+    found = _RESTS.match(says)
+    return dataclasses.replace(pod, ended=Ended(int(found[1]), "", now)) if found else pod
 
 
 def apply(there: Mapping[str, Pod], kind: str, found: Any) -> dict[str, Pod]:
