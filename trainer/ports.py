@@ -5,6 +5,8 @@ import os
 import socket
 from collections.abc import Iterator
 
+from trainer.errors import ConfigurationError
+
 SHARED = {"TF_GRPC_REUSE_PORT": "true"}
 """Environment in which TensorFlow's server listens on a port that is held."""
 
@@ -15,12 +17,21 @@ def hold(count: int) -> Iterator[list[int]]:
 
     They are bound, but nobody listens on them until a server does that shares them. A port that is merely found free
     may be another's by the time a task has imported TensorFlow, and one whose task has died before it is back.
+
+    Raises:
+        ConfigurationError: this machine has not so many.
     """
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            each.bind(("", 0))
+        try:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for each in sockets:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                each.bind(("", 0))
+        except OSError as error:
+            raise ConfigurationError(
+                f"--ps, --workers: {count} tasks need a port each, and this machine does not give as many "
+                f"({error.strerror}); start fewer, or raise the limit of open files (ulimit -n)."
+            ) from None
         yield [each.getsockname()[1] for each in sockets]
 
 
