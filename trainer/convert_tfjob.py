@@ -212,6 +212,10 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
             text = f"its port {port} is not carried over; all tasks have {leader}'s, {ports[leader]}."
             replica_specs.note(types[role], text)
     run = _run(spec, leader)
+    if tasks[leader]["restartPolicy"] == "Always":
+        text = "its restartPolicy Always, with which the run would never end, is not carried over; it is OnFailure."
+        replica_specs.note(types[leader], text)
+        tasks[leader]["restartPolicy"] = "OnFailure"
     _close(spec)
     _close(top)
     gpu = _gpu_name(tasks)
@@ -584,8 +588,10 @@ def to_yaml(conversion: Conversion) -> str:
         f"The TFJob {conversion.name} as values, by `trainer convert-tfjob`. Under the job's name, the release's",
         f"pods are called as before: {conversion.name}-worker-0 and so on.",
         "",
-        f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE",
+        f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE \\",
+        "    --set image.registry=REGISTRY",
         "",
+        "REGISTRY is where `make push-images` put the packaged image, from which the supervisor runs.",
         f"A TFJob has no TensorBoard, so there is none here. {directory}",
     ]
     comment = "".join(" ".join(f"# {line}".splitlines()).rstrip() + "\n" for line in lines)

@@ -194,9 +194,18 @@ def test_containers_beside_the_one_named_tensorflow_are_sidecars() -> None:
     )
 
 
-@pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always"])
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
 def test_a_restart_policy_is_kept(policy: str) -> None:
     assert worker(restartPolicy=policy)["restartPolicy"] == policy
+
+
+def test_always_is_kept_but_for_the_task_with_which_the_run_ends() -> None:
+    always = replica(restartPolicy="Always")
+    job = tfjob(Worker=always, PS=always)
+    values = convert(job).values
+    assert (values["worker"]["restartPolicy"], values["ps"]["restartPolicy"]) == ("OnFailure", "Always")
+    (note,) = notes(job, "spec.tfReplicaSpecs.Worker: its restartPolicy Always")
+    assert "would never end" in note
 
 
 def test_a_restart_policy_of_the_template_is_ignored_as_tfjob_ignores_it() -> None:
@@ -565,7 +574,10 @@ def test_a_job_that_cannot_run_is_refused_by_the_path_of_its_fault(job: Map, sai
 def test_the_release_has_the_jobs_name(metadata: Map, name: str) -> None:
     conversion = convert(tfjob(metadata={**metadata, "namespace": "research"}))
     assert conversion.name == name
-    command = f"#   helm install {name} charts/distributed-tensorflow --namespace research --values THIS-FILE\n"
+    command = (
+        f"#   helm install {name} charts/distributed-tensorflow --namespace research --values THIS-FILE \\\n"
+        "#     --set image.registry=REGISTRY\n"
+    )
     assert command in convert_tfjob.to_yaml(conversion)
     assert len([note for note in conversion.notes if note.startswith("metadata.name: cut to ")]) == (len(name) == 39)
 
