@@ -110,6 +110,8 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "a port past the last one": ("/metrics/port", {"metrics.port": 65536}),
     "an unknown data set": ("/train/dataset", {"train.dataset": "cifar"}),
     "no steps": ("/train/train_steps", {"train.train_steps": 0}),
+    "text for a rate": ("/train/learning_rate", {"train.learning_rate": "fast"}),
+    "a rate of zero as text": ("/train/learning_rate", {"train.learning_rate": "0.0"}),
     "a relative path": ("/trainingDirectory/path", {"trainingDirectory.path": "runs"}),
     "an unknown access mode": ("/data/accessModes/0", {"data.accessModes": ["ReadWriteAll"]}),
     "no access mode": ("/data/accessModes", {"data.accessModes": []}),

@@ -17,6 +17,7 @@ CHARTS_OWN = {
     *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
 """Settings that the chart makes from other values."""
+AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}
 
 
 def load(values: dict[str, Any], folder: Path) -> config.Settings:
@@ -29,14 +30,15 @@ def load(values: dict[str, Any], folder: Path) -> config.Settings:
 def as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
     """One setting of pydantic's JSON schema as values.schema.json writes it: no titles, null as a second type.
 
-    Of a bound behind a validator pydantic gives its own name.
+    Of a bound behind a validator pydantic gives its own name. Helm makes text of `--set train.learning_rate=0.003`.
     """
     variants = setting.pop("anyOf", [{}])
     merged = {**setting, **variants[0]}
     if {"type": "null"} in variants:
         merged["type"] = [merged["type"], "null"]
     names = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
-    return {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default")}
+    found = {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default")}
+    return {"anyOf": [found, AS_TEXT]} if found.get("type") == "number" else found
 
 
 def test_the_schema_is_that_of_the_trainer() -> None:
@@ -54,7 +56,7 @@ def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:
 def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     # Numbers that come out of Helm in another notation where a template is careless.
     samples = {"boolean": True, "integer": 1_000_000, "number": 0.00001, "string": "cnn"}
-    types = {name: setting["type"] for name, setting in SCHEMA.items()}
+    types = {name: setting.get("anyOf", [setting])[0]["type"] for name, setting in SCHEMA.items()}
     values: dict[str, Any] = {
         name: samples[kind[0] if isinstance(kind, list) else kind] for name, kind in types.items()
     }
@@ -62,6 +64,11 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
     assert {name: getattr(settings, name) for name in values} == values | {"profile_steps": StepRange(100, 150)}
     assert settings.data_dir == Path("/data")
+
+
+def test_the_trainer_reads_the_text_that_helm_makes_of_a_number_with_a_point(tmp_path: Path) -> None:
+    settings = load({"train.learning_rate": "0.003", "train.save_seconds": "1e-2"}, tmp_path)
+    assert (settings.learning_rate, settings.save_seconds) == (0.003, 0.01)
 
 
 def test_the_trainer_saves_for_as_long_as_kubernetes_lets_it() -> None:
