@@ -12,8 +12,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 COMPONENT = "app.kubernetes.io/component"
-_RESTS = re.compile(r"task: ended with code (\d+) and rests")
-"""What the chart's task.sh says where a task has ended for good and its container was started again."""
+RESTS = "task: ended with code "
+"""So begins what the chart's task.sh says where a task has ended for good and its container was started again."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def recall(pod: Pod, says: str, now: float) -> Pod:
         says: Its container's last line.
         now: Seconds since 1970.
     """
-    found = _RESTS.match(says)
+    found = re.match(rf"{RESTS}(\d+) and rests", says)
     return dataclasses.replace(pod, ended=Ended(int(found[1]), "", now)) if found else pod
 
 
