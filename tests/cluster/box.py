@@ -26,8 +26,11 @@ from tests.cluster.waiting import until
 ADDRESS = "10.0.2.100"
 """slirp4netns gives this address to the inside of every box; each box has its own network, so they never meet."""
 
+INTERFACE = "tap0"
+"""The interface that leads out of a box."""
+
 MTU = 65520
-"""Bytes; that of the interface that leads out of a box, slirp4netns's largest."""
+"""Bytes; that of this interface, slirp4netns's largest. Pods take it over."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -124,14 +127,14 @@ class Box:
         options = ["--configure", f"--mtu={MTU}", "--disable-host-loopback"]
         with log.open("wb") as output:
             subprocess.Popen(
-                ["slirp4netns", *options, "--api-socket", str(self._network_socket), str(first), "tap0"],
+                ["slirp4netns", *options, "--api-socket", str(self._network_socket), str(first), INTERFACE],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
         devices = Path(f"/proc/{first}/net/dev")
-        if not until(lambda: self._network_socket.exists() and "tap0" in devices.read_text(), 10):
+        if not until(lambda: self._network_socket.exists() and INTERFACE in devices.read_text(), 10):
             raise ClusterError(f"the box {self.name} has no network; slirp4netns said:\n{tail(log)}")
         if self.port:
             self._forward(self.port)

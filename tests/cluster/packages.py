@@ -16,7 +16,7 @@ from tests.cluster.progress import step
 # Judged by the command and not by the package, because a machine may have the same thing from elsewhere (docker-ce
 # brings dockerd and a containerd of its own), which Debian's package would push out.
 CLUSTER = {
-    "/usr/lib/cni/ptp": "containernetworking-plugins",
+    "/usr/lib/cni/macvlan": "containernetworking-plugins",
     "conntrack": "conntrack",
     "containerd": "containerd",
     "debootstrap": "debootstrap",
