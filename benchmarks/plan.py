@@ -31,6 +31,8 @@ LOCAL_STEPS, ALLREDUCE = "trainer, local steps 8", "trainer, all-reduce"
 EXAMPLES_TO_LEARN = 200_000
 """Of the sections on learning and accuracy: as many for every program and mode."""
 SINGLE = "single process"
+SMALL_RATE = "0.003"
+"""A learning rate beside the default of 0.01."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
             yield from ((LEARNING, seed, each) for each in _learning(seed, reference))
     if ACCURACY in sections:
         for seed in range(extent.accuracy_seeds):
-            yield from ((ACCURACY, seed, each) for each in _accuracy(seed))
+            yield from ((ACCURACY, seed, each) for each in _accuracy(seed, reference))
 
 
 def middle(mode: Mode, steps: int) -> Work:
@@ -117,9 +119,16 @@ def _learning(seed: int, reference: Path) -> list[Planned]:
     return planned
 
 
-def _accuracy(seed: int) -> list[Planned]:
+def _accuracy(seed: int, reference: Path) -> list[Planned]:
     works = _works_to_learn()
-    return _single(works, seed) + [("trainer", work, partial(programs.run_trainer, work, seed=seed)) for work in works]
+    planned = _single(works, seed)
+    for work in works:
+        planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
+        planned.append(("trainer", work, partial(programs.run_trainer, work, seed=seed)))
+    work, name, flags = works[0], f"rate {SMALL_RATE}", [f"--learning_rate={SMALL_RATE}"]
+    planned.append((f"{SINGLE}, {name}", work, partial(programs.run_single, work, seed=seed, flags=flags)))
+    planned.append((f"trainer, {name}", work, partial(programs.run_trainer, work, seed=seed, flags=flags)))
+    return planned
 
 
 def _works_to_learn() -> list[Work]:

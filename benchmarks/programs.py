@@ -113,12 +113,13 @@ def run_independent(work: Work, data: Data) -> Outcome:
     return Outcome(sum(result["steps_per_second"] for result in results), processes.memory)
 
 
-def run_single(work: Work, data: Data, seed: int) -> Outcome:
+def run_single(work: Work, data: Data, seed: int, flags: Sequence[str] = ()) -> Outcome:
     """A single process of the trainer, which takes all examples of the work itself: its accuracy is what counts."""
     steps = work.steps * work.batches_per_step
     with tempfile.TemporaryDirectory() as name:
-        flags = [f"--train_steps={steps}", *work.flags[1:], "--dataset=npz", f"--data_dir={data.folder}"]
-        with _started([Task("single", _trainer(*flags, f"--seed={seed}", f"--train_dir={name}"))]) as processes:
+        command = _trainer(f"--train_steps={steps}", *work.flags[1:], *flags, f"--seed={seed}", f"--train_dir={name}")
+        command += ["--dataset=npz", f"--data_dir={data.folder}"]
+        with _started([Task("single", command)]) as processes:
             processes.wait(0)
         result = json.loads((Path(name) / "result.json").read_text())
     return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"])

@@ -157,7 +157,7 @@ def accuracy(runs: Sequence[Run]) -> str:
             others = found["", single]
             differences = [values[seed] - others[seed] for seed in values if seed in others]
             cells.append("{:+.2f} ± {:.2f}".format(*mean_and_error(differences)) if mode and differences else "")
-            if mode and differences and single == SINGLE:
+            if name == "trainer" and differences and single == SINGLE:
                 reached = "reached" if statistics.mean(differences) >= -POINTS else "NOT reached"
                 verdicts.append(
                     f"**Bar, {mode}, accuracy: {cells[-1]} points of the single process's after the same examples, in "

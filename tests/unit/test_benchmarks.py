@@ -59,13 +59,14 @@ def test_the_time_to_learn_is_that_of_the_first_look_that_is_good_enough() -> No
 def test_what_a_cluster_loses_is_told_seed_by_seed() -> None:
     runs = [
         Run(ACCURACY, name, seed, SYNCHRONOUS, Outcome(1000, accuracy=found))
-        for name, accuracies in {SINGLE: (0.98, 0.99, 0.5), "trainer": (0.97, 0.99)}.items()
+        for name, accuracies in {SINGLE: (0.98, 0.99, 0.5), "classic": (0.5, 0.6), "trainer": (0.97, 0.99)}.items()
         for seed, found in enumerate(accuracies)  # the trainer's run of seed 2 failed
     ]
     text = report.accuracy(runs)
     assert "| synchronous | trainer | 2 | 98.00% ± 1.00 | -0.50 ± 0.50 |" in text
     assert "-0.50 ± 0.50 points of the single process's after the same examples, in the mean of 2 seeds" in text
     assert "0.5 less are wanted: reached.**" in text
+    assert text.count("**Bar") == 1, "it is the trainer's"
     worse = [replace(run, outcome=Outcome(1000, accuracy=0.9)) if run.program == "trainer" else run for run in runs]
     assert "NOT reached" in report.accuracy(worse)
 
