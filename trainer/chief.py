@@ -1,19 +1,29 @@
-"""What the chief alone does in a session: give the variables their values, save checkpoints, write curves, profile."""
+"""What the chief alone does in a session.
 
+It gives the variables their values, saves checkpoints, has candidates examined, writes curves, profiles, and notices
+that the run diverges.
+"""
+
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from trainer import best
+from trainer.checkpoints import CheckpointList, Saver
 from trainer.config import Settings
-from trainer.errors import ConfigurationError
+from trainer.divergence import DivergenceDetector
+from trainer.errors import ConfigurationError, DivergedError
 from trainer.evaluation import UNREADABLE
 from trainer.metrics import Metrics
+from trainer.periodic_evaluation import PeriodicEvaluation
 from trainer.profile import Profile
 from trainer.progress import Progress
 from trainer.replica import Replica
+from trainer.run_record import RunRecord
+from trainer.server import brief
 from trainer.summaries import SummaryWriter
-from trainer.tensorflow import tf1
 from trainer.training_directory import TrainingDirectory
 
 
@@ -29,9 +39,15 @@ class Chief:
         say: Callable[[str], None],
         metrics: Metrics,
         run: str,
+        record: RunRecord,
+        evaluation: PeriodicEvaluation | None,
     ) -> None:
         self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
         self._say, self._metrics, self._run = say, metrics, run
+        self._saver: Saver = replica.saver
+        self._record, self._evaluation = record, evaluation
+        self._checkpoints = CheckpointList(directory.path, settings.keep_checkpoints)
+        self._divergence: DivergenceDetector | None = DivergenceDetector()
         self.checkpoint = ""
         """The checkpoint restored or saved last."""
         self._saved_step = -1
@@ -55,9 +71,6 @@ class Chief:
         Raises:
             ConfigurationError: there are checkpoints, but none can be read; or the parameter servers hold another run.
         """
-        state = tf1.train.get_checkpoint_state(str(self._directory.path))
-        checkpoints = list(state.all_model_checkpoint_paths) if state else []
-        self._replica.saver.recover_last_checkpoints(checkpoints)
         if self._session.run(self._replica.is_ready):
             if self._session.run(self._replica.led_run).decode() != self._run:
                 raise ConfigurationError(
@@ -66,27 +79,28 @@ class Chief:
                 )
             self._say("the parameter servers hold the run already; going on with it")
         else:
-            self._restore_or_initialize(checkpoints)
+            self._restore_or_initialize()
         self._session.run(self._replica.replication.lead)
         self._session.run(self._replica.announce)
 
-    def _restore_or_initialize(self, checkpoints: list[str]) -> None:
-        for checkpoint in reversed(checkpoints):
+    def _restore_or_initialize(self) -> None:
+        for checkpoint in reversed(self._checkpoints.paths):
             try:
-                self._replica.saver.restore(self._session, checkpoint)
+                self._saver.restore(self._session, checkpoint)
             except UNREADABLE as error:
-                reason = str(error).splitlines()[0]
+                reason = brief(error)
                 self._say(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the one before")
                 continue
             self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
             self._say(f"restored {checkpoint}")
             return
-        if checkpoints:
+        if self._checkpoints.paths:
             raise ConfigurationError(
                 f"train_dir: none of the checkpoints in {self._directory.path} can be read: choose another train_dir, "
                 "or empty this one to train from the start."
             )
+        shutil.rmtree(self._directory.best, ignore_errors=True)  # of a run whose checkpoints somebody has removed
         self._session.run(self._replica.initialize)
 
     def report(self, progress: Progress) -> None:
@@ -98,16 +112,69 @@ class Chief:
             steps_per_second=progress.steps_per_second,
         )
 
-    def save(self) -> None:
-        """Save a checkpoint of the global step now, unless there is one."""
+    def save(self) -> bool:
+        """Save a checkpoint of the global step now, unless there is one; whether there is one then.
+
+        Parameters that are not finite are not saved: the checkpoints before them are what a run can go on from.
+        """
         with self._saving:  # `save_at_last` may come while the main thread saves
             step = int(self._session.run(self._replica.global_step))
-            if step != self._saved_step:
-                self.checkpoint = self._replica.saver.save(
-                    self._session, str(self._directory.checkpoint_prefix), global_step=step, write_meta_graph=False
-                )
-                self._metrics.checkpoints += 1
-            self._saved_step, self._saved_time = step, time.monotonic()
+            self._saved_time = time.monotonic()
+            if step == self._saved_step:
+                return True
+            if not self._saver.are_finite(self._session):
+                self._say(f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}")
+                return False
+            self.checkpoint = self._saver.save(self._session, self._directory.checkpoint_prefix)
+            self._checkpoints.add(self.checkpoint)
+            self._saved_step = int(self.checkpoint.rpartition("-")[2])
+            self._metrics.checkpoints += 1
+        self._record.write_running(self._saved_step)
+        return True
+
+    def save_the_end(self) -> None:
+        """Save the last checkpoint of the run.
+
+        Raises:
+            DivergedError: the parameters are not finite.
+        """
+        if not self.save():
+            raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
+
+    def evaluate_if_due(self) -> None:
+        """Have a candidate examined from time to time, where this is the chief's business."""
+        if self._evaluation and self._evaluation.is_due:
+            self._evaluation.examine(self._save_candidate)
+
+    def _save_candidate(self) -> str | None:
+        with self._saving:
+            if not self._saver.are_finite(self._session):
+                return None
+            shutil.rmtree(self._directory.candidate, ignore_errors=True)
+            self._directory.candidate.mkdir()
+            return self._saver.save(self._session, self._directory.candidate / "model.ckpt")
+
+    def watch_loss(self, step: int, loss: float) -> None:
+        """Notice by the loss of a batch that the run diverges, and say so once.
+
+        Raises:
+            DivergedError: it does, and is to stop for it.
+        """
+        sentence = self._divergence and self._divergence.observe(step, loss)
+        if not sentence:
+            return
+        self._divergence = None
+        sentence = f"the run diverges: {sentence}; {self._remedy()}"
+        if self._settings.on_divergence == "stop":
+            raise DivergedError(sentence)
+        self._say(f"warning: {sentence}")
+
+    def _remedy(self) -> str:
+        settings = self._settings
+        kept = best.read(self._directory.best)
+        there = f"the best checkpoint is {kept.checkpoint}" if kept else "no checkpoint has been examined yet"
+        clip = "" if settings.global_clipnorm else ", or set global_clipnorm"
+        return f"{there}; lower learning_rate ({settings.learning_rate:g}){clip}."
 
     def save_at_last(self) -> None:
         """Save a checkpoint and what there is of a profile, in a thread other than the main one, which is away."""

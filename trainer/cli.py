@@ -14,9 +14,11 @@ import trainer
 from trainer import cluster, config, convert_tfjob, threads
 from trainer.errors import (
     EXIT_CONFIGURATION,
+    EXIT_DIVERGED,
     EXIT_FAILED_RUN,
     EXIT_LOST_PEERS,
     ConfigurationError,
+    DivergedError,
     LostCircleError,
     LostPeersError,
 )
@@ -197,6 +199,8 @@ def _live(
         return _fail(error, EXIT_CONFIGURATION)
     except LostPeersError as error:
         return _fail(error, EXIT_LOST_PEERS)
+    except DivergedError as error:
+        return _fail(error, EXIT_DIVERGED)
     except LostCircleError:
         raise
     except Exception:

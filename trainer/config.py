@@ -113,8 +113,31 @@ class RunSettings:
     download: bool = _setting(True, "fetch absent MNIST files into data_dir, once, checked by their checksums")
     train_steps: Count = _setting(200, "global steps to train, all replicas together")
     batch_size: Count = _setting(100, "examples per replica and step")
-    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """How gradients change parameters."""
+
+    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
+    learning_rate_schedule: Literal["constant", "cosine", "linear"] = _setting(
+        "constant", "the learning rate over the run: constant, or cosine or linear down to 0 at train_steps"
+    )
+    warmup_steps: Annotated[Whole, Field(ge=0, lt=2**31)] = _setting(
+        0, "global steps in which the learning rate rises linearly to its value"
+    )
+    epsilon: Annotated[Real, Field(gt=0)] = _setting(1e-8, "Adam's epsilon, added to the root of the second moment")
+    amsgrad: bool = _setting(True, "divide by the largest second moment so far (AMSGrad), not by the current one")
+    global_clipnorm: Annotated[Real, Field(gt=0)] | None = _setting(
+        None, "scale a gradient down to this norm, over all parameters, where it is larger (default: never)"
+    )
+    weight_decay: Annotated[Real, Field(ge=0)] = _setting(
+        0.0, "decoupled weight decay: each update takes the learning rate times this share of every parameter off"
+    )
+    staleness_aware: bool = _setting(
+        True, "divide the learning rate of an asynchronous gradient by the updates made since its parameters were read"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +179,17 @@ class LifeSettings:
     )
     save_steps: Count | None = _setting(None, "global steps between two checkpoints (default: by time only)")
     save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
-    keep_checkpoints: Count = _setting(5, "checkpoints to keep")
+    keep_checkpoints: Count = _setting(5, "checkpoints to keep, besides the best")
+    eval_seconds: Seconds = _setting(
+        5.0, "seconds between two evaluations on the held-out split, which take at most a twentieth of the chief's time"
+    )
+    chief_evaluates: bool = _setting(
+        True, "let the chief evaluate while it trains; false where an evaluator does so with each checkpoint"
+    )
+    export: Literal["best", "last"] = _setting("best", "which checkpoint becomes the SavedModel at the end")
+    on_divergence: Literal["warn", "stop"] = _setting(
+        "warn", "what to do when the loss is no number or far above its past: warn, or stop the run (code 4)"
+    )
     wait_seconds: Seconds = _setting(600.0, "longest wait for other tasks, at the start and after one was lost")
     stall_seconds: Seconds = _setting(
         600.0, "longest time without any global step before this task gives up (code 138)"
@@ -173,7 +206,7 @@ class LifeSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WatchSettings, LifeSettings, ReplicationSettings, RunSettings, ClusterSettings):
+class Settings(WatchSettings, LifeSettings, ReplicationSettings, OptimizerSettings, RunSettings, ClusterSettings):
     """All settings of one task."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -181,6 +214,7 @@ class Settings(WatchSettings, LifeSettings, ReplicationSettings, RunSettings, Cl
 
 RUN_GROUPS: Mapping[str, type] = {
     "what to train, and for how long": RunSettings,
+    "the optimiser": OptimizerSettings,
     "how replicas work together": ReplicationSettings,
     "the life of a task": LifeSettings,
 }

@@ -6,12 +6,17 @@ Raised anywhere, turned into one sentence on stderr and an exit code by `trainer
 EXIT_CONFIGURATION = 2
 EXIT_FAILED_RUN = 3
 """Of the supervisor: the run that it supervised has failed. Its Job fails by this code and 2 alone."""
+EXIT_DIVERGED = 4
 EXIT_LOST_PEERS = 138
 """128 and above means "try again" to an ExitCode restart policy; 138 is the value it leaves to programs' own use."""
 
 
 class ConfigurationError(Exception):
     """The user's configuration is wrong: one sentence naming the setting, the value and what was expected."""
+
+
+class DivergedError(Exception):
+    """The run diverges, and is to end for it: trying again with the same settings would not help."""
 
 
 class LostCircleError(Exception):

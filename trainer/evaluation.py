@@ -1,12 +1,14 @@
 """Examining checkpoints on the held-out split, in a graph of this process alone: no server, no parameter servers."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.checkpoints import GLOBAL_STEP
 from trainer.datasets import Examples
-from trainer.model import Model, Parameter, accuracy, clipped_cross_entropy
+from trainer.model import Model, Parameter, accuracy, cross_entropy
 from trainer.tensorflow import tf, tf1
 
 UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
@@ -22,6 +24,21 @@ class Score:
     global_step: int
     accuracy: float
     loss: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss is a number."""
+        return math.isfinite(self.loss)
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """What is larger for the better of two scores: by accuracy, then by loss."""
+        return self.accuracy, -self.loss
+
+    def to_json(self) -> dict[str, Any]:
+        """As result.json has it; JSON has no NaN."""
+        loss = round(self.loss, 4) if self.is_finite else None
+        return {"global_step": self.global_step, "test_accuracy": round(self.accuracy, 4), "test_loss": loss}
 
 
 class Examiner:
@@ -41,9 +58,10 @@ class Examiner:
             logits = model.logits({name: each.read_value() for name, each in variables.items()}, self._images)
             self._probabilities = tf.nn.softmax(logits, name="probabilities")
             self._step = step.read_value()
-            self._measures = accuracy(logits, self._labels), clipped_cross_entropy(logits, self._labels)
+            self._measures = accuracy(logits, self._labels), cross_entropy(logits, self._labels)
             self._saver = tf1.train.Saver([step, *variables.values()])
-        self._session = tf1.Session(graph=self._graph)
+        # GPUs are for training; the graph is on the CPU anyway.
+        self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
     def __enter__(self) -> "Examiner":
         return self
@@ -51,13 +69,21 @@ class Examiner:
     def __exit__(self, *error: object) -> None:
         self._session.close()
 
+    def restore(self, checkpoint: str) -> None:
+        """Take the parameters of a checkpoint.
+
+        Raises:
+            Exception: one of UNREADABLE.
+        """
+        self._saver.restore(self._session, checkpoint)
+
     def score(self, checkpoint: str) -> Score:
         """Restore a checkpoint and score it.
 
         Raises:
             Exception: one of UNREADABLE.
         """
-        self._saver.restore(self._session, checkpoint)
+        self.restore(checkpoint)
         total_accuracy = total_loss = 0.0
         for start in range(0, len(self._test), CHUNK):
             images, labels = self._test.images[start : start + CHUNK], self._test.labels[start : start + CHUNK]
@@ -68,7 +94,7 @@ class Examiner:
         return Score(step, total_accuracy / len(self._test), total_loss / len(self._test))
 
     def export(self, path: Path) -> None:
-        """Write the checkpoint scored last as a SavedModel: images [n, …] to probabilities [n, classes].
+        """Write the checkpoint restored last as a SavedModel: images [n, …] to probabilities [n, classes].
 
         It appears whole, in the place of one that may be there from an earlier life.
         """

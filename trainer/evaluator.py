@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer import datasets
+from trainer import best, datasets
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.evaluation import UNREADABLE, Examiner
@@ -20,7 +20,8 @@ from trainer.guard import Guard
 from trainer.metrics import Metrics
 from trainer.model import find
 from trainer.peers import BETWEEN_MESSAGES
-from trainer.summaries import SummaryWriter
+from trainer.run_record import describe as describe_score
+from trainer.run_record import write_score
 from trainer.tensorflow import tf1
 from trainer.training_directory import TrainingDirectory, describe
 
@@ -79,11 +80,11 @@ def _examine(
         say(f"{checkpoint} is damaged, or was deleted before it could be examined")
         return
     _note(directory.evaluations, {"checkpoint": _step_of(checkpoint), **asdict(score)})
-    summaries = SummaryWriter(directory.test_summaries)
-    summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
-    summaries.close()
+    write_score(directory, score)
+    with contextlib.suppress(FileNotFoundError):  # deleted just now
+        best.offer(directory.best, checkpoint, score)
     metrics.test_loss, metrics.test_accuracy = score.loss, score.accuracy
-    say(f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}")
+    say(describe_score(score))
 
 
 def _step_of(checkpoint: str) -> int:

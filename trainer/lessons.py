@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.datasets import Examples
-from trainer.model import Model, accuracy, clipped_cross_entropy
+from trainer.model import Model, accuracy, cross_entropy
 from trainer.parameters import Layout
 from trainer.replication import Lesson
 from trainer.tensorflow import tf, tf1
@@ -58,7 +58,7 @@ def make(model: Model, layout: Layout, examples: Examples, size: int) -> Pattern
         arrays = layout.unpack(values)
         # A model may wait for its images, be placed beside them, or leave them alone: no copy does that with an input.
         logits = model.logits(arrays, tf.identity(images))
-        loss = clipped_cross_entropy(logits, labels)
+        loss = cross_entropy(logits, labels)
         # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
         gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
         packed = layout.pack(dict(zip(arrays, gradients, strict=True)))

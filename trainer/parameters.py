@@ -54,15 +54,15 @@ class Part:
     device: str
     values: Any
     """float32 variable [n]: its part of the parameters."""
-    moments: tuple[Any, Any]
-    """float32 variables [n]: Adam's moving averages of the gradient and of its square."""
+    slots: tuple[Any, ...]
+    """float32 variables [n]: what the optimiser remembers of earlier gradients, beginning with 0."""
     updates: Any
     """int64 variable: how often the values were updated; the first part's is the global step."""
 
     @property
     def variables(self) -> list[Any]:
         """All of them."""
-        return [self.values, *self.moments, self.updates]
+        return [self.values, *self.slots, self.updates]
 
     def read(self) -> tuple[Any, Any]:
         """Add ops that read values and updates now (after the control dependencies in force), on the part's device."""
@@ -79,7 +79,9 @@ def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
     return Layout(shapes, tuple(end - start for start, end in itertools.pairwise(ends)))
 
 
-def create(parameters: Mapping[str, Parameter], layout: Layout, devices: Sequence[str], seed: int) -> list[Part]:
+def create(
+    parameters: Mapping[str, Parameter], layout: Layout, devices: Sequence[str], seed: int, slots: Sequence[str]
+) -> list[Part]:
     """Add the variables of these parameters to the default graph.
 
     Args:
@@ -87,6 +89,7 @@ def create(parameters: Mapping[str, Parameter], layout: Layout, devices: Sequenc
         layout: Of these parameters.
         devices: The parameter servers'; as many of them are used as the layout has parts.
         seed: Of the initial values, which do not depend on the layout.
+        slots: Names of the optimiser's slots.
     """
     with tf1.device(devices[0]):
         initial = {
@@ -96,17 +99,17 @@ def create(parameters: Mapping[str, Parameter], layout: Layout, devices: Sequenc
         parts = layout.pack(initial)
     # The count is in the name because parameter servers may outlive a cluster that had another number of them.
     return [
-        _create_part(f"part_{index}_of_{len(parts)}", values, device)
+        _create_part(f"part_{index}_of_{len(parts)}", values, device, slots)
         for index, (values, device) in enumerate(zip(parts, devices, strict=False))
     ]
 
 
-def copy(part: Part, device: str) -> Part:
+def copy(part: Part, device: str, slots: Sequence[str]) -> Part:
     """Add variables like a part's on another device to the default graph; they have no values of their own."""
-    return _create_part(f"copy_of_{part.name}", tf.zeros(part.values.shape), device)
+    return _create_part(f"copy_of_{part.name}", tf.zeros(part.values.shape), device, slots)
 
 
-def _create_part(name: str, initial_values: Any, device: str) -> Part:
+def _create_part(name: str, initial_values: Any, device: str, slots: Sequence[str]) -> Part:
     def variable(kind: str, initial: Any) -> Any:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
 
@@ -116,7 +119,7 @@ def _create_part(name: str, initial_values: Any, device: str) -> Part:
             name,
             device,
             variable("values", initial_values),
-            (variable("first_moment", zeros), variable("second_moment", zeros)),
+            tuple(variable(slot, zeros) for slot in slots),
             variable("updates", tf.zeros([], tf.int64)),
         )
 

@@ -61,6 +61,8 @@ class Clock:
 
     def __init__(self, train_steps: int) -> None:
         self._train_steps = train_steps
+        self.earlier = 0.0
+        """Seconds that earlier processes have trained the same run."""
         self._first: tuple[float, int] | None = None
         self._steady: tuple[float, int] | None = None
         self._last = (0.0, 0)
@@ -81,6 +83,11 @@ class Clock:
 
     @property
     def seconds(self) -> float:
+        """Of the run's training, by this process and those before it."""
+        return self.earlier + self.own_seconds
+
+    @property
+    def own_seconds(self) -> float:
         """From the first tick to the last."""
         return self._last[0] - self._first[0] if self._first else 0.0
 

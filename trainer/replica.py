@@ -9,13 +9,14 @@ from typing import Any
 
 from trainer import devices, lessons, pace
 from trainer.batches import Batches, Feeding, Together, make_batches
-from trainer.checkpoints import make_saver
+from trainer.checkpoints import Saver
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Examples
 from trainer.errors import ConfigurationError
 from trainer.lessons import Pattern
 from trainer.model import Model, Parameter
+from trainer.optimizer import Optimizer
 from trainer.parameters import Part, create, plan
 from trainer.replication import Learn, Replication, allreduce, asynchronous, averaging, local, synchronous
 from trainer.tensorflow import tf, tf1
@@ -45,7 +46,7 @@ class Replica:
     led_run: Any
     """string scalar: the run that the parameter servers hold; to be read when `is_ready`."""
     saver: Any
-    """The chief's `tf.compat.v1.train.Saver`, all of its own ops on the chief; None on others."""
+    """The chief's `Saver`, all of its own ops on the chief; None on others."""
 
 
 def build(
@@ -84,11 +85,13 @@ def build(
     layout = plan(parameters, len(homes))
     # One for each learner: a Python function's gradient finds its own call by the number of the function.
     patterns = [lessons.make(model, layout, examples, settings.batch_size) for _ in compute]
+    shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
+    optimizer = Optimizer(settings, shared)
     steps = pace.steps_per_call(settings, sum(pattern.ops for pattern in patterns))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute[0]):
-        parts = create(parameters, layout, homes, settings.seed)
+        parts = create(parameters, layout, homes, settings.seed, optimizer.slots)
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         batches = []
@@ -101,7 +104,7 @@ def build(
 
         learners = [learner(pattern, own) for pattern, own in zip(patterns, batches, strict=True)]
         learn = learners[0] if len(learners) == 1 else local.learn_on(compute, learners)
-        replication = _replicate(settings, cluster, parts, learn, steps, compute[0])
+        replication = _replicate(settings, optimizer, cluster, parts, learn, steps, compute[0])
 
         with tf1.device(host):
             values = [variable for part in parts for variable in part.variables]
@@ -109,7 +112,7 @@ def build(
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
             servers = homes if cluster and settings.strategy == "ps" else []
-            saver = make_saver(layout, parts, settings.keep_checkpoints, servers) if is_chief else None
+            saver = Saver(layout, parts, optimizer.slots, servers) if is_chief else None
         replica = Replica(
             graph=graph,
             lessons=patterns,
@@ -129,7 +132,13 @@ def build(
 
 
 def _replicate(
-    settings: Settings, cluster: Cluster | None, parts: Sequence[Part], learn: Learn, steps: int, device: str
+    settings: Settings,
+    optimizer: Optimizer,
+    cluster: Cluster | None,
+    parts: Sequence[Part],
+    learn: Learn,
+    steps: int,
+    device: str,
 ) -> Replication:
     """Add the ops of the way in which this replica trains, on this device, together with the others."""
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
@@ -139,15 +148,14 @@ def _replicate(
             f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
             "each of which gives one."
         )
-    rate = settings.learning_rate
     if settings.strategy == "allreduce":
-        return allreduce.build(parts, learn, rate, steps, replicas, leads=index == 0)
+        return allreduce.build(parts, learn, optimizer, steps, replicas, leads=index == 0)
     if not settings.sync_replicas:
-        return asynchronous.build(parts, learn, rate, steps)
+        return asynchronous.build(parts, learn, optimizer, steps)
     if settings.local_steps > 1:
-        exchange = averaging.exchange(parts, learn, rate, settings.local_steps, device)
+        exchange = averaging.exchange(parts, learn, optimizer, settings.local_steps, device)
     else:
-        exchange = synchronous.gradients(parts, learn, rate)
+        exchange = synchronous.gradients(parts, learn, optimizer)
     return synchronous.build(parts, exchange, steps, settings.train_steps, replicas, index, aggregate)
 
 

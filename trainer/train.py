@@ -7,28 +7,31 @@ gradients is `trainer.replication`'s business, what the chief does beside them i
 import contextlib
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer import datasets, devices, peers, server
+from trainer import best, datasets, devices, peers, server
 from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Dataset
 from trainer.errors import ConfigurationError, LostCircleError, LostPeersError
-from trainer.evaluation import Examiner
+from trainer.evaluation import UNREADABLE, Examiner, Score
 from trainer.guard import Guard
 from trainer.lookout import Lookout
 from trainer.metrics import Metrics
 from trainer.model import find
 from trainer.pace import Pace, next_multiple
+from trainer.periodic_evaluation import PeriodicEvaluation
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
 from trainer.replication import Circle
-from trainer.summaries import SummaryWriter
+from trainer.run_record import RunRecord
 from trainer.tensorflow import tf, tf1
 from trainer.threads import choose
 from trainer.tracing import Tracer
@@ -82,7 +85,16 @@ def train(
     here = server.start(cluster, threads) if cluster else None
 
     circle = replica.replication.circle
-    was_done = directory is not None and directory.read_result().get("global_step", 0) >= settings.train_steps
+    earlier = directory.read_result() if directory else {}
+    was_done = earlier.get("state", "done") == "done" and earlier.get("global_step", 0) >= settings.train_steps
+    record = _make_record(life, directory, earlier, dataset) if directory else None
+    evaluation = None
+    if record and settings.chief_evaluates and not was_done:
+        evaluation = PeriodicEvaluation(
+            settings.eval_seconds,
+            lambda: Examiner(model, parameters, dataset.test),
+            lambda candidate, score: record.examined(candidate, score, is_candidate=True),
+        )
     while True:
         if cluster:
             try:
@@ -100,8 +112,10 @@ def train(
             with contextlib.ExitStack() as stack:
                 session = stack.enter_context(server.open_session(replica.graph, here, threads, "/job:ps"))
                 chief = None
-                if directory:
-                    chief = stack.enter_context(Chief(settings, directory, replica, session, say, metrics, led_run))
+                if directory and record:
+                    chief = stack.enter_context(
+                        Chief(settings, directory, replica, session, say, metrics, led_run, record, evaluation)
+                    )
                     chief.prepare()
                 elif circle:
                     session.run(replica.initialize)  # until the chief's values come
@@ -130,9 +144,9 @@ def train(
     guard.pause()
     if guard.stopping:
         return False
-    if directory:
-        with Examiner(model, parameters, dataset.test) as examiner:
-            _write_result(life, directory, checkpoint, dataset, examiner)
+    if directory and record:
+        with evaluation or contextlib.nullcontext(), Examiner(model, parameters, dataset.test) as examiner:
+            _write_result(life, directory, checkpoint, record, examiner, was_done)
     if cluster and circle:
         with server.open_session(replica.graph, here, threads) as session:
             _leave(life, cluster, circle, session)
@@ -250,10 +264,14 @@ def _take_steps(life: Life, session: Any, chief: Chief | None) -> None:
                 if chief:
                     chief.report(progress)
             if chief:
+                chief.watch_loss(step, float(loss))
                 chief.profile.after_call(step)
                 chief.save_if_due(step)
-        if chief:
+                chief.evaluate_if_due()
+        if chief and guard.stopping:
             chief.save()
+        elif chief:
+            chief.save_the_end()
     if tracer.split:
         life.say(str(tracer.split))
 
@@ -312,43 +330,54 @@ def _leave(life: Life, cluster: Cluster, circle: Circle, session: Any) -> None:
         session.run(circle.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * server.LINGER_SECONDS)))
 
 
+def _make_record(life: Life, directory: TrainingDirectory, earlier: dict[str, Any], dataset: Dataset) -> RunRecord:
+    """The record of this run, which goes on from an earlier result.json."""
+    settings, cluster = life.settings, life.cluster
+    facts = {
+        "mode": describe_mode(settings, cluster),
+        "workers": len(cluster.replicas) if cluster else life.replica.learners,
+        "ps": len(cluster.ps) if cluster else 0,
+        "model": settings.model,
+        "dataset": dataset.name,
+        "dataset_digest": dataset.digest,
+        "train_dir": str(directory.path),
+        "version": trainer.__version__,
+    }
+    life.clock.earlier = float(earlier.get("seconds", 0.0))
+    return RunRecord(directory, facts, life.clock, life.say, life.metrics)
+
+
 def _write_result(
-    life: Life, directory: TrainingDirectory, checkpoint: str, dataset: Dataset, examiner: Examiner
+    life: Life, directory: TrainingDirectory, checkpoint: str, record: RunRecord, examiner: Examiner, was_done: bool
 ) -> None:
-    """Examine the run's last checkpoint, export it, and leave result.json.
+    """Examine the run's last checkpoint, export the best (or that), and leave result.json.
 
     A run that was done before this process began keeps the result that it has.
     """
-    settings, cluster = life.settings, life.cluster
     score = examiner.score(checkpoint)
     result = directory.read_result()
-    if life.clock.seconds > 0 or result.get("global_step") != score.global_step:
-        export = directory.path / "export" / str(score.global_step)
-        export.parent.mkdir(exist_ok=True)
-        examiner.export(export)
-        summaries = SummaryWriter(directory.test_summaries)
-        summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
-        summaries.close()
-        result = {
-            "global_step": score.global_step,
-            "seconds": round(life.clock.seconds, 3),
-            "steps_per_second": round(life.clock.steps_per_second, 2),
-            "test_accuracy": round(score.accuracy, 4),
-            "test_loss": round(score.loss, 4) if math.isfinite(score.loss) else None,  # JSON has no NaN
-            "mode": describe_mode(settings, cluster),
-            "workers": len(cluster.replicas) if cluster else life.replica.learners,
-            "ps": len(cluster.ps) if cluster else 0,
-            "model": settings.model,
-            "dataset": dataset.name,
-            "dataset_digest": dataset.digest,
-            "train_dir": str(directory.path),
-            "checkpoint": checkpoint,
-            "export": str(export),
-            "version": trainer.__version__,
-        }
-        directory.write_result(result)
+    if not was_done or life.clock.own_seconds > 0 or result.get("global_step") != score.global_step:
+        record.examined(checkpoint, score, is_candidate=False)
+        export = _export(life, directory, score, examiner)
+        result = record.write_done(checkpoint, score, str(export))
+        shutil.rmtree(directory.candidate, ignore_errors=True)
     life.say(
         f"done: {result['global_step']} steps in {result['seconds']:.1f} s ({result['steps_per_second']:.1f} steps/s), "
         f"test accuracy {result['test_accuracy']:.4f}, test loss {score.loss:.4f}, "
         f"result in {directory.path / 'result.json'}"
     )
+
+
+def _export(life: Life, directory: TrainingDirectory, score: Score, examiner: Examiner) -> Path:
+    """Export the best checkpoint or the last one, which the examiner has; the SavedModel's folder."""
+    step, kept = score.global_step, best.read(directory.best)
+    if life.settings.export == "best" and kept:
+        try:
+            examiner.restore(kept.checkpoint)
+            step = kept.score.global_step
+        except UNREADABLE:
+            life.say(f"the best checkpoint {kept.checkpoint} cannot be read: the last one is exported")
+    export = directory.path / "export" / str(step)
+    export.parent.mkdir(exist_ok=True)
+    examiner.export(export)
+    return export

@@ -1,15 +1,17 @@
 """The training directory: what lies where in it, whose it is, and the result that a finished run leaves there.
 
     model.ckpt-STEP.*, checkpoint   checkpoints
+    best/                           the checkpoint that did best on the held-out split, and its score
+    .candidate/                     a checkpoint that is being examined
     run.json                        what the run trains: model and data; another model or data set is refused
-    result.json                     the result, once the run is done
+    result.json                     how far the run is, its best and last score, and once it is done its result
     export/STEP/                    the trained network as a SavedModel
     train/, test/                   TensorBoard summaries
     test/evaluations.jsonl          what the evaluator has examined
     logs/                           each task's log; of `trainer launch` also config.yaml, the settings it started with
 
-Only the chief (or a single process) writes here, besides the evaluator in `test/`, and in `logs/` the launcher or, in
-Kubernetes, the chart's `task.sh`.
+Only the chief (or a single process) writes here, besides the evaluator in `test/` and `best/`, and in `logs/` the
+launcher or, in Kubernetes, the chart's `task.sh`.
 """
 
 import itertools
@@ -35,6 +37,16 @@ class TrainingDirectory:
     def checkpoint_prefix(self) -> Path:
         """What checkpoints' names begin with."""
         return self.path / "model.ckpt"
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best checkpoint."""
+        return self.path / "best"
+
+    @property
+    def candidate(self) -> Path:
+        """The folder of a checkpoint that is being examined."""
+        return self.path / ".candidate"
 
     @property
     def train_summaries(self) -> Path:
@@ -94,7 +106,7 @@ class TrainingDirectory:
                 )
 
     def read_result(self) -> dict[str, Any]:
-        """The content of result.json; empty where no run has ended here."""
+        """The content of result.json; empty where no run has begun here."""
         return _read_json(self.path / "result.json")
 
     def write_result(self, result: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ def save(tmp_path: Path) -> Save:
 
     def run(chief: Replica, session: Any) -> str:
         path = str(tmp_path / f"saved-{next(numbers)}")
-        return str(chief.saver.save(session, path, write_meta_graph=False))
+        return str(chief.saver.save(session, Path(path)))
 
     return run
 

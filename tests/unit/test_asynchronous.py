@@ -36,10 +36,11 @@ def linear(cluster: Cluster | None, steps_per_call: int = 1) -> Replica:
 
 
 def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-    """Adam (Kingma and Ba, 2015, in the form that ends its section 2) on the cross entropy's gradient."""
+    """AMSGrad (Reddi, Kale and Kumar, 2018) on the cross entropy's gradient, by Adam's form that ends its section 2."""
     values = {name: start[name].astype(np.float64) for name in ("weights", "biases")}
     first = {name: np.zeros_like(value) for name, value in values.items()}
     second = {name: np.zeros_like(value) for name, value in values.items()}
+    largest = {name: np.zeros_like(value) for name, value in values.items()}
     for step, number in enumerate(batches, start=1):
         images, labels = EXAMPLES.images[pick(number)], EXAMPLES.labels[pick(number)]
         powers = np.exp(images @ values["weights"] + values["biases"])
@@ -48,7 +49,8 @@ def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> di
             first[name] = 0.9 * first[name] + 0.1 * gradient
             second[name] = 0.999 * second[name] + 0.001 * gradient**2
             rate = 0.01 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-            values[name] = values[name] - rate * first[name] / (np.sqrt(second[name]) + 1e-8)
+            largest[name] = np.maximum(largest[name], second[name])
+            values[name] = values[name] - rate * first[name] / (np.sqrt(largest[name]) + 1e-8)
     return values
 
 
@@ -65,7 +67,7 @@ def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("steps_per_call", [1, 3])
 @pytest.mark.parametrize("place", ["alone", "in a cluster"])
-def test_one_replica_is_plain_adam(place: str, steps_per_call: int, servers: Servers, values: ValuesOf) -> None:
+def test_one_replica_is_amsgrad(place: str, steps_per_call: int, servers: Servers, values: ValuesOf) -> None:
     cluster = None if place == "alone" else servers.member(0, workers=1)
     found = linear(cluster, steps_per_call)
     with tf1.Session(graph=found.graph) if cluster is None else servers.session(found.graph) as session:

@@ -1,5 +1,6 @@
 """What the chief alone does, in a run of one process."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,17 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import replica
+from trainer import best, periodic_evaluation, replica
 from trainer.chief import Chief
 from trainer.config import Settings
 from trainer.datasets import Examples
-from trainer.errors import ConfigurationError
+from trainer.errors import ConfigurationError, DivergedError
+from trainer.evaluation import Examiner
 from trainer.metrics import Metrics
 from trainer.models import mlp
-from trainer.progress import Progress
+from trainer.periodic_evaluation import PeriodicEvaluation
+from trainer.progress import Clock, Progress
 from trainer.replica import Replica
+from trainer.run_record import RunRecord
 from trainer.tensorflow import tf, tf1
 from trainer.training_directory import TrainingDirectory
+
+from .conftest import values_in
 
 
 @dataclass
@@ -31,6 +37,8 @@ class Life:
     replica: Replica
     session: Any
     metrics: Metrics
+    folder: Path
+    """For a test's own files."""
     said: list[str] = field(default_factory=list)
 
     def step(self) -> int:
@@ -43,9 +51,11 @@ class Life:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Callable[..., Life]]:
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Life]]:
     """Gives a chief the next life in the same training directory, ending the one before."""
+    monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
     sessions: list[Any] = []
+    evaluations: list[PeriodicEvaluation] = []
 
     def next_life(**settings: Any) -> Life:
         chosen = Settings(batch_size=4, steps_per_call=1, **settings)
@@ -57,10 +67,20 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Life]]:
         found.batches.begin(sessions[-1])
         said: list[str] = []
         metrics = Metrics("worker", 0)
-        chief = Chief(chosen, TrainingDirectory(tmp_path), found, sessions[-1], said.append, metrics, "this run")
-        return Life(chief, found, sessions[-1], metrics, said)
+        directory, clock = TrainingDirectory(tmp_path), Clock(100)
+        record = RunRecord(directory, {"mode": "single"}, clock, said.append, metrics)
+        evaluation = PeriodicEvaluation(
+            1e-9,
+            lambda: Examiner(mlp, mlp.parameters((6,), 3, 5), examples),
+            lambda candidate, score: record.examined(candidate, score, is_candidate=True),
+        )
+        chief = Chief(chosen, directory, found, sessions[-1], said.append, metrics, "this run", record, evaluation)
+        evaluations.append(evaluation)
+        return Life(chief, found, sessions[-1], metrics, tmp_path / "own", said)
 
     yield next_life
+    for evaluation in evaluations:
+        evaluation.wait()
     for session in sessions:
         session.close()
 
@@ -138,7 +158,7 @@ def test_a_checkpoint_of_other_names_is_one_sentence(live: Callable[..., Life], 
     life = live()
     with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
         life.chief.prepare()
-    assert "a Variable name or other graph key that is missing from the checkpoint" in life.said[0]
+    assert "not found in checkpoint" in life.said[0]
 
 
 def test_checkpoints_are_saved_by_step(live: Callable[..., Life], tmp_path: Path) -> None:
@@ -200,7 +220,7 @@ def test_a_last_save_waits_for_one_that_is_under_way_and_does_not_repeat_it(
     really_save, saves, under_way = life.replica.saver.save, [], threading.Event()
 
     def save_slowly(*arguments: Any, **options: Any) -> str:
-        saves.append(options["global_step"])
+        saves.append(arguments)
         under_way.set()
         time.sleep(0.3)
         return str(really_save(*arguments, **options))
@@ -212,4 +232,125 @@ def test_a_last_save_waits_for_one_that_is_under_way_and_does_not_repeat_it(
     life.chief.save_at_last()
     assert life.chief.checkpoint, "it came back while the other one still saved"
     main.join()
-    assert saves == [1]
+    assert len(saves) == 1
+
+
+def evaluate(life: Life) -> None:
+    life.chief.evaluate_if_due()
+    evaluation = life.chief._evaluation
+    assert evaluation
+    evaluation.wait()
+
+
+def test_the_best_candidate_stays_whatever_is_kept(live: Callable[..., Life], tmp_path: Path) -> None:
+    life = live(keep_checkpoints=1, learning_rate=0.1)
+    life.chief.prepare()
+    life.step_and_save()
+    evaluate(life)
+    for _ in range(20):
+        life.step()
+    evaluate(life)
+    for _ in range(3):
+        life.step_and_save()
+    kept = best.read(tmp_path / "best")
+    assert kept
+    assert kept.score.global_step == 21
+    assert kept.score.accuracy == 1.0
+    assert tf1.train.latest_checkpoint(str(tmp_path / "best")) == f"{tmp_path}/best/model.ckpt-21" == kept.checkpoint
+    assert saved_steps(tmp_path) == [24]
+    assert saved_steps(tmp_path / "best") == [21]
+    again = live()
+    again.replica.saver.restore(again.session, kept.checkpoint)
+    assert again.session.run(again.replica.global_step) == 21
+
+
+def test_result_json_tells_how_far_the_run_is(live: Callable[..., Life], tmp_path: Path) -> None:
+    life = live()
+    life.chief.prepare()
+    life.step()
+    evaluate(life)
+    life.step_and_save()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["state"], result["global_step"], result["mode"]) == ("running", 2, "single")
+    assert result["last"]["global_step"] == result["best"]["global_step"] == 1
+    assert result["best"]["checkpoint"] == f"{tmp_path}/best/model.ckpt-1"
+
+
+def test_a_best_checkpoint_of_a_run_whose_checkpoints_were_removed_goes_with_them(
+    live: Callable[..., Life], tmp_path: Path
+) -> None:
+    life = live()
+    life.chief.prepare()
+    life.step_and_save()
+    evaluate(life)
+    for file in tmp_path.glob("*"):
+        if file.is_file():
+            file.unlink()
+    live().chief.prepare()
+    assert best.read(tmp_path / "best") is None
+
+
+def make_not_finite(life: Life) -> None:
+    """Give the parameters one value that is no number."""
+    checkpoint = life.chief.checkpoint
+    values = values_in(checkpoint)
+    life.folder.mkdir()
+    values["softmax/biases"][0] = np.nan
+    with tf.Graph().as_default(), tf1.Session() as session:
+        spoilt = str(life.replica.saver.save(life.session, life.folder / "spoilt"))
+        names = list(values)
+        session.run(
+            tf.raw_ops.SaveV2(
+                prefix=spoilt,
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=[values[name] for name in names],
+            )
+        )
+    life.replica.saver.restore(life.session, spoilt)
+    life.step()
+
+
+def test_parameters_that_are_not_finite_are_never_saved(live: Callable[..., Life], tmp_path: Path) -> None:
+    life = live()
+    life.chief.prepare()
+    life.step_and_save()
+    make_not_finite(life)
+    life.chief.save()
+    evaluate(life)
+    assert saved_steps(tmp_path) == [1]
+    assert not (tmp_path / "best").exists()
+    assert "the parameters are not finite at step 2: no checkpoint is saved" in life.said[-1]
+    with pytest.raises(DivergedError, match="lower learning_rate"):
+        life.chief.save_the_end()
+
+
+def test_a_run_that_diverges_says_so_once(live: Callable[..., Life]) -> None:
+    life = live()
+    life.chief.prepare()
+    life.chief.watch_loss(10, float("nan"))
+    life.chief.watch_loss(20, float("nan"))
+    assert [line for line in life.said if "diverges" in line] == [
+        "warning: the run diverges: the loss is nan at step 10; no checkpoint has been examined yet; "
+        "lower learning_rate (0.01), or set global_clipnorm."
+    ]
+
+
+def test_a_run_that_diverges_stops_where_that_is_wanted(live: Callable[..., Life]) -> None:
+    life = live(on_divergence="stop")
+    life.chief.prepare()
+    with pytest.raises(DivergedError, match="the loss is inf at step 10"):
+        life.chief.watch_loss(10, float("inf"))
+
+
+def test_a_checkpoint_from_before_amsgrad_goes_on(live: Callable[..., Life], tmp_path: Path) -> None:
+    first = live(amsgrad=False)
+    first.chief.prepare()
+    first.step_and_save()
+    second = live()
+    second.chief.prepare()
+    second.step_and_save()
+    reader = tf1.train.load_checkpoint(str(tmp_path / "model.ckpt-2"))
+    second_moment, largest = (reader.get_tensor(f"softmax/weights/{slot}") for slot in ("Adam_1", "vhat"))
+    assert second_moment.any()
+    assert (largest >= second_moment).all()

@@ -28,7 +28,7 @@ def checkpoint(split: Examples, tmp_path: Path) -> str:
     found = replica.build(Settings(seed=3, steps_per_call=1), None, mlp, PARAMETERS, split, 0, "this run")
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
-        return str(found.saver.save(session, str(tmp_path / "model.ckpt"), global_step=0, write_meta_graph=False))
+        return str(found.saver.save(session, tmp_path / "model.ckpt"))
 
 
 @pytest.fixture

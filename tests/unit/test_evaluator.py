@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from trainer import datasets, evaluator, replica
+from trainer.checkpoints import CheckpointList
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.evaluator import evaluate
@@ -38,11 +39,12 @@ def train(settings: Settings) -> None:
     directory = TrainingDirectory(settings.train_dir)
     directory.create()
     directory.claim(describe("mlp", parameters, dataset))
+    checkpoints = CheckpointList(directory.path, keep=5)
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
         found.batches.begin(session)
-        for step in range(3):
-            found.saver.save(session, str(directory.checkpoint_prefix), global_step=step, write_meta_graph=False)
+        for _ in range(3):
+            checkpoints.add(found.saver.save(session, directory.checkpoint_prefix))
             feed = dict(zip(found.batches.feeds, found.batches.take(1), strict=True))
             session.run(found.replication.calls[1].step, feed)
 

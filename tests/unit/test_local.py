@@ -8,6 +8,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 TWO_DEVICES = """
 import json, sys
+from pathlib import Path
 import numpy as np
 from trainer.tensorflow import tf, tf1
 (cpu,) = tf.config.list_physical_devices("CPU")
@@ -26,20 +27,20 @@ steps = [[0, 1], [2, 3]], [[4, 5], [6, 7]]  # of each call, the batches of each 
 with server.open_session(local.graph, None, THREADS) as session:
     session.run(local.initialize)
     local.batches.begin(session)
-    local.saver.save(session, "start", write_meta_graph=False)
+    start = local.saver.save(session, Path("start"))
     for call in steps:
         picks = [[pick(batches[device]) for batches in call] for device in range(2)]
         session.run(local.replication.calls[2].step, dict(zip(local.batches.feeds, picks, strict=True)))
-    local.saver.save(session, "local", write_meta_graph=False)
+    together = local.saver.save(session, Path("local"))
 with server.open_session(alone.graph, None, THREADS) as session:
-    alone.saver.restore(session, "start")
+    alone.saver.restore(session, start)
     alone.batches.begin(session)
     for call in steps:
         picks = [[*pick(first), *pick(second)] for first, second in call]
         session.run(alone.replication.calls[2].step, {alone.batches.feeds[0]: picks})
-    alone.saver.save(session, "alone", write_meta_graph=False)
-assert_close(values_in("local"), values_in("alone"))
-moved = values_in("local")["hidden/weights"] - values_in("start")["hidden/weights"]
+    by_one = alone.saver.save(session, Path("alone"))
+assert_close(values_in(together), values_in(by_one))
+moved = values_in(together)["hidden/weights"] - values_in(start)["hidden/weights"]
 assert np.abs(moved).max() > 0.01
 devices = {op.device for op in local.graph.get_operations() if op.type == "MatMul"}
 assert devices == {"/device:CPU:0", "/device:CPU:1"}, devices

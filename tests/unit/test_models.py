@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import ConfigurationError
-from trainer.model import Model, Parameter, clipped_cross_entropy, find
+from trainer.model import Model, Parameter, cross_entropy, find
 from trainer.models import cnn, mlp
 from trainer.tensorflow import tf, tf1
 
@@ -41,7 +41,7 @@ def test_every_parameter_is_learnt(model: Model) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         values = values_of(parameters)
         images = tf.constant(random.random((32, 8, 8, 1)), tf.float32)
-        loss = clipped_cross_entropy(model.logits(values, images), tf.constant(random.integers(0, 4, 32)))
+        loss = cross_entropy(model.logits(values, images), tf.constant(random.integers(0, 4, 32)))
         gradients = session.run(tf1.gradients(loss, list(values.values())))
     for name, gradient in zip(parameters, gradients, strict=True):
         assert gradient.shape == parameters[name].shape

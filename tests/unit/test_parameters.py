@@ -9,6 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies
 
 from trainer.model import Parameter
+from trainer.optimizer import MOMENTS
 from trainer.parameters import LEAST_PART, Layout, Part, create, plan
 from trainer.tensorflow import tf, tf1
 
@@ -18,13 +19,13 @@ LARGE = {"a": Parameter((10,)), "large": Parameter((3000, 64)), "scalar": Parame
 
 def parts_on(devices: list[str], parameters: dict[str, Parameter], seed: int = 0) -> list[Part]:
     with tf.Graph().as_default():
-        return create(parameters, plan(parameters, len(devices)), devices, seed)
+        return create(parameters, plan(parameters, len(devices)), devices, seed, MOMENTS)
 
 
 def initial_values(parameters: dict[str, Parameter], seed: int = 0, parts: int = 1) -> dict[str, npt.NDArray[Any]]:
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = plan(parameters, parts)
-        found = create(parameters, layout, ["/device:CPU:0"] * parts, seed)
+        found = create(parameters, layout, ["/device:CPU:0"] * parts, seed, MOMENTS)
         session.run(tf1.global_variables_initializer())
         values: dict[str, Any] = session.run(layout.unpack([part.values.read_value() for part in found]))
         return values

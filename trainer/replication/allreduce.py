@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorflow.python.ops import collective_ops  # TensorFlow's own strategies are the only other users
 
+from trainer.optimizer import Optimizer
 from trainer.parameters import Part
 from trainer.replication import Circle, Learn, Lesson, Replication, asynchronous
 from trainer.tensorflow import tf, tf1
@@ -43,14 +44,14 @@ class Ring:
 
 
 def build(
-    parts: Sequence[Part], learn: Learn, learning_rate: float, steps: int, replicas: int, leads: bool
+    parts: Sequence[Part], learn: Learn, optimizer: Optimizer, steps: int, replicas: int, leads: bool
 ) -> Replication:
     """Add the ops of one of these replicas to the default graph.
 
     Args:
         parts: Where the parameters are, on this replica's own device.
         learn: Gives the gradients.
-        learning_rate: Adam's.
+        optimizer: Applies the averages.
         steps: How many steps a call takes.
         replicas: How many replicas there are.
         leads: Whether this one is the chief.
@@ -67,5 +68,5 @@ def build(
         return dataclasses.replace(lesson, gradients=averages)
 
     # With parameters of its own and everybody's gradients, a replica trains as one that is alone.
-    alone = asynchronous.build(parts, learn_together, learning_rate, steps)
+    alone = asynchronous.build(parts, learn_together, optimizer, steps)
     return dataclasses.replace(alone, join=tf.group(*join), circle=circle)

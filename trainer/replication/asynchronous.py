@@ -7,23 +7,24 @@ With parameters that nobody else updates it is plain training: so a single proce
 
 from collections.abc import Sequence
 
+from trainer.optimizer import Optimizer
 from trainer.parameters import Part
 from trainer.replication import Call, Learn, Replication
 from trainer.replication.steps import take
 from trainer.tensorflow import tf
 
 
-def build(parts: Sequence[Part], learn: Learn, learning_rate: float, steps: int) -> Replication:
+def build(parts: Sequence[Part], learn: Learn, optimizer: Optimizer, steps: int) -> Replication:
     """Add the ops of one asynchronous replica to the default graph.
 
     Args:
         parts: Where the parameters are.
         learn: Gives the gradients.
-        learning_rate: Adam's.
+        optimizer: Applies the gradients.
         steps: How many steps a call takes.
     """
     calls = {}
-    for number, (applied, lesson) in enumerate(take(parts, learn, learning_rate, range(steps)), start=1):
+    for number, (applied, lesson) in enumerate(take(parts, learn, optimizer, range(steps)), start=1):
         if number in (1, steps):
             with tf.control_dependencies(applied):
                 calls[number] = Call(parts[0].updates.read_value(), lesson.loss, lesson.accuracy)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from trainer import adam
+from trainer.optimizer import Optimizer
 from trainer.parameters import Part
 from trainer.replication import Learn, Lesson
 from trainer.tensorflow import tf
@@ -12,7 +12,7 @@ from trainer.tensorflow import tf
 def take(
     parts: Sequence[Part],
     learn: Learn,
-    learning_rate: float,
+    optimizer: Optimizer,
     numbers: Iterable[int],
     ready: Sequence[Any] | None = None,
 ) -> Iterator[tuple[list[Any], Lesson]]:
@@ -21,7 +21,7 @@ def take(
     Args:
         parts: Where the parameters are.
         learn: Gives the gradients.
-        learning_rate: Adam's.
+        optimizer: Applies them.
         numbers: Of the batches of these steps in their call.
         ready: For each part the op that must be done before the first step reads it, if there is one.
 
@@ -37,9 +37,6 @@ def take(
             values.append(value)
             updates.append(count)
         lesson = learn(values, number)
-        applied = [
-            adam.apply(part, count, gradient, learning_rate)
-            for part, count, gradient in zip(parts, updates, lesson.gradients, strict=True)
-        ]
+        applied = optimizer.apply(parts, updates, lesson.gradients)
         before = [[op] for op in applied]
         yield applied, lesson

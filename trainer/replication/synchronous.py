@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer import adam
+from trainer.optimizer import Optimizer
 from trainer.parameters import Part
 from trainer.replication import Call, Learn, Lesson, Replication
 from trainer.tensorflow import tf, tf1
@@ -40,13 +40,14 @@ class Exchange:
     """Adds the ops of a call's round of a number: what it gives for each part, float32 [size * n], of parameters read
     after an op that lets it begin, and what it learnt last. Only the reading waits for that op: nothing else needs to
     hear of it, which would be one more message over the wire."""
-    apply: Callable[[Part, Any], Any]
-    """Adds the ops by which an average changes its part, on the part's device, after the control dependencies in force,
-    so that what else they need is read while the average is awaited; the last of them, which counts the steps."""
+    apply: Callable[[Sequence[Any]], list[Any]]
+    """Adds the ops by which the averages change their parts, on the parts' devices, after the control dependencies in
+    force, so that what else they need is read while the averages are awaited; for each part the last of them, which
+    counts the steps."""
 
 
-def gradients(parts: Sequence[Part], learn: Learn, learning_rate: float) -> Exchange:
-    """The exchange of gradients, each round one step of Adam."""
+def gradients(parts: Sequence[Part], learn: Learn, optimizer: Optimizer) -> Exchange:
+    """The exchange of gradients, each round one step of the optimiser."""
 
     def give(number: int, begin: Any) -> tuple[Sequence[Any], Lesson]:
         with tf.control_dependencies([begin]):
@@ -54,9 +55,9 @@ def gradients(parts: Sequence[Part], learn: Learn, learning_rate: float) -> Exch
         lesson = learn(values, number)
         return lesson.gradients, lesson
 
-    def apply(part: Part, average: Any) -> Any:
-        _, count = part.read()
-        return adam.apply(part, count, average, learning_rate)
+    def apply(averages: Sequence[Any]) -> list[Any]:
+        counts = [part.read()[1] for part in parts]
+        return optimizer.apply(parts, counts, averages)
 
     return Exchange(1, 1, give, apply)
 
@@ -175,11 +176,12 @@ def _lead(
     marked: list[Any] = []
     told: list[Any] = []
     for number in range(rounds):
-        applied = []
-        for part, accumulator in zip(parts, accumulators, strict=True):
-            with tf.control_dependencies(marked), tf1.device(part.device):
-                average = accumulator.take_grad(replicas_to_aggregate)
-                applied.append(exchange.apply(part, average))
+        averages = []
+        with tf.control_dependencies(marked):
+            for part, accumulator in zip(parts, accumulators, strict=True):
+                with tf1.device(part.device):
+                    averages.append(accumulator.take_grad(replicas_to_aggregate))
+            applied = exchange.apply(averages)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
         marked, all_told = begin_round(next_step)

@@ -1,0 +1,55 @@
+"""When a run diverges, by the losses of its batches alone."""
+
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from trainer.divergence import DivergenceDetector
+
+
+def first_complaint(losses: Iterable[float], steps: int = 50) -> tuple[int, str] | None:
+    """The step and the sentence of the first complaint about losses that come every so many steps."""
+    detector = DivergenceDetector()
+    for number, loss in enumerate(losses):
+        if sentence := detector.observe(number * steps, loss):
+            return number * steps, sentence
+    return None
+
+
+def learning(batches: int) -> list[float]:
+    return [2.3 * math.exp(-number / 5) + 0.001 for number in range(batches)]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_divergence_at_once(loss: float) -> None:
+    assert first_complaint([2.3, 1.0, loss]) == (100, f"the loss is {loss} at step 100")
+
+
+def test_a_run_that_learns_does_not_diverge() -> None:
+    assert first_complaint(learning(2000)) is None
+
+
+def test_noise_and_a_spike_that_passes_are_no_divergence() -> None:
+    noisy = [loss + 0.3 * (number % 7 == 0) for number, loss in enumerate(learning(500))]
+    assert first_complaint([*noisy, *[8.0] * 5, *noisy[100:]]) is None
+
+
+def test_a_run_that_learns_nothing_does_not_diverge() -> None:
+    assert first_complaint(2.3 + 0.5 * math.sin(number) for number in range(2000)) is None
+
+
+def test_a_loss_that_stays_far_above_its_past_is_divergence() -> None:
+    found = first_complaint([*learning(400), *[6.0] * 100])
+    assert found
+    step, sentence = found
+    assert 400 * 50 + 1000 <= step <= 400 * 50 + 1500
+    assert "far above its own past since step 20" in sentence
+
+
+def test_a_run_that_falls_back_to_chance_diverges() -> None:
+    assert first_complaint([*learning(400), *[2.3] * 100])
+
+
+def test_a_run_that_was_never_better_than_chance_diverges_where_its_loss_doubles() -> None:
+    assert first_complaint([2.3] * 10 + [5.5] * 100)

@@ -1,0 +1,115 @@
+"""The optimiser: its rate over a run, and what one update does to the parameters."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trainer import parameters
+from trainer.config import Settings
+from trainer.model import Parameter
+from trainer.optimizer import Optimizer
+from trainer.tensorflow import tf, tf1
+
+Array = npt.NDArray[Any]
+SIZE = 4
+
+
+def rates(steps: list[int], **settings: Any) -> list[float]:
+    """The learning rate of the updates after these global steps."""
+    optimizer = Optimizer(Settings(learning_rate=0.5, train_steps=100, **settings), shared=False)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        return [float(session.run(tf.convert_to_tensor(optimizer.rate(tf.constant(step))))) for step in steps]
+
+
+def test_a_constant_rate_needs_no_op() -> None:
+    assert Optimizer(Settings(learning_rate=0.5), shared=False).rate(None) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.5, 0.5, 0.5]), ("linear", [0.5, 0.25, 0.0]), ("cosine", [0.5, 0.25, 0.0])],
+)
+def test_a_schedule_goes_from_the_rate_down_to_0_at_the_last_step(schedule: str, expected: list[float]) -> None:
+    assert rates([0, 50, 100], learning_rate_schedule=schedule) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_cosine_is_flat_at_its_ends() -> None:
+    start, end = rates([10, 90], learning_rate_schedule="cosine")
+    assert start == pytest.approx(0.25 * (1 + math.cos(math.pi * 0.1)))
+    assert end == pytest.approx(0.25 * (1 + math.cos(math.pi * 0.9)))
+
+
+def test_an_asynchronous_run_that_overshoots_has_no_negative_rate() -> None:
+    assert rates([103], learning_rate_schedule="linear") == [0.0]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_rate_rises_before_it_falls(schedule: str) -> None:
+    first, half, whole = rates([0, 9, 20], learning_rate_schedule=schedule, warmup_steps=20)
+    assert first == pytest.approx(0.5 / 20)
+    assert half == pytest.approx(0.25)
+    assert whole == pytest.approx(0.5)
+
+
+def updated(gradients: list[list[float]], read_at: list[int] | None = None, parts: int = 1, **settings: Any) -> Array:
+    """Ones, after an update by each of these gradients, each of parameters read at a number of updates."""
+    shared = read_at is not None
+    optimizer = Optimizer(Settings(**settings), shared)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        layout = parameters.Layout({"a": (SIZE,)}, (SIZE // parts,) * parts)
+        held = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * parts, 0, optimizer.slots)
+        given = tf1.placeholder(tf.float32, [SIZE])
+        count = tf1.placeholder(tf.int64, [])
+        update = optimizer.apply(held, [count] * parts, tf.split(given, parts))
+        session.run(tf1.global_variables_initializer())
+        session.run([part.values.assign(tf.ones_like(part.values)) for part in held])
+        for number, gradient in enumerate(gradients):
+            session.run(update, {given: gradient, count: read_at[number] if read_at else number})
+        assert session.run(held[0].updates) == len(gradients)
+        return np.concatenate(session.run([part.values.read_value() for part in held]))
+
+
+def test_amsgrad_does_not_forget_a_large_gradient() -> None:
+    gradients = [[100.0] * SIZE, *[[0.0] * SIZE] * 3000, [1.0] * SIZE]
+    start = updated(gradients[:-1])
+    assert np.abs(updated(gradients) - start).max() < 1e-3
+    adam: dict[str, Any] = {"amsgrad": False}
+    assert np.abs(updated(gradients, **adam) - updated(gradients[:-1], **adam)).max() < 1e-2
+    late = [[1.0] * SIZE, *[[0.0] * SIZE] * 8000, [1e-2] * SIZE]
+    thrown = np.abs(updated(late, **adam) - updated(late[:-1], **adam)).max()
+    assert thrown > 3 * np.abs(updated(late) - updated(late[:-1])).max()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_gradient_is_scaled_down_to_the_norm_over_all_parts(parts: int) -> None:
+    gradient = [30.0, 0.0, 40.0, 0.0]
+    clipped = updated([gradient], parts=parts, global_clipnorm=5.0, epsilon=1.0)
+    assert clipped == pytest.approx(updated([[3.0, 0.0, 4.0, 0.0]], epsilon=1.0))
+    assert clipped != pytest.approx(updated([gradient], epsilon=1.0))
+
+
+def test_a_gradient_below_the_norm_is_left_alone() -> None:
+    gradient = [3.0, 0.0, 4.0, 0.0]
+    assert updated([gradient], global_clipnorm=5.1, epsilon=1.0) == pytest.approx(updated([gradient], epsilon=1.0))
+
+
+def test_weight_decay_takes_a_share_of_the_parameters_off() -> None:
+    assert updated([[0.0] * SIZE], weight_decay=0.1, learning_rate=0.5) == pytest.approx(0.95)
+
+
+def test_a_stale_gradient_counts_less() -> None:
+    gradients = [[1.0] * SIZE] * 5
+    settings: dict[str, Any] = {"learning_rate": 0.1, "staleness_aware": True}
+    fresh = updated(gradients[:4], [0, 1, 2, 3], **settings)
+    plain = updated(gradients, [0, 1, 2, 3, 0], **settings | {"staleness_aware": False})
+    stale = updated(gradients, [0, 1, 2, 3, 0], **settings)
+    assert (fresh - stale) * 4 == pytest.approx(fresh - plain, rel=1e-4)
+    one_late = updated(gradients, [0, 0, 1, 2, 3], **settings)
+    assert one_late == pytest.approx(updated(gradients, [0, 0, 1, 2, 3], **settings | {"staleness_aware": False}))
+
+
+def test_without_amsgrad_there_are_two_slots() -> None:
+    assert Optimizer(Settings(amsgrad=False), shared=False).slots == ("Adam", "Adam_1")
