@@ -35,6 +35,7 @@ class Saver:
         self._vectors |= {f"/{slot}": [part.slots[index] for part in parts] for index, slot in enumerate(slots)}
         self._path = tf1.placeholder(tf.string, [], "checkpoint")
         self._save = self._add_save(servers)
+        self._step = tf1.placeholder_with_default(tf.constant(-1, tf.int64), [], "step")
         self._restore = self._add_restore({})
         self._restore_older = None
         if LARGEST_MOMENT in slots:
@@ -45,10 +46,16 @@ class Saver:
         """Save a checkpoint; its path, STEM-STEP."""
         return str(session.run(self._save, {self._path: str(stem)}).decode())
 
-    def restore(self, session: Any, path: str) -> None:
+    def restore(self, session: Any, path: str, at_step: int = -1) -> None:
         """Give all parts the values of a checkpoint.
 
         One that was saved without AMSGrad has no largest second moment: it goes on from the second moment.
+
+        Args:
+            session: On the parts' devices.
+            path: Of the checkpoint.
+            at_step: The global step from then on; -1 for the checkpoint's own. Gradients of parameters that were read
+                before are dropped.
 
         Raises:
             tf.errors.OpError, ValueError: it cannot be read.
@@ -58,7 +65,7 @@ class Saver:
         except tf.errors.OpError as error:  # of no particular kind
             raise tf.errors.DataLossError(None, None, error.message) from error
         is_older = self._restore_older is not None and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
-        session.run(self._restore_older if is_older else self._restore, {self._path: path})
+        session.run(self._restore_older if is_older else self._restore, {self._path: path, self._step: at_step})
 
     def are_finite(self, session: Any) -> bool:
         """Whether all parameters are finite now."""
@@ -95,14 +102,24 @@ class Saver:
             dtypes=[tf.int64] + [tf.float32] * len(names),
         )
         restored = dict(zip(names, found[1:], strict=True))
-        step = tf.reshape(found[0], [])
-        assigned = [part.updates.assign(step, read_value=False) for part in self._parts]
+        step = tf.where(self._step >= 0, self._step, tf.reshape(found[0], []))
+        dropping = [part.accepted_from for part in self._parts if part.accepted_from is not None]
+        with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in dropping]):
+            assigned = self._add_assignments(restored, suffixes)
+        with tf.control_dependencies(assigned):
+            assigned = [part.updates.assign(step, read_value=False) for part in self._parts]
+        with tf.control_dependencies(assigned):
+            return tf.group(*assigned, *(each.assign(tf.maximum(self._step, 0), read_value=False) for each in dropping))
+
+    def _add_assignments(self, restored: dict[str, Any], suffixes: dict[str, str]) -> list[Any]:
+        """Ops that give all vectors their restored arrays."""
+        assigned = []
         for suffix, variables in self._vectors.items():
             shapes = self._layout.shapes.items()
             arrays = {name: tf.reshape(restored[name + suffixes[suffix]], shape) for name, shape in shapes}
             values = self._layout.pack(arrays)
             assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
-        return tf.group(*assigned)
+        return assigned
 
 
 def _is_finite(part: Part) -> Any:

@@ -4,6 +4,7 @@ It gives the variables their values, saves checkpoints, has candidates examined,
 that the run diverges.
 """
 
+import json
 import shutil
 import threading
 import time
@@ -14,7 +15,7 @@ from trainer import best
 from trainer.checkpoints import CheckpointList, Saver
 from trainer.config import Settings
 from trainer.divergence import DivergenceDetector
-from trainer.errors import ConfigurationError, DivergedError
+from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.evaluation import UNREADABLE
 from trainer.metrics import Metrics
 from trainer.periodic_evaluation import PeriodicEvaluation
@@ -25,6 +26,9 @@ from trainer.run_record import RunRecord
 from trainer.server import brief
 from trainer.summaries import SummaryWriter
 from trainer.training_directory import TrainingDirectory
+
+MOST_ROLL_BACKS = 8
+"""Each halves the learning rate; a run that still diverges then has another fault."""
 
 
 class Chief:
@@ -63,12 +67,14 @@ class Chief:
         self.profile.stop()
         self._summaries.close()
 
-    def prepare(self) -> None:
+    def prepare(self, diverged: RollBackError | None = None) -> None:
         """See to it that every variable has a value, and let the others begin.
 
-        Parameter servers that hold all values are taken as they are: then it was only the chief that was away.
+        Parameter servers that hold all values are taken as they are: then it was only the chief that was away. Of a run
+        that has just `diverged` the best checkpoint is restored, and saved as the newest one.
 
         Raises:
+            DivergedError: no checkpoint can be restored, or it was done too often.
             ConfigurationError: there are checkpoints, but none can be read; or the parameter servers hold another run.
         """
         if self._session.run(self._replica.is_ready):
@@ -80,8 +86,34 @@ class Chief:
             self._say("the parameter servers hold the run already; going on with it")
         else:
             self._restore_or_initialize()
+        if diverged:
+            self._roll_back(diverged)
+        if self._replica.rate_scale is not None:
+            scale = 0.5 ** self._count_roll_backs()
+            self._session.run(self._replica.rate_scale.initializer, {self._replica.rate_scale.initial_value: scale})
         self._session.run(self._replica.replication.lead)
         self._session.run(self._replica.announce)
+
+    def _roll_back(self, diverged: RollBackError) -> None:
+        count = self._count_roll_backs() + 1
+        kept = best.read(self._directory.best)
+        path = kept.checkpoint if kept else self.checkpoint or next(reversed(self._checkpoints.paths), "")
+        if not path or count > MOST_ROLL_BACKS:
+            why = f"it was rolled back {MOST_ROLL_BACKS} times" if path else "there is no checkpoint to restore"
+            raise DivergedError(f"{diverged}, and {why}; {self._remedy()}")
+        # The step never goes back: replicas take it for the order of things, and drop what is older.
+        step = max(int(self._session.run(self._replica.global_step)), diverged.step) + self._settings.local_steps
+        step = min(step, self._settings.train_steps)
+        with self._directory.divergences.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
+        self._saver.restore(self._session, path, at_step=step)
+        self._say(f"{diverged}: restored {path}, and going on at step {step} with 1/{2**count} of the learning rate")
+        self._saved_step = -1
+        self.save()
+
+    def _count_roll_backs(self) -> int:
+        there = self._directory.divergences
+        return len(there.read_text(encoding="utf-8").splitlines()) if there.exists() else 0
 
     def _restore_or_initialize(self) -> None:
         for checkpoint in reversed(self._checkpoints.paths):
@@ -101,6 +133,7 @@ class Chief:
                 "or empty this one to train from the start."
             )
         shutil.rmtree(self._directory.best, ignore_errors=True)  # of a run whose checkpoints somebody has removed
+        self._directory.divergences.unlink(missing_ok=True)
         self._session.run(self._replica.initialize)
 
     def report(self, progress: Progress) -> None:
@@ -159,11 +192,14 @@ class Chief:
 
         Raises:
             DivergedError: it does, and is to stop for it.
+            RollBackError: it does, and is to be rolled back for it.
         """
         sentence = self._divergence and self._divergence.observe(step, loss)
         if not sentence:
             return
         self._divergence = None
+        if self._settings.on_divergence == "restore":
+            raise RollBackError(f"the run diverges: {sentence}", step)
         sentence = f"the run diverges: {sentence}; {self._remedy()}"
         if self._settings.on_divergence == "stop":
             raise DivergedError(sentence)

@@ -15,6 +15,14 @@ class ConfigurationError(Exception):
     """The user's configuration is wrong: one sentence naming the setting, the value and what was expected."""
 
 
+class RollBackError(Exception):
+    """The run diverges, and is to go on from its best checkpoint; never leaves `trainer.train`."""
+
+    def __init__(self, sentence: str, step: int) -> None:
+        super().__init__(sentence)
+        self.step = step
+
+
 class DivergedError(Exception):
     """The run diverges, and is to end for it: trying again with the same settings would not help."""
 

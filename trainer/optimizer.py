@@ -31,6 +31,24 @@ class Optimizer:
     settings: Settings
     shared: bool
     """Whether replicas update the parts each on its own, so that a gradient may be stale."""
+    scale: Any = None
+    """float32 variable by which the learning rate is multiplied, where the run may be rolled back; else None."""
+    scale_now: Any = None
+    """Its value, read once in each run of the session."""
+
+    @classmethod
+    def create(cls, settings: Settings, shared: bool, device: str) -> "Optimizer":
+        """The optimiser of these settings, and its variable on this device, where it needs one."""
+        if settings.on_divergence != "restore":
+            return cls(settings, shared)
+        with tf1.device(device):
+            scale = tf1.get_variable("learning_rate_scale", initializer=1.0, trainable=False, use_resource=True)
+            return cls(settings, shared, scale, scale.read_value())
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables beside those of the parts."""
+        return [] if self.scale is None else [self.scale]
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -60,6 +78,10 @@ class Optimizer:
     def _apply(self, part: Part, updates: Any, gradient: Any) -> Any:
         with tf1.device(part.device):
             gradient = tf.identity(gradient)  # here, so that what waits for it needs no message of its own
+            if part.accepted_from is not None:
+                with tf.control_dependencies([gradient]):
+                    is_accepted = updates >= part.accepted_from.read_value()
+                gradient = tf.where(is_accepted, gradient, tf.zeros_like(gradient))
             rate = self._weighted(self.rate(updates), part, updates, gradient)
             decayed = []
             if self.settings.weight_decay:
@@ -91,8 +113,9 @@ class Optimizer:
     def rate(self, step: Any) -> Any:
         """The learning rate of the update after this global step: a float, or a float32 scalar where it changes."""
         settings = self.settings
+        base = settings.learning_rate * (1.0 if self.scale is None else self.scale_now)
         if settings.learning_rate_schedule == "constant" and not settings.warmup_steps:
-            return settings.learning_rate
+            return base
         step = tf.cast(step, tf.float32)
         warmup = settings.warmup_steps
         left = 1 - tf.clip_by_value((step - warmup) / max(1, settings.train_steps - warmup), 0.0, 1.0)
@@ -102,7 +125,7 @@ class Optimizer:
             "cosine": 0.5 - 0.5 * tf.cos(math.pi * left),
         }[settings.learning_rate_schedule]
         risen = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
-        return settings.learning_rate * risen * share
+        return base * risen * share
 
     def _weighted(self, rate: Any, part: Part, updates: Any, gradient: Any) -> Any:
         """The rate, divided by the gradient's staleness: the updates that others have made since it was read."""

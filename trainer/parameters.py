@@ -58,11 +58,14 @@ class Part:
     """float32 variables [n]: what the optimiser remembers of earlier gradients, beginning with 0."""
     updates: Any
     """int64 variable: how often the values were updated; the first part's is the global step."""
+    accepted_from: Any | None = None
+    """int64 variable: gradients of parameters that were read before so many updates are dropped. Only where replicas
+    update the values each on its own, and the run may be rolled back."""
 
     @property
     def variables(self) -> list[Any]:
         """All of them."""
-        return [self.values, *self.slots, self.updates]
+        return [self.values, *self.slots, self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
 
     def read(self) -> tuple[Any, Any]:
         """Add ops that read values and updates now (after the control dependencies in force), on the part's device."""
@@ -80,7 +83,12 @@ def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
 
 
 def create(
-    parameters: Mapping[str, Parameter], layout: Layout, devices: Sequence[str], seed: int, slots: Sequence[str]
+    parameters: Mapping[str, Parameter],
+    layout: Layout,
+    devices: Sequence[str],
+    seed: int,
+    slots: Sequence[str],
+    drops_stale: bool = False,
 ) -> list[Part]:
     """Add the variables of these parameters to the default graph.
 
@@ -90,6 +98,7 @@ def create(
         devices: The parameter servers'; as many of them are used as the layout has parts.
         seed: Of the initial values, which do not depend on the layout.
         slots: Names of the optimiser's slots.
+        drops_stale: Whether the parts have `accepted_from`.
     """
     with tf1.device(devices[0]):
         initial = {
@@ -99,7 +108,7 @@ def create(
         parts = layout.pack(initial)
     # The count is in the name because parameter servers may outlive a cluster that had another number of them.
     return [
-        _create_part(f"part_{index}_of_{len(parts)}", values, device, slots)
+        _create_part(f"part_{index}_of_{len(parts)}", values, device, slots, drops_stale)
         for index, (values, device) in enumerate(zip(parts, devices, strict=False))
     ]
 
@@ -109,7 +118,7 @@ def copy(part: Part, device: str, slots: Sequence[str]) -> Part:
     return _create_part(f"copy_of_{part.name}", tf.zeros(part.values.shape), device, slots)
 
 
-def _create_part(name: str, initial_values: Any, device: str, slots: Sequence[str]) -> Part:
+def _create_part(name: str, initial_values: Any, device: str, slots: Sequence[str], drops_stale: bool = False) -> Part:
     def variable(kind: str, initial: Any) -> Any:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
 
@@ -121,6 +130,7 @@ def _create_part(name: str, initial_values: Any, device: str, slots: Sequence[st
             variable("values", initial_values),
             tuple(variable(slot, zeros) for slot in slots),
             variable("updates", tf.zeros([], tf.int64)),
+            variable("accepted_from", tf.zeros([], tf.int64)) if drops_stale else None,
         )
 
 

@@ -43,6 +43,8 @@ class Replica:
     """Gives every variable its initial value; the chief's."""
     announce: Any
     """Makes `is_ready` true; the chief's."""
+    rate_scale: Any
+    """The optimiser's variable of this name; None where the run cannot be rolled back."""
     led_run: Any
     """string scalar: the run that the parameter servers hold; to be read when `is_ready`."""
     saver: Any
@@ -85,13 +87,14 @@ def build(
     layout = plan(parameters, len(homes))
     # One for each learner: a Python function's gradient finds its own call by the number of the function.
     patterns = [lessons.make(model, layout, examples, settings.batch_size) for _ in compute]
-    shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
-    optimizer = Optimizer(settings, shared)
     steps = pace.steps_per_call(settings, sum(pattern.ops for pattern in patterns))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute[0]):
-        parts = create(parameters, layout, homes, settings.seed, optimizer.slots)
+        shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
+        optimizer = Optimizer.create(settings, shared, homes[0])
+        drops_stale = shared and settings.on_divergence == "restore"
+        parts = create(parameters, layout, homes, settings.seed, optimizer.slots, drops_stale)
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         batches = []
@@ -107,7 +110,7 @@ def build(
         replication = _replicate(settings, optimizer, cluster, parts, learn, steps, compute[0])
 
         with tf1.device(host):
-            values = [variable for part in parts for variable in part.variables]
+            values = [variable for part in parts for variable in part.variables] + optimizer.variables
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
@@ -126,6 +129,7 @@ def build(
             announce=leading.initializer,
             led_run=leading.read_value(),
             saver=saver,
+            rate_scale=optimizer.scale,
         )
     graph.finalize()
     return replica

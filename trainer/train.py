@@ -20,7 +20,7 @@ from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
 from trainer.datasets import Dataset
-from trainer.errors import ConfigurationError, LostCircleError, LostPeersError
+from trainer.errors import ConfigurationError, LostCircleError, LostPeersError, RollBackError
 from trainer.evaluation import UNREADABLE, Examiner, Score
 from trainer.guard import Guard
 from trainer.lookout import Lookout
@@ -95,6 +95,7 @@ def train(
             lambda: Examiner(model, parameters, dataset.test),
             lambda candidate, score: record.examined(candidate, score, is_candidate=True),
         )
+    diverged: RollBackError | None = None
     while True:
         if cluster:
             try:
@@ -116,7 +117,10 @@ def train(
                     chief = stack.enter_context(
                         Chief(settings, directory, replica, session, say, metrics, led_run, record, evaluation)
                     )
-                    chief.prepare()
+                    chief.prepare(diverged)
+                    if diverged and circle:
+                        raise LostCircleError("the run was rolled back")
+                    diverged = None
                 elif circle:
                     session.run(replica.initialize)  # until the chief's values come
                 elif cluster:
@@ -125,6 +129,8 @@ def train(
                 _take_steps(life, session, chief)
                 checkpoint = chief.checkpoint if chief else ""
                 break
+        except RollBackError as found:
+            diverged = found
         except server.LOST as error:
             if cluster is None:
                 raise

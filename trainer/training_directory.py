@@ -2,6 +2,7 @@
 
     model.ckpt-STEP.*, checkpoint   checkpoints
     best/                           the checkpoint that did best on the held-out split, and its score
+    divergences.jsonl               when the run diverged and was rolled back, a JSON line each time
     .candidate/                     a checkpoint that is being examined
     run.json                        what the run trains: model and data; another model or data set is refused
     result.json                     how far the run is, its best and last score, and once it is done its result
@@ -42,6 +43,11 @@ class TrainingDirectory:
     def best(self) -> Path:
         """The folder of the best checkpoint."""
         return self.path / "best"
+
+    @property
+    def divergences(self) -> Path:
+        """When the run was rolled back, a JSON line each time."""
+        return self.path / "divergences.jsonl"
 
     @property
     def candidate(self) -> Path:

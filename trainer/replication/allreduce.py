@@ -59,7 +59,7 @@ def build(
     ring = Ring(replicas, leads)
     wanted = tf1.placeholder(tf.int64, [], "wanted_steps")
     circle = Circle(wanted, agreed=ring.of_the_chief(wanted), leave=ring.sum(tf.zeros([])))
-    variables = [variable for part in parts for variable in part.variables]
+    variables = [variable for part in parts for variable in part.variables] + optimizer.variables
     join = [each.assign(ring.of_the_chief(each.read_value()), read_value=False) for each in variables]
 
     def learn_together(values: Sequence[Any], number: int) -> Lesson:
