@@ -47,7 +47,8 @@ chart-lint: $(SETUP) chart-tools ## the chart by ct and helm lint with each ci/ 
 	$(WITH_CHART_TOOLS) $(HELM_DOCS) --dry-run | diff charts/distributed-tensorflow/README.md - \
 	  || { echo "the chart's README is not up to date: make chart-docs"; exit 1; }
 
-chart-docs: chart-tools ## write the chart's README from values.yaml
+chart-docs: $(SETUP) chart-tools ## write the chart's README from values.yaml, and the schema of `train` from the trainer's settings
+	$(BIN)/python -m tests.chart.train_schema
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
 # With a KUBECONFIG that cluster is used, and must be able to get the image; else images and cluster are made here.

@@ -189,8 +189,8 @@ class LifeSettings:
     export: Literal["best", "last"] = _setting("best", "which checkpoint becomes the SavedModel at the end")
     on_divergence: Literal["warn", "stop", "restore"] = _setting(
         "warn",
-        "when the loss is no number, or far above its past for 1,000 steps: warn, stop the run (code 4), or restore the "
-        "best checkpoint and halve the learning rate",
+        "when the loss is no number, or far above its past for 1,000 steps: warn, stop the run (code 4), or restore "
+        "the best checkpoint and halve the learning rate",
     )
     wait_seconds: Seconds = _setting(600.0, "longest wait for other tasks, at the start and after one was lost")
     stall_seconds: Seconds = _setting(
