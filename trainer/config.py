@@ -120,7 +120,7 @@ class RunSettings:
 class OptimizerSettings:
     """How gradients change parameters."""
 
-    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.01, "Adam's learning rate")
+    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.003, "Adam's learning rate")
     learning_rate_schedule: Literal["constant", "cosine", "linear"] = _setting(
         "constant", "the learning rate over the run: constant, or cosine or linear down to 0 at train_steps"
     )
