@@ -14,11 +14,13 @@ import trainer
 from trainer import cluster, config, convert_tfjob, threads
 from trainer.errors import (
     EXIT_CONFIGURATION,
+    EXIT_ERROR,
     EXIT_FAILED_RUN,
     EXIT_LOST_PEERS,
     ConfigurationError,
     LostCircleError,
     LostPeersError,
+    ModelError,
 )
 from trainer.guard import Guard
 from trainer.metrics import Metrics, parse_restarts, serve
@@ -186,22 +188,29 @@ def _live(
             server.serve(found, counts, settings.grace_seconds, say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":
             from trainer.evaluator import evaluate
+            from trainer.session_errors import model_errors
 
-            evaluate(settings, guard, say, metrics)
+            with model_errors():
+                evaluate(settings, guard, say, metrics)
         else:
+            from trainer.session_errors import model_errors
             from trainer.train import train
 
-            if train(settings, found, guard, say, metrics):
+            with model_errors():
+                done = train(settings, found, guard, say, metrics)
+            if done:
                 return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)
     except LostPeersError as error:
         return _fail(error, EXIT_LOST_PEERS)
+    except ModelError as error:
+        return _fail(error, EXIT_ERROR)
     except LostCircleError:
         raise
     except Exception:
         traceback.print_exc()
-        return 1
+        return EXIT_ERROR
     return guard.exit_code
 
 
