@@ -25,6 +25,8 @@ EMPTY = tf.errors.FailedPreconditionError
 AMBIGUOUS = (tf.errors.UnknownError, tf.errors.InternalError, tf.errors.NotFoundError)
 """A lost task, or any exception in a Python function of the model, or a device or file of this task."""
 
+_HISTORY = "Recent warning and error logs:"
+"""Below it TensorFlow may add what this process logged of earlier errors, which have nothing to do with this one."""
 _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
 _REMOTE = "Additional GRPC error information from remote target"
 _MODEL_OP = re.compile(r"\{\{node (lesson(?:_\d+)?/[^}]+)\}\}")
@@ -49,7 +51,7 @@ def is_loss(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
     """
     if not isinstance(error, (*LOSSES, EMPTY, *AMBIGUOUS)):
         return False
-    message = str(error)
+    message = _message(error)
     if isinstance(error, LOSSES) or _names_another(message, own_device):
         return True
     if _python_error(message) or _MODEL_OP.search(message):
@@ -61,7 +63,7 @@ def model_error(error: Exception) -> ModelError | None:
     """The error as a sentence, if it comes from the model's own code."""
     if not isinstance(error, tf.errors.OpError):
         return None
-    message = str(error)
+    message = _message(error)
     if found := _python_error(message):
         return ModelError(f"the model's own code failed: {found}.")
     if op := _MODEL_OP.search(message):
@@ -82,6 +84,10 @@ def model_errors() -> Iterator[None]:
         if found := model_error(error):
             raise found from error
         raise
+
+
+def _message(error: Exception) -> str:
+    return str(error).partition(_HISTORY)[0]
 
 
 def _names_another(message: str, own_device: str) -> bool:
