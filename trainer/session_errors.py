@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainer.errors import ModelError
-from trainer.server import brief
+from trainer.server import LISTED, brief
 from trainer.tensorflow import tf
 
 LOSSES = (
@@ -28,11 +28,13 @@ AMBIGUOUS = (tf.errors.UnknownError, tf.errors.InternalError, tf.errors.NotFound
 _HISTORY = "Recent warning and error logs:"
 """Below it TensorFlow may add what this process logged of earlier errors, which have nothing to do with this one."""
 _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
+"""The task in which an error was met."""
 _REMOTE = "Additional GRPC error information from remote target"
+"""In an error of a call to another task."""
 _MODEL_OP = re.compile(r"\{\{node (lesson(?:_\d+)?/[^}]+)\}\}")
 """`trainer.lessons` copies the model into this scope."""
 _PYTHON_ERROR = re.compile(
-    r"^(?:\s*\(\d+\) [A-Z_]+: )?(?P<error>[A-Za-z_][^\n]*)\nTraceback \(most recent call last\):\n"
+    r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
     r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",
     re.MULTILINE | re.DOTALL,
 )
@@ -52,9 +54,14 @@ def is_loss(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
     if not isinstance(error, (*LOSSES, EMPTY, *AMBIGUOUS)):
         return False
     message = _message(error)
-    if isinstance(error, LOSSES) or _names_another(message, own_device):
+    if isinstance(error, LOSSES) or _REMOTE in message:
         return True
-    if _python_error(message) or _MODEL_OP.search(message):
+    if _python_error(message):
+        return False
+    own = own_device.replace("/task:", "/replica:0/task:")
+    if any(origin != own for origin in _ORIGIN.findall(message)):
+        return True
+    if _MODEL_OP.search(message):
         return False
     return isinstance(error, EMPTY) or ask()
 
@@ -90,12 +97,6 @@ def _message(error: Exception) -> str:
     return str(error).partition(_HISTORY)[0]
 
 
-def _names_another(message: str, own_device: str) -> bool:
-    """Whether the error was met in another task, or in a call to one."""
-    own = own_device.replace("/task:", "/replica:0/task:")
-    return _REMOTE in message or any(origin != own for origin in _ORIGIN.findall(message))
-
-
 def _python_error(message: str) -> str | None:
     """What a Python function of the model raised, and where: "RuntimeError: no such file (model.py, line 17, in read)".
 
@@ -106,7 +107,7 @@ def _python_error(message: str) -> str | None:
         return None
     frames = _FRAME.findall(found["stack"].rpartition("Traceback (most recent call last):")[2])
     own = [frame for frame in frames if not _is_installed(frame[0])] or frames
-    error = found["error"][:200].rstrip(".")
+    error = LISTED.sub("", found["error"])[:200].rstrip(".")
     if not own:
         return error
     file, line, function = own[-1]
