@@ -15,12 +15,14 @@ from trainer import cluster, config, convert_tfjob, threads
 from trainer.errors import (
     EXIT_CONFIGURATION,
     EXIT_DIVERGED,
+    EXIT_ERROR,
     EXIT_FAILED_RUN,
     EXIT_LOST_PEERS,
     ConfigurationError,
     DivergedError,
     LostCircleError,
     LostPeersError,
+    ModelError,
 )
 from trainer.guard import Guard
 from trainer.metrics import Metrics, parse_restarts, serve
@@ -188,12 +190,17 @@ def _live(
             server.serve(found, counts, settings.grace_seconds, say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":
             from trainer.evaluator import evaluate
+            from trainer.session_errors import model_errors
 
-            evaluate(settings, guard, say, metrics)
+            with model_errors():
+                evaluate(settings, guard, say, metrics)
         else:
+            from trainer.session_errors import model_errors
             from trainer.train import train
 
-            if train(settings, found, guard, say, metrics):
+            with model_errors():
+                done = train(settings, found, guard, say, metrics)
+            if done:
                 return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)
@@ -201,11 +208,13 @@ def _live(
         return _fail(error, EXIT_LOST_PEERS)
     except DivergedError as error:
         return _fail(error, EXIT_DIVERGED)
+    except ModelError as error:
+        return _fail(error, EXIT_ERROR)
     except LostCircleError:
         raise
     except Exception:
         traceback.print_exc()
-        return 1
+        return EXIT_ERROR
     return guard.exit_code
 
 

@@ -3,6 +3,8 @@
 Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` (a stall: by `trainer.guard`).
 """
 
+EXIT_ERROR = 1
+"""Of the model's own code, and of a bug, whose traceback is on stderr."""
 EXIT_CONFIGURATION = 2
 EXIT_FAILED_RUN = 3
 """Of the supervisor: the run that it supervised has failed. Its Job fails by this code and 2 alone."""
@@ -33,3 +35,7 @@ class LostCircleError(Exception):
 
 class LostPeersError(Exception):
     """Other tasks did not answer in the time allowed: nothing is wrong here, so the task may be tried again."""
+
+
+class ModelError(Exception):
+    """The model's own code failed in a step: one sentence with its error and its place. Trying again does not help."""

@@ -31,6 +31,8 @@ KILL_SECONDS = 5.0
 LEAVING_SECONDS = 60.0
 """How long the others may take to end after the chief has."""
 LAST_LINES = 20
+SENTENCE = "trainer: "
+"""How a task's last line begins where it says itself why it failed."""
 CONFIG = "config.yaml"
 """Beside the logs: the run's settings, with which each of its tasks is started."""
 
@@ -200,7 +202,7 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
             failure = _run(processes, plan.max_restarts, display)
         if failure:
             failed, code = failure
-            _explain_failure(failed)
+            _explain_failure(failed, code)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
         _show_result(directory, plan, [process.time_split for process in processes if process.time_split])
         if plan.tensorboard:
@@ -319,8 +321,13 @@ def _name_of(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _explain_failure(failed: Process) -> None:
+def _explain_failure(failed: Process, code: int) -> None:
+    """Say why a task failed: by its own last sentence, or else by the last lines of its log."""
     lines = failed.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
+    if sentence and code > 0:  # a task that was killed has said nothing of it
+        print(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", file=sys.stderr)
+        return
     print(f"\n{failed.task} failed for good; the last lines of {failed.log}:", file=sys.stderr)
     for line in lines:
         print(f"    {line}", file=sys.stderr)

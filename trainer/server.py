@@ -5,6 +5,7 @@ Collective ops go by the servers and not by sessions, so the filters do not keep
 """
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ TELL_SECONDS = 30.0
 LAST_SAVE_SECONDS = 6.0
 """How long a parameter server that is told to end waits for the chief to leave, or to begin to save."""
 POLL_SECONDS = 0.5
+LISTED = re.compile(rf"^(?:\s*\(\d+\) )?(?:{'|'.join(filter(str.isupper, dir(tf.errors)))}): ")
+"""What comes before an error in a list of several: its number and code, as "  (0) UNKNOWN: " or "UNKNOWN: "."""
 
 
 def start(cluster: Cluster, threads: Threads) -> Any:
@@ -181,6 +184,9 @@ def _cpu(ps: Task) -> str:
 
 def brief(error: Exception) -> str:
     """The first line of what TensorFlow says of an error itself, rather than of where it was met."""
-    lines = str(error).strip().splitlines()
     places = ("Graph execution error", "Detected at node", "Node:", "From /job:", " ")
-    return next((line for line in lines if line and not line.startswith(places)), lines[0])[:200]
+    # Of several errors TensorFlow makes a list: under "2 root error(s) found." or between lines of equals signs.
+    lines = [LISTED.sub("", line) for line in str(error).splitlines()]
+    said = [line for line in lines if any(map(str.isalpha, line)) and not line.endswith(" root error(s) found.")]
+    found = (line for line in said if not line.startswith(places))
+    return next(found, (said or [type(error).__name__])[0])[:200]

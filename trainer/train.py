@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer import best, datasets, devices, peers, server
+from trainer import best, datasets, devices, peers, server, session_errors
 from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
@@ -33,7 +33,7 @@ from trainer.replica import Replica, build, describe_mode
 from trainer.replication import Circle
 from trainer.run_record import RunRecord
 from trainer.tensorflow import tf, tf1
-from trainer.threads import choose
+from trainer.threads import Threads, choose
 from trainer.tracing import Tracer
 from trainer.training_directory import TrainingDirectory, describe, new_path
 from trainer.updates import Updates
@@ -132,7 +132,7 @@ def train(
         except RollBackError as found:
             diverged = found
         except server.LOST as error:
-            if cluster is None:
+            if cluster is None or not _is_loss(life, cluster, here, threads, error):
                 raise
             if circle:
                 if guard.stopping:
@@ -174,6 +174,26 @@ def _look_for_peers(life: Life, cluster: Cluster, seconds: float) -> None:
         needed = cluster.replicas if life.replica.replication.circle else cluster.parameter_servers
         peers.wait_for({str(task): cluster.address(task) for task in needed}, *bounds)
     life.guard.progress()
+
+
+def _is_loss(life: Life, cluster: Cluster, here: Any, threads: Threads, error: Exception) -> bool:
+    """Whether this error of the session means that another task is lost, rather than that this one failed."""
+    circle = life.replica.replication.circle
+    needed = cluster.replicas if circle else cluster.parameter_servers
+
+    def look() -> bool:
+        """Whether a needed task does not answer, or parameter servers came back empty."""
+        if any(peers.complaints([cluster.address(task) for task in needed if task != cluster.task])):
+            return True
+        if circle:
+            return False
+        try:
+            with server.open_session(life.replica.graph, here, threads, "/job:ps") as session:
+                return not session.run(life.replica.is_ready)
+        except server.LOST:
+            return True
+
+    return session_errors.is_loss(error, cluster.task.device, look)
 
 
 def _wait_for_the_chief(life: Life, cluster: Cluster, session: Any) -> None:

@@ -207,6 +207,27 @@ def test_a_permanent_failure_is_not_tried_again(process: Callable[..., Process],
     assert display.states == [f"worker 1: failed (exit code {code})"]
 
 
+@pytest.mark.parametrize(
+    ("code", "log", "explanation"),
+    [
+        (1, "before\ntrainer: what failed.\n", "worker 1 failed for good: what failed. Its log is {log}."),
+        (2, "trainer: what is wrong.\n", "worker 1 failed for good: what is wrong. Its log is {log}."),
+        (1, "trainer: what failed.\nafter\n", "worker 1 failed for good; the last lines of {log}:"),
+        (-9, "trainer: what failed.\n", "worker 1 failed for good; the last lines of {log}:"),
+        (1, "", "worker 1 failed for good; the last lines of {log}:"),
+    ],
+)
+def test_a_task_that_says_why_it_failed_is_quoted(
+    process: Callable[..., Process], capsys: pytest.CaptureFixture[str], code: int, log: str, explanation: str
+) -> None:
+    made = process("")
+    made.log.write_text(log)
+    launch._explain_failure(made, code)
+    first, *others = capsys.readouterr().err.strip().splitlines()
+    assert first == explanation.format(log=made.log)
+    assert others == ([f"    {line}" for line in log.splitlines()] if first.endswith(":") else [])
+
+
 def test_the_end_of_the_tasks_kills_who_does_not_listen() -> None:
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
     gone = subprocess.Popen(["true"])

@@ -134,3 +134,13 @@ def test_an_error_is_shortened_to_its_first_line() -> None:
     placed = "Graph execution error:\n\nDetected at node 'a':\n    File b\nNode: 'a'\nFrom /job:c:\nwhat\nwhy"
     assert server.brief(RuntimeError(placed)) == "what"
     assert len(server.brief(RuntimeError("x" * 1000))) == 200
+
+
+def test_a_line_without_letters_is_no_reason() -> None:
+    listed = "\n=====================\nFrom /job:worker/replica:0/task:1:\nwhat\nwhy\n=====================\n"
+    assert server.brief(RuntimeError(listed)) == "what"
+    assert server.brief(RuntimeError("2 root error(s) found.\n  (0) UNKNOWN: what\nwhy\n  (1) UNKNOWN: that")) == "what"
+    coded = "=====================\nINVALID_ARGUMENT: From /job:worker/replica:0/task:0:\nwhat\nINVALID_ARGUMENT: why\n"
+    assert server.brief(RuntimeError(coded)) == "what"
+    assert server.brief(RuntimeError("=====")) == "RuntimeError"
+    assert server.brief(RuntimeError()) == "RuntimeError"
