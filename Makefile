@@ -30,7 +30,7 @@ test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types,
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
 
-test-long: $(SETUP) ## more combinations of the multi-process tests, for which CI has no time
+test-long: $(SETUP) ## the multi-process tests for which CI has no time: more combinations, runs of 100,000 steps (below an hour)
 	$(BIN)/python -m pytest -m long tests/processes
 
 # Helm and its helpers: built by Go once, or without Go those on PATH. ct starts some of them, and asks for absolute paths.
