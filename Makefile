@@ -105,7 +105,7 @@ format: $(SETUP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmark: $(SETUP) ## the trainer beside the classic code, strategies and no communication, into docs/performance.md (45 minutes)
+benchmark: $(SETUP) ## the trainer beside the classic code, strategies and no communication, into docs/performance.md (an hour)
 	$(BIN)/python -m benchmarks
 
 benchmark-kubernetes: $(SETUP) chart-tools ## the rate inside the Kubernetes in KUBECONFIG, on this machine, beside the rate outside it
