@@ -30,7 +30,7 @@ test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types,
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
 
-test-long: $(SETUP) ## more combinations of the multi-process tests, for which CI has no time
+test-long: $(SETUP) ## the multi-process tests for which CI has no time: more combinations, runs of 100,000 steps (below an hour)
 	$(BIN)/python -m pytest -m long tests/processes
 
 # Helm and its helpers: built by Go once, or without Go those on PATH. ct starts some of them, and asks for absolute paths.
@@ -106,7 +106,7 @@ format: $(SETUP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmark: $(SETUP) ## the trainer beside the classic code, strategies and no communication, into docs/performance.md (45 minutes)
+benchmark: $(SETUP) ## the trainer beside the classic code, strategies and no communication, into docs/performance.md (an hour)
 	$(BIN)/python -m benchmarks
 
 benchmark-kubernetes: $(SETUP) chart-tools ## the rate inside the Kubernetes in KUBECONFIG, on this machine, beside the rate outside it

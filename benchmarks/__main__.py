@@ -1,8 +1,8 @@
 """How fast the trainer is, and how fast it learns, beside the classic code, strategies, and no communication at all.
 
-    python -m benchmarks                        everything, into docs/performance.md: 45 minutes on two cores
+    python -m benchmarks                        everything, into docs/performance.md: an hour on two cores
     python -m benchmarks --short                every row once, a few steps, printed alone: what it prints means little
-    python -m benchmarks --sections rates       some sections of it
+    python -m benchmarks --sections long busy   some sections of it
     python -m benchmarks --reference FILE       beside another program with the flags of classic_mnist_replica.py
     python -m benchmarks --render FILE          the report again, of the results of an earlier run, also of one cut off
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from benchmarks import plan, programs, report, results
@@ -36,6 +37,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=3000, help="global steps of a run, a third if synchronous (3000)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of the section on learning (default: 3)")
     parser.add_argument("--accuracy_seeds", type=int, default=10, help="runs of the section on accuracy (default: 10)")
+    parser.add_argument("--long_steps", type=int, default=40_000, help="of a long run, half if synchronous (40000)")
+    parser.add_argument("--long_seeds", type=int, default=3, help="long runs of each way to train (default: 3)")
+    parser.add_argument("--busy_steps", type=int, default=4000, help="of a run in the section on busy machines (4000)")
+    parser.add_argument("--busy_seeds", type=int, default=10, help="runs of the section on busy machines (default: 10)")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
     parser.add_argument("--short", action="store_true", help="one turn of 300 steps, and no change to the documents")
     parser.add_argument("--render", type=Path, metavar="FILE", help="measure nothing, report on a file of results")
@@ -44,9 +49,9 @@ def main() -> int:
         machine, runs = results.read(arguments.render)
         publish(machine, runs)
         return 0
-    extent = Extent(arguments.pairs, arguments.other_pairs, arguments.steps, arguments.seeds, arguments.accuracy_seeds)
+    extent = Extent(**{field.name: getattr(arguments, field.name) for field in fields(Extent)})
     if arguments.short:
-        extent = Extent(pairs=1, other_pairs=1, steps=300, seeds=1, accuracy_seeds=2)
+        extent = plan.SHORT
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, ends what was started
     found = results.Results()
     try:

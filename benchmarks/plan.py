@@ -15,8 +15,8 @@ from benchmarks import programs
 from benchmarks.programs import Data
 from benchmarks.work import Mode, Outcome, Work
 
-RATES, STRATEGIES, LEARNING, ACCURACY = "rates", "strategies", "learning", "accuracy"
-SECTIONS = (RATES, STRATEGIES, LEARNING, ACCURACY)
+RATES, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY = "rates", "strategies", "learning", "accuracy", "long", "busy"
+SECTIONS = (RATES, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY)
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous")
 VARIATIONS: tuple[dict[str, Any], ...] = (
     {"workers": 1},
@@ -33,6 +33,8 @@ EXAMPLES_TO_LEARN = 200_000
 SINGLE = "single process"
 SMALL_RATE = "0.003"
 """A learning rate beside the default of 0.01."""
+QUIET_MACHINE, BUSY_MACHINE = "trainer, quiet machine", "trainer, busy machine"
+"""Of the section on busy machines, beside a single process on a quiet one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,24 @@ class Extent:
     seeds: int
     accuracy_seeds: int
     """Of the section on accuracy: more, as one run's scatters by half a point, and the bar is half a point."""
+    long_steps: int
+    """Global steps of a long run; half of them in synchronous training, where two workers learn as many examples."""
+    long_seeds: int
+    busy_steps: int
+    busy_seeds: int
 
+
+SHORT = Extent(
+    pairs=1,
+    other_pairs=1,
+    steps=300,
+    seeds=1,
+    accuracy_seeds=2,
+    long_steps=300,
+    long_seeds=1,
+    busy_steps=300,
+    busy_seeds=2,
+)
 
 Program = Callable[[Data], Outcome]
 Planned = tuple[str, Work, Program]
@@ -71,11 +90,22 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
     if ACCURACY in sections:
         for seed in range(extent.accuracy_seeds):
             yield from ((ACCURACY, seed, each) for each in _accuracy(seed, reference))
+    if LONG in sections:
+        for seed in range(extent.long_seeds):
+            yield from ((LONG, seed, each) for each in _long(seed, extent.long_steps))
+    if BUSY in sections:
+        for seed in range(extent.busy_seeds):
+            yield from ((BUSY, seed, each) for each in _busy(seed, extent.busy_steps))
 
 
 def middle(mode: Mode, steps: int) -> Work:
     """The work around which all others vary."""
-    return Work(mode, steps=steps if mode == "asynchronous" else max(104, steps // 3 // 8 * 8))  # whole rounds of 8
+    return Work(mode, steps=steps if mode == "asynchronous" else _whole_rounds(steps // 3))
+
+
+def _whole_rounds(steps: int) -> int:
+    """About so many steps, in whole rounds of 8 local steps."""
+    return max(104, steps // 8 * 8)
 
 
 def _turns(section: str, planned: Sequence[Planned], times: int) -> Iterator[tuple[str, int, Planned]]:
@@ -129,6 +159,31 @@ def _accuracy(seed: int, reference: Path) -> list[Planned]:
     planned.append((f"{SINGLE}, {name}", work, partial(programs.run_single, work, seed=seed, flags=flags)))
     planned.append((f"trainer, {name}", work, partial(programs.run_trainer, work, seed=seed, flags=flags)))
     return planned
+
+
+def _long(seed: int, steps: int) -> list[Planned]:
+    asynchronous = Work("asynchronous", steps=steps)
+    four = replace(asynchronous, workers=4)
+    synchronous = Work("synchronous", steps=_whole_rounds(steps // 2))
+    averaging = partial(programs.run_trainer, synchronous, flags=[LOCAL_STEPS_FLAG], seed=seed)
+    return [
+        (SINGLE, asynchronous, partial(programs.run_single, asynchronous, seed=seed)),
+        ("trainer", asynchronous, partial(programs.run_trainer, asynchronous, seed=seed)),
+        ("trainer, 4 workers", four, partial(programs.run_trainer, four, seed=seed)),
+        ("trainer", synchronous, partial(programs.run_trainer, synchronous, seed=seed)),
+        (LOCAL_STEPS, synchronous, averaging),
+        (ALLREDUCE, synchronous, partial(programs.run_allreduce, synchronous, seed=seed)),
+    ]
+
+
+def _busy(seed: int, steps: int) -> list[Planned]:
+    work = Work("asynchronous", steps=steps)
+    run = partial(programs.run_trainer, work, seed=seed)
+    return [
+        (SINGLE, work, partial(programs.run_single, work, seed=seed)),
+        (QUIET_MACHINE, work, run),
+        (BUSY_MACHINE, work, partial(programs.run_beside_busy_loops, run)),
+    ]
 
 
 def _works_to_learn() -> list[Work]:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE = 400.0
-"""Seconds after which a run is taken for hanging."""
 BETWEEN_LOOKS = 0.2
 """Seconds between two looks at the processes' memory."""
 
@@ -34,9 +32,9 @@ class Task:
 class Processes:
     """The running processes of a run, in the order of their tasks."""
 
-    def __init__(self, running: Sequence[tuple[Task, subprocess.Popen[str]]], folder: Path) -> None:
+    def __init__(self, running: Sequence[tuple[Task, subprocess.Popen[str]]], folder: Path, patience: float) -> None:
         self._running, self._folder = running, folder
-        self._deadline = time.monotonic() + PATIENCE
+        self._deadline = time.monotonic() + patience
         self.began = time.time()
         """When they had been started, in seconds since 1970."""
         self.memory: dict[str, float] = {}
@@ -84,8 +82,11 @@ class Processes:
 
 
 @contextlib.contextmanager
-def running(tasks: Sequence[Task], folder: Path) -> Iterator[Processes]:
-    """Start these tasks, their outputs going to files in a folder, and kill those that are left at the end."""
+def running(tasks: Sequence[Task], folder: Path, patience: float) -> Iterator[Processes]:
+    """Start these tasks, their outputs going to files in a folder, and kill those that are left at the end.
+
+    A task that is waited for more than `patience` seconds after the start is taken for hanging.
+    """
     started: list[tuple[Task, subprocess.Popen[str]]] = []
     over = threading.Event()
     try:
@@ -101,7 +102,7 @@ def running(tasks: Sequence[Task], folder: Path) -> Iterator[Processes]:
                     start_new_session=True,  # a Ctrl-C is the benchmark's, which ends them
                 )
             started.append((task, process))
-        processes = Processes(started, folder)
+        processes = Processes(started, folder, patience)
 
         def watch() -> None:
             while not over.wait(BETWEEN_LOOKS):

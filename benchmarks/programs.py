@@ -7,7 +7,7 @@ are, the classic code as it is.
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks import learning
 from benchmarks.processes import Processes, Task, running
 from benchmarks.work import Outcome, Work
+from tests.busy_loops import busy_loops
 from tests.ports import free_ports
 from trainer import datasets, threads
 from trainer.config import Settings
@@ -48,8 +49,8 @@ def prepare(folder: Path) -> Data:
 
 
 @contextmanager
-def _started(tasks: Sequence[Task]) -> Iterator[Processes]:
-    with tempfile.TemporaryDirectory() as folder, running(tasks, Path(folder)) as processes:
+def _started(tasks: Sequence[Task], work: Work) -> Iterator[Processes]:
+    with tempfile.TemporaryDirectory() as folder, running(tasks, Path(folder), work.patience) as processes:
         yield processes
 
 
@@ -65,12 +66,11 @@ def run_trainer(work: Work, data: Data, flags: Sequence[str] = (), seed: int = 0
         command = _trainer(*work.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}", *flags)
         command += [f"--sync_replicas={work.mode == 'synchronous'}", f"--ps_hosts={','.join(ps)}"]
         command += [f"--worker_hosts={','.join(workers)}", f"--train_dir={folder}"]
-        with _watching(ps, learning.TRAINER, work, learn) as seen, _started(_tasks(work, command)) as processes:
+        with _watching(ps, learning.TRAINER, work, learn) as seen, _started(_tasks(work, command), work) as processes:
             processes.wait(work.ps)  # worker 0, the chief
-            result = json.loads((folder / "result.json").read_text())
+            outcome = _read_outcome(folder, processes)
     curve = seen.curve(data.images, data.labels) if seen else []
-    first_step = seen.first_step - processes.began if curve else None
-    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"], curve, first_step)
+    return replace(outcome, curve=curve, first_step=seen.first_step - processes.began if curve else None)
 
 
 def run_allreduce(work: Work, data: Data, seed: int = 0) -> Outcome:
@@ -79,10 +79,9 @@ def run_allreduce(work: Work, data: Data, seed: int = 0) -> Outcome:
     with tempfile.TemporaryDirectory() as name:
         command = _trainer(*work.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}")
         command += ["--strategy=allreduce", f"--worker_hosts={','.join(workers)}", f"--train_dir={name}"]
-        with _started(_tasks(replace(work, ps=0), command)) as processes:
+        with _started(_tasks(replace(work, ps=0), command), work) as processes:
             processes.wait(0)
-        result = json.loads((Path(name) / "result.json").read_text())
-    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"])
+        return _read_outcome(Path(name), processes)
 
 
 def run_classic(program: Path, work: Work, data: Data, learn: bool = False) -> Outcome:
@@ -91,7 +90,7 @@ def run_classic(program: Path, work: Work, data: Data, learn: bool = False) -> O
     command = [sys.executable, str(program), *work.flags, f"--ps_hosts={','.join(ps)}"]
     command += [f"--worker_hosts={','.join(workers)}", f"--data={data.folder / 'digits.npz'}"]
     command += [f"--warmup_steps={work.steps // 10}", *(["--sync"] if work.mode == "synchronous" else [])]
-    with _watching(ps, learning.CLASSIC, work, learn) as seen, _started(_tasks(work, command)) as processes:
+    with _watching(ps, learning.CLASSIC, work, learn) as seen, _started(_tasks(work, command), work) as processes:
         rate = float(json.loads(processes.wait_for_line(work.ps))["rate"])  # its end may take minutes
     curve = seen.curve(data.images, data.labels) if seen else []
     first_step = seen.first_step - processes.began if curve else None
@@ -106,7 +105,8 @@ def run_independent(work: Work, data: Data) -> Outcome:
         flags = [f"--train_steps={INDEPENDENT_STEPS * work.steps}", *work.flags[1:], "--dataset=npz"]
         flags += [f"--data_dir={data.folder}", f"--intra_op_threads={share.intra_op}"]
         flags += [f"--inter_op_threads={share.inter_op}"]
-        with _started([Task("single", _trainer(*flags, f"--train_dir={folder}")) for folder in folders]) as processes:
+        tasks = [Task("single", _trainer(*flags, f"--train_dir={folder}")) for folder in folders]
+        with _started(tasks, work) as processes:
             for number in range(work.workers):
                 processes.wait(number)
         results = [json.loads((folder / "result.json").read_text()) for folder in folders]
@@ -119,10 +119,22 @@ def run_single(work: Work, data: Data, seed: int, flags: Sequence[str] = ()) -> 
     with tempfile.TemporaryDirectory() as name:
         command = _trainer(f"--train_steps={steps}", *work.flags[1:], *flags, f"--seed={seed}", f"--train_dir={name}")
         command += ["--dataset=npz", f"--data_dir={data.folder}"]
-        with _started([Task("single", command)]) as processes:
+        with _started([Task("single", command)], work) as processes:
             processes.wait(0)
-        result = json.loads((Path(name) / "result.json").read_text())
-    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"])
+        return _read_outcome(Path(name), processes)
+
+
+def _read_outcome(folder: Path, processes: Processes) -> Outcome:
+    """What the trainer says of its run in the training directory."""
+    result = json.loads((folder / "result.json").read_text())
+    best = result["best"]["test_accuracy"] if result["best"] else None
+    return Outcome(result["steps_per_second"], processes.memory, result["test_accuracy"], best=best)
+
+
+def run_beside_busy_loops(program: Callable[[Data], Outcome], data: Data) -> Outcome:
+    """Another program, while a busy loop runs for each core."""
+    with busy_loops(threads.usable_cpus()):
+        return program(data)
 
 
 def run_parameter_server_strategy(best: bool, work: Work, data: Data, seed: int = 0) -> Outcome:
@@ -152,7 +164,7 @@ def _run_strategy(
         for role, addresses in cluster.items()
         for index in range(len(addresses))
     ]
-    with _started(tasks) as processes:
+    with _started(tasks, work) as processes:
         result = json.loads(processes.wait_for_line([task.role for task in tasks].index(leader)))
     curve = [tuple(look) for look in result["curve"]]
     return Outcome(result["rate"], processes.memory, result["accuracy"], curve, result["first_step"] - processes.began)

@@ -23,6 +23,11 @@ class Work:
         return self.workers if self.mode == "synchronous" else 1
 
     @property
+    def patience(self) -> float:
+        """Seconds after which a run is taken for hanging: the slowest program takes 50 steps a second and more."""
+        return 400 + self.steps / 50
+
+    @property
     def flags(self) -> list[str]:
         """The flags that all programs have."""
         return [
@@ -46,6 +51,8 @@ class Outcome:
     """Seconds from the first step, global step and test accuracy then, where they were asked for."""
     first_step: float | None = None
     """Seconds from the start of the run's processes to the curve's first step."""
+    best: float | None = None
+    """The largest accuracy on the held-out split during the run, the end among it, where the program evaluates then."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.busy_loops import busy_loops
 from tests.ports import free_ports
 from tests.processes.trainers import Trainer
+from trainer.threads import usable_cpus
 
 
 @pytest.fixture
@@ -19,6 +21,13 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
         assert not left, f"these processes are left: {left}"
     finally:
         starter.end()
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Runs a busy loop for each CPU beside the test."""
+    with busy_loops(usable_cpus()):
+        yield
 
 
 @pytest.fixture

@@ -44,15 +44,15 @@ class Trainer:
         self._started.append(process)
         return process
 
-    def run(self, *words: str | Path, **environment: str) -> tuple[int, str]:
-        """Run `trainer WORDS…` to its end: exit code and output."""
+    def run(self, *words: str | Path, patience: float = PATIENCE, **environment: str) -> tuple[int, str]:
+        """Run `trainer WORDS…` to its end, within so many seconds: exit code and output."""
         process = self.start(*words, **environment)
-        output, _ = process.communicate(timeout=PATIENCE)
+        output, _ = process.communicate(timeout=patience)
         return process.returncode, output
 
-    def launch(self, *words: str | Path) -> dict[str, Any]:
+    def launch(self, *words: str | Path, patience: float = PATIENCE) -> dict[str, Any]:
         """Run `trainer launch WORDS… --json` to its successful end; the result."""
-        code, output = self.run("launch", *words, "--json")
+        code, output = self.run("launch", *words, "--json", patience=patience)
         assert code == 0, output
         result: dict[str, Any] = json.loads(output.splitlines()[-1])
         return result

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import learning, plan, programs, report, results
-from benchmarks.plan import ACCURACY, LEARNING, RATES, SECTIONS, SINGLE, Extent
+from benchmarks.plan import ACCURACY, BUSY, BUSY_MACHINE, LEARNING, LONG, QUIET_MACHINE, RATES, SECTIONS, SINGLE
 from benchmarks.work import Outcome, Run, Work
 
 MACHINE: dict[str, str | int] = {"cpu": "a kind of CPU", "cores": 2, "tensorflow": "2", "python": "3"}
@@ -71,10 +71,40 @@ def test_what_a_cluster_loses_is_told_seed_by_seed() -> None:
     assert "NOT reached" in report.accuracy(worse)
 
 
+def test_what_long_runs_lose_is_told_from_the_best_to_the_end() -> None:
+    synchronous = replace(SYNCHRONOUS, steps=20_000)
+    runs = [
+        Run(LONG, SINGLE, 0, replace(ASYNCHRONOUS, steps=40_000), Outcome(1, accuracy=0.98)),
+        Run(LONG, "trainer", 0, synchronous, Outcome(1, accuracy=0.9, best=0.99)),
+        Run(LONG, "trainer", 1, synchronous, Outcome(1, accuracy=0.98, best=0.98)),
+    ]
+    text = report.render(MACHINE, runs)
+    assert "|  | single process | 40,000 | 1 | 98.00% | – | – |" in text
+    assert "| synchronous | trainer | 20,000 | 2 | 94.00% (90.00%–98.00%) | 98.50% | 9.00 |" in text
+
+
+@pytest.mark.parametrize(
+    ("busy", "verdict"),
+    [((0.97, 0.99), "reached"), ((0.974, 0.978), "NOT reached"), ((0.96, 1.0), "NOT reached")],
+)
+def test_a_busy_machine_may_cost_little_in_the_mean_and_in_the_worst_run(
+    busy: tuple[float, float], verdict: str
+) -> None:
+    accuracies = {SINGLE: (0.98, 0.98), QUIET_MACHINE: (0.98, 0.98), BUSY_MACHINE: busy}
+    runs = [
+        Run(BUSY, name, seed, ASYNCHRONOUS, Outcome(1, accuracy=found))
+        for name, each in accuracies.items()
+        for seed, found in enumerate(each)
+    ]
+    quiet_bar, busy_bar = [line for line in report.render(MACHINE, runs).splitlines() if line.startswith("**Bar")]
+    assert quiet_bar.endswith("of 2 runs, +0.00 in the worst; at most 0.3 and 1.5 less are wanted: reached.**")
+    assert busy_bar.endswith(f"wanted: {verdict}.**")
+
+
 def test_results_are_read_back_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
     found = results.Results()
-    outcome = Outcome(12.5, {"ps": 500.0}, 0.9, [(0.0, 1, 0.5)])
+    outcome = Outcome(12.5, {"ps": 500.0}, 0.9, [(0.0, 1, 0.5)], best=0.95)
     for turn in range(2):
         found.add(Run(RATES, "trainer", turn, ASYNCHRONOUS, outcome))
     machine, runs = results.read(found.path)
@@ -99,8 +129,7 @@ def test_a_plot_is_drawn_of_whatever_was_measured(tmp_path: Path) -> None:
 
 
 def test_programs_that_are_compared_run_by_turns() -> None:
-    extent = Extent(pairs=2, other_pairs=1, steps=300, seeds=1, accuracy_seeds=2)
-    planned = list(plan.plan(extent, programs.CLASSIC, SECTIONS))
+    planned = list(plan.plan(replace(plan.SHORT, pairs=2), programs.CLASSIC, SECTIONS))
     assert [(turn, name) for _, turn, (name, *_) in planned[:6]] == [
         *((0, "classic"), (0, "trainer"), (0, "no communication")),
         *((1, "classic"), (1, "trainer"), (1, "no communication")),

@@ -1,0 +1,84 @@
+"""Long runs: the model at the end is as good as the best of the run, in every way to train, and on a busy machine.
+
+Adam can diverge after tens of thousands of steps, where a short run shows nothing. `best` in result.json is the best
+evaluation of the whole run.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.processes.trainers import Trainer
+
+CI_STEPS, CI_PATIENCE = 30_000, 540.0
+STEPS, PATIENCE = 100_000, 3000.0
+"""Of the long tests. At 170 steps/s, which is a third of the slowest way's rate on two quiet cores, they take 600 s."""
+STEPS_OF_SLOW = 50_000
+"""Of synchronous training beside busy loops: at 150 steps/s they take 330 s, so that all stay below an hour."""
+ASYNCHRONOUS = ["--ps", "1", "--workers", "2"]
+SYNCHRONOUS = [*ASYNCHRONOUS, "--sync_replicas"]
+
+
+def train_alone(trainer: Trainer, steps: int, patience: float) -> dict[str, Any]:
+    """Run `trainer train` as a single process; the result."""
+    code, output = trainer.run("train", "--train_dir", "run", "--train_steps", str(steps), patience=patience)
+    assert code == 0, output
+    result: dict[str, Any] = json.loads((trainer.folder / "run" / "result.json").read_text())
+    return result
+
+
+def check(result: dict[str, Any], steps: int) -> None:
+    """All steps were taken, and the last evaluation is within a point of the best, and good."""
+    best, last = result["best"], result["last"]
+    assert last["global_step"] >= steps
+    assert last["test_accuracy"] >= best["test_accuracy"] - 0.01, f"last {last}, best {best}"
+    assert last["test_accuracy"] >= 0.97, f"last {last}, best {best}"
+
+
+@pytest.mark.timeout(CI_PATIENCE + 60)
+def test_a_single_process_is_as_good_at_the_end_as_at_its_best(trainer: Trainer) -> None:
+    check(train_alone(trainer, CI_STEPS, CI_PATIENCE), CI_STEPS)
+
+
+@pytest.mark.timeout(CI_PATIENCE + 60)
+def test_asynchronous_workers_are_as_good_at_the_end_as_at_their_best(trainer: Trainer) -> None:
+    check(trainer.launch(*ASYNCHRONOUS, "--train_steps", str(CI_STEPS), patience=CI_PATIENCE), CI_STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(PATIENCE + 60)
+def test_a_single_process_is_as_good_after_100000_steps(trainer: Trainer) -> None:
+    check(train_alone(trainer, STEPS, PATIENCE), STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(PATIENCE + 60)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(ASYNCHRONOUS, id="asynchronous, 2 workers"),
+        pytest.param(["--ps", "1", "--workers", "4"], id="asynchronous, 4 workers"),
+        pytest.param(SYNCHRONOUS, id="synchronous"),
+        pytest.param([*SYNCHRONOUS, "--local_steps", "8"], id="local steps"),
+        pytest.param(["--strategy", "allreduce", "--workers", "2"], id="all-reduce"),
+    ],
+)
+def test_a_cluster_is_as_good_after_100000_steps(trainer: Trainer, words: list[str]) -> None:
+    check(trainer.launch(*words, "--train_steps", str(STEPS), patience=PATIENCE), STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(PATIENCE + 60)
+@pytest.mark.usefixtures("busy_machine")
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        pytest.param(ASYNCHRONOUS, STEPS, id="asynchronous"),
+        pytest.param(SYNCHRONOUS, STEPS_OF_SLOW, id="synchronous"),
+    ],
+)
+def test_a_cluster_on_a_busy_machine_is_as_good_at_the_end_as_at_its_best(
+    trainer: Trainer, words: list[str], steps: int
+) -> None:
+    check(trainer.launch(*words, "--train_steps", str(steps), patience=PATIENCE), steps)
