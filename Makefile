@@ -24,7 +24,7 @@ $(SETUP): constraints/dev.txt pyproject.toml
 	@touch $@
 
 run: $(SETUP) ## train on real digits here: one parameter server and two workers, as separate processes
-	@$(BIN)/trainer launch --ps 1 --workers 2 --train_steps 2000
+	@$(BIN)/trainer launch --ps 1 --workers 2
 
 test: $(SETUP) lint chart-lint ## everything that needs no cluster: lint, types, unit tests, the chart, real multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart

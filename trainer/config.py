@@ -111,7 +111,7 @@ class RunSettings:
     )
     data_dir: Path = _setting(Path("/tmp/mnist-data"), "folder of the mnist or npz files")  # noqa: S108
     download: bool = _setting(True, "fetch absent MNIST files into data_dir, once, checked by their checksums")
-    train_steps: Count = _setting(200, "global steps to train, all replicas together")
+    train_steps: Count = _setting(2000, "global steps to train, all replicas together")
     batch_size: Count = _setting(100, "examples per replica and step")
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
 

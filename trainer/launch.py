@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainer import config, datasets, ports, time_split
+from trainer import config, datasets, ports, result, time_split
 from trainer.cluster import Cluster, Strategy, Task
 from trainer.config import Settings
 from trainer.display import Display, make_display
@@ -187,6 +187,8 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _raise_terminated)
     processes: list[Process] = []
+    directory: TrainingDirectory | None = None
+    told_to_end = False
     others: list[subprocess.Popen[bytes]] = []
     try:
         gpus = _visible_gpus(plan.settings.num_gpus)
@@ -210,6 +212,7 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
             board.wait()
         return 0
     except Terminated as terminated:
+        told_to_end = True
         print(f"\n{signal.Signals(terminated.number).name}: ending all tasks", file=sys.stderr)
         return 128 + terminated.number
     finally:
@@ -217,6 +220,8 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
             signal.signal(number, signal.SIG_IGN)
         handles = [process.handle for process in processes if process.handle]
         _end(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
+        if directory and told_to_end and not all(process.ended for process in processes):
+            _show_where_it_goes_on(plan, directory)
 
 
 def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], held: Sequence[int]) -> list[Process]:
@@ -278,6 +283,8 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
         for process in processes:
             code = process.poll()  # before its lines are read, so that the last one is among them
             for line in process.new_lines():
+                if result.parse(line):
+                    continue  # its words come from result.json
                 display.line(process.task, line)
                 process.time_split = time_split.parse(line) or process.time_split
             if code is None:
@@ -334,29 +341,41 @@ def _explain_failure(failed: Process, code: int) -> None:
 
 
 def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[TimeSplit]) -> None:
-    result = directory.read_result()
+    found = directory.read_result()
     split = time_split.mean(splits) if splits else None
     if plan.json:
-        print(json.dumps(result | ({"time_split": asdict(split)} if split else {})))
+        print(json.dumps(found | ({"time_split": asdict(split)} if split else {})))
         return
-    again = f"--config {directory.logs}/{CONFIG} --ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}"
     more = 5 * plan.settings.train_steps
     print(
         f"""
-test accuracy {result["test_accuracy"]:.4f} after {result["global_step"]} global steps in {result["seconds"]:.1f} s \
-({result["steps_per_second"]:.0f} steps/s), {result["mode"]}, {result["workers"]} replicas, {result["ps"]} ps
+{result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
+({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
 
   result       {directory.path}/result.json
-  checkpoint   {result["checkpoint"]}
-  model        {result["export"]} (SavedModel)
+  checkpoint   {found["checkpoint"]}
+  model        {found["export"]} (SavedModel)
   summaries    {directory.train_summaries}, {directory.test_summaries}
   logs         {directory.logs}
 {_show_split(split, len(splits)) if plan.settings.time_split else ""}
 next:
   {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
-  {_beside_python("trainer")} launch {again} --train_steps {more}   # train on from here
+  {_again(plan, directory)} --train_steps {more}   # train on from here
   {_beside_python("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
     )
+
+
+def _again(plan: Plan, directory: TrainingDirectory) -> str:
+    """The command that goes on with this run."""
+    roles = f"--ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}{' --evaluator' * plan.evaluator}"
+    return f"{_beside_python('trainer')} launch --config {directory.logs}/{CONFIG} {roles}"
+
+
+def _show_where_it_goes_on(plan: Plan, directory: TrainingDirectory) -> None:
+    """Say what a run that was told to end has saved, and how to go on with it."""
+    step = directory.newest_step()
+    saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
+    print(f"{saved} with: {_again(plan, directory)}", file=sys.stderr)
 
 
 def _show_split(split: TimeSplit | None, replicas: int) -> str:

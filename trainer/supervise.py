@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from trainer import result
 from trainer.metrics import serve
 from trainer.supervision import judge, notes, pods, tensorboard
 from trainer.supervision.cluster import Change, Changes, Cluster
@@ -56,6 +57,8 @@ def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict
         cluster.follow(changes)
         known = _begin(run, cluster, known, changes, say)
         known, verdict, there = _watch(run, cluster, known, changes, say, metrics)
+        if verdict.succeeded and (leader := there.get(run.leader)):
+            verdict = _with_result(run, cluster, verdict, leader)
         for pod in (there[name] for name in verdict.failed if name in there):
             for line in cluster.last_words(pod.own_name, pod.role, LAST_LINES):
                 say(f"| {pod.name}: {line}")
@@ -199,6 +202,16 @@ def _watch(
                 return known, verdict, there
     finally:
         reporter.close()
+
+
+def _with_result(run: Run, cluster: Cluster, verdict: Verdict, leader: Pod) -> Verdict:
+    """The verdict with the result that the leader's log ends with, and the command that shows it, if there is one."""
+    lines = cluster.last_words(leader.own_name, leader.role, LAST_LINES)
+    found = next(filter(None, map(result.parse, reversed(lines))), None)
+    if found is None:
+        return verdict
+    command = f": {run.result_command}" if run.result_command else ""
+    return dataclasses.replace(verdict, reason=f"{verdict.reason}; {result.describe(found)}{command}")
 
 
 def _recall(cluster: Cluster, known: Notes, there: Mapping[str, Pod]) -> dict[str, Pod]:

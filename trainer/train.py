@@ -31,6 +31,8 @@ from trainer.periodic_evaluation import PeriodicEvaluation
 from trainer.progress import Clock, Progress
 from trainer.replica import Replica, build, describe_mode
 from trainer.replication import Circle
+from trainer.result import describe as describe_result
+from trainer.result import to_line
 from trainer.run_record import RunRecord
 from trainer.tensorflow import tf, tf1
 from trainer.threads import Threads, choose
@@ -389,9 +391,9 @@ def _write_result(
         shutil.rmtree(directory.candidate, ignore_errors=True)
     life.say(
         f"done: {result['global_step']} steps in {result['seconds']:.1f} s ({result['steps_per_second']:.1f} steps/s), "
-        f"test accuracy {result['test_accuracy']:.4f}, test loss {score.loss:.4f}, "
-        f"result in {directory.path / 'result.json'}"
+        f"{describe_result(result)}, test loss {score.loss:.4f}, result in {directory.path / 'result.json'}"
     )
+    life.say(to_line(result))
 
 
 def _export(life: Life, directory: TrainingDirectory, score: Score, examiner: Examiner) -> Path:

@@ -17,6 +17,7 @@ launcher or, in Kubernetes, the chart's `task.sh`.
 
 import itertools
 import json
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -73,6 +74,13 @@ class TrainingDirectory:
     def logs(self) -> Path:
         """The tasks' logs."""
         return self.path / "logs"
+
+    def newest_step(self) -> int | None:
+        """The global step of the newest checkpoint, by the file in which TensorFlow lists them."""
+        listed = self.path / "checkpoint"
+        text = listed.read_text(encoding="utf-8") if listed.exists() else ""
+        found = re.match(r'model_checkpoint_path: ".*-(\d+)"', text)
+        return int(found[1]) if found else None
 
     def create(self) -> None:
         """Make the directory, where it is absent.

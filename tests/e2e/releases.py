@@ -74,7 +74,12 @@ class Release:
 
     def wait_for_result(self, steps: int) -> dict[str, Any]:
         """Wait until the run has come to these global steps, and return its result."""
-        wait(lambda: self.result().get("global_step", 0) >= steps, 180, self.describe)
+
+        def is_done() -> bool:
+            result = self.result()
+            return result.get("state") == "done" and result["global_step"] >= steps
+
+        wait(is_done, 180, self.describe)
         return self.result()
 
     def wait_until_all_rest(self) -> None:

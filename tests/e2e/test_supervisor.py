@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,7 +40,11 @@ def the_node_forgets(kubeconfig: Path) -> Callable[[str], None]:
 def test_a_run_ends_by_itself_frees_what_it_held_and_is_left_alone(release: Release) -> None:
     release.install(SHORT)
     last = release.finish().splitlines()[-1]
-    assert last.endswith("the run succeeded: mnist-worker-0 ended with code 0")
+    told = "the run succeeded: mnist-worker-0 ended with code 0; test accuracy 0.9"
+    assert told in last
+    command = shlex.split(last.partition(": kubectl ")[2])
+    wait(lambda: release.try_kubectl(*command).returncode == 0, 60, release.describe)
+    assert f"test accuracy {json.loads(release.kubectl(*command))['test_accuracy']:.4f}" in last
     wait(lambda: not release.tasks(), 60, release.describe)
     assert release.scales() == {"mnist-ps": 0, "mnist-worker": 0}
     result = release.wait_for_result(500)
@@ -47,7 +52,7 @@ def test_a_run_ends_by_itself_frees_what_it_held_and_is_left_alone(release: Rele
     assert "test accuracy" in release.kept_log("worker-0"), "the log outlives its pod"
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
     message = pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"]
-    assert message == "the run succeeded: mnist-worker-0 ended with code 0"
+    assert message.startswith(told)
     assert message in release.kubectl("get", "events", "--field-selector=reason=RunSucceeded")
 
     # Another pod of TensorBoard finds its place although no task is left, whose node it would share.
@@ -123,7 +128,7 @@ def test_a_run_ends_although_its_node_has_forgotten_how_its_tasks_ended(
     release.kubectl("annotate", "pods", "--all", "looked=at")  # upon which the kubelet says anew what it knows
     wait(lambda: {exit_code(pod) for pod in release.tasks().values()} == {None}, 60, release.describe)
     release.kubectl("patch", job, '--patch={"spec":{"suspend":false}}')
-    assert release.finish().splitlines()[-1].endswith("the run succeeded: mnist-worker-0 ended with code 0")
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
     wait(lambda: not release.tasks(), 60, release.describe)
 
 
@@ -170,7 +175,7 @@ def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:
         before = now
     said = "\n".join(lives)
     assert code == 0, said
-    assert said.endswith("the run succeeded: mnist-worker-0 ended with code 0\n")
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in said.splitlines()[-1]
     assert known()[0] == "Succeeded"
     assert set(release.scales().values()) == {0}
     assert release.wait_for_result(300)["global_step"] < 400

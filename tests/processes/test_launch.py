@@ -280,7 +280,10 @@ def test_a_signal_ends_all_tasks_and_saves_what_was_learnt(trainer: Trainer, num
     assert "Traceback" not in output
     assert not trainer.processes()
     (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
-    assert int(saved.stem.rpartition("-")[2]) >= 50
+    step = int(saved.stem.rpartition("-")[2])
+    assert step >= 50
+    assert f"saved step {step}; continue with: " in output
+    assert "trainer launch --config run/logs/config.yaml --ps " in output
 
 
 def test_a_killed_launcher_leaves_no_task_behind(trainer: Trainer) -> None:

@@ -35,6 +35,7 @@ def a_run(**settings: Any) -> Run:
         "active_deadline_seconds": None,
         "start_timeout_seconds": None,
         "holds_tensorboard": True,
+        "result_command": "kubectl exec …",
         "metrics_port": None,
     }
     return Run(**given | settings)

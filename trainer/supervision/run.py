@@ -59,6 +59,8 @@ class Run:
     start_timeout_seconds: Seconds | None
     holds_tensorboard: bool
     """Whether TensorBoard may start only when the leader has a node, for it must go there."""
+    result_command: str | None
+    """Shows result.json; None where no pod is left that has the training directory."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """Where the run's own metrics are served; None for nowhere."""
 

@@ -71,7 +71,7 @@ def success(packaged: bool) -> str:
     if not packaged or not result.exists():
         return ""
     score = json.loads(result.read_text())
-    ended = score["global_step"] >= int(os.environ["TRAIN_STEPS"])
+    ended = score.get("state", "done") == "done" and score["global_step"] >= int(os.environ["TRAIN_STEPS"])
     return f"{score['global_step']} steps, test accuracy {score['test_accuracy']}" if ended else ""
 
 

@@ -42,6 +42,11 @@ backoff_limit: {{ toJson .Values.run.backoffLimit }}
 active_deadline_seconds: {{ toJson .Values.run.activeDeadlineSeconds }}
 start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
 holds_tensorboard: {{ not (empty (include "distributed-tensorflow.tensorboardIsHeld" .)) }}
+{{- if and .Values.tensorboard.enabled .Values.trainingDirectory.enabled }}
+result_command: {{ printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace (include "distributed-tensorflow.stem" .) .Values.trainingDirectory.path | quote }}
+{{- else }}
+result_command: null
+{{- end }}
 metrics_port: {{ ternary .Values.metrics.port nil .Values.metrics.enabled | toJson }}
 roles:
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" }}

@@ -1,0 +1,29 @@
+"""A run's result in a line of a log."""
+
+from typing import Any
+
+import pytest
+
+from trainer import result
+
+DONE: dict[str, Any] = {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}
+
+
+def test_a_line_is_read_back_behind_whatever_a_task_puts_before_it() -> None:
+    for before in ("", "20:24:05 worker 0: "):
+        assert result.parse(f"{before}{result.to_line(DONE)}\n") == DONE
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "20:24:05 worker 0: done: 2000 steps", "worker 0: result {", 'worker 0: result {"x": 1}', "result [1]"],
+)
+def test_another_line_is_none(line: str) -> None:
+    assert result.parse(line) is None
+
+
+def test_the_best_is_named_where_it_was_not_the_last() -> None:
+    best = {"test_accuracy": 0.9889, "global_step": 1500}
+    assert result.describe(DONE) == "test accuracy 0.9861"
+    assert result.describe(DONE | {"best": {**best, "test_accuracy": 0.9861}}) == "test accuracy 0.9861"
+    assert result.describe(DONE | {"best": best}) == "test accuracy 0.9861 (best 0.9889 at step 1500)"
