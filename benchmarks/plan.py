@@ -31,8 +31,8 @@ LOCAL_STEPS, ALLREDUCE = "trainer, local steps 8", "trainer, all-reduce"
 EXAMPLES_TO_LEARN = 200_000
 """Of the sections on learning and accuracy: as many for every program and mode."""
 SINGLE = "single process"
-SMALL_RATE = "0.003"
-"""A learning rate beside the default of 0.01."""
+CLASSIC_RATE = "0.01"
+"""The classic program's own learning rate, beside the trainer's default, which all programs are given."""
 QUIET_MACHINE, BUSY_MACHINE = "trainer, quiet machine", "trainer, busy machine"
 """Of the section on busy machines, beside a single process on a quiet one."""
 
@@ -155,7 +155,7 @@ def _accuracy(seed: int, reference: Path) -> list[Planned]:
     for work in works:
         planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
         planned.append(("trainer", work, partial(programs.run_trainer, work, seed=seed)))
-    work, name, flags = works[0], f"rate {SMALL_RATE}", [f"--learning_rate={SMALL_RATE}"]
+    work, name, flags = works[0], f"rate {CLASSIC_RATE}", [f"--learning_rate={CLASSIC_RATE}"]
     planned.append((f"{SINGLE}, {name}", work, partial(programs.run_single, work, seed=seed, flags=flags)))
     planned.append((f"trainer, {name}", work, partial(programs.run_trainer, work, seed=seed, flags=flags)))
     return planned

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from trainer.config import Settings
+
 Mode = Literal["asynchronous", "synchronous"]
 
 
@@ -34,6 +36,7 @@ class Work:
             f"--train_steps={self.steps}",
             f"--batch_size={self.batch_size}",
             f"--hidden_units={self.hidden_units}",
+            f"--learning_rate={Settings().learning_rate}",
         ]
 
 

@@ -332,7 +332,7 @@ def test_a_run_that_diverges_says_so_once(live: Callable[..., Life]) -> None:
     life.chief.watch_loss(20, float("nan"))
     assert [line for line in life.said if "diverges" in line] == [
         "warning: the run diverges: the loss is nan at step 10; no checkpoint has been examined yet; "
-        "lower learning_rate (0.01), or set global_clipnorm."
+        "lower learning_rate (0.003), or set global_clipnorm."
     ]
 
 

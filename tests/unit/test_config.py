@@ -44,7 +44,7 @@ def refusal(read: Read, *words: str, environment: Mapping[str, str] | None = Non
 
 def test_command_line_wins_over_environment_over_file_over_default(read: Read) -> None:
     environment = {"TRAINER_TRAIN_STEPS": "30"}
-    assert read().train_steps == 200
+    assert read().train_steps == 2000
     assert read(file="train_steps: 20").train_steps == 20
     assert read(file="train_steps: 20", environment=environment).train_steps == 30
     assert read("--train_steps", "40", file="train_steps: 20", environment=environment).train_steps == 40
@@ -92,12 +92,12 @@ def test_a_switch_can_be_turned_off_where_the_file_turned_it_on(read: Read) -> N
     assert read("--sync_replicas=false", file="sync_replicas: true").sync_replicas is False
 
 
-def test_the_defaults_are_those_of_the_classic_program() -> None:
+def test_the_defaults_are_those_of_the_classic_program_but_for_rate_and_length() -> None:
     settings = Settings()
     assert settings.hidden_units == 100
     assert settings.batch_size == 100
-    assert settings.learning_rate == 0.01
-    assert settings.train_steps == 200
+    assert settings.learning_rate == 0.003
+    assert settings.train_steps == 2000
     assert settings.sync_replicas is False
     assert settings.replicas_to_aggregate is None  # as many as there are workers
 
@@ -156,7 +156,7 @@ def test_printed_settings_are_read_back_the_same(tmp_path_factory: pytest.TempPa
         (["--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given, but only synchronous replicas"),
         (["--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
         (["--strategy=allreduce", "--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
-        (["--sync_replicas", "--local_steps=3"], "local_steps: rounds of 3 steps do not end at train_steps 200"),
+        (["--sync_replicas", "--local_steps=3"], "local_steps: rounds of 3 steps do not end at train_steps 2000"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(read: Read, words: list[str], said: str) -> None:
@@ -240,8 +240,8 @@ def test_a_range_of_steps_that_is_none_is_refused(read: Read, value: str) -> Non
 
 
 def test_a_range_of_steps_that_the_run_does_not_reach_is_refused(read: Read) -> None:
-    assert refusal(read, "--profile_steps=201-210") == (
-        "profile_steps: 201-210 begins after the run's last step, 200: name earlier steps, or more train_steps."
+    assert refusal(read, "--profile_steps=2001-2010") == (
+        "profile_steps: 2001-2010 begins after the run's last step, 2000: name earlier steps, or more train_steps."
     )
 
 

@@ -103,7 +103,7 @@ def test_a_large_models_graph_has_fewer_steps() -> None:
             return mlp.logits(parameters, images)
 
     settings = Settings(batch_size=SIZE, train_steps=2000)
-    for model, full in ((mlp, 50), (Deep(), 20)):
+    for model, full in ((mlp, 50), (Deep(), 25)):
         found = replica.build(settings, None, model, PARAMETERS, EXAMPLES, 0, "this run")
         assert found.replication.calls.keys() == {1, full}
 
