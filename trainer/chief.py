@@ -116,7 +116,9 @@ class Chief:
         return len(there.read_text(encoding="utf-8").splitlines()) if there.exists() else 0
 
     def _restore_or_initialize(self) -> None:
-        for checkpoint in reversed(self._checkpoints.paths):
+        kept = best.read(self._directory.best)
+        there = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
+        for checkpoint in there:
             try:
                 self._saver.restore(self._session, checkpoint)
             except UNREADABLE as error:
@@ -127,12 +129,11 @@ class Chief:
             self._saved_step = int(self._session.run(self._replica.global_step))
             self._say(f"restored {checkpoint}")
             return
-        if self._checkpoints.paths:
+        if there:
             raise ConfigurationError(
                 f"train_dir: none of the checkpoints in {self._directory.path} can be read: choose another train_dir, "
                 "or empty this one to train from the start."
             )
-        shutil.rmtree(self._directory.best, ignore_errors=True)  # of a run whose checkpoints somebody has removed
         self._directory.divergences.unlink(missing_ok=True)
         self._session.run(self._replica.initialize)
 

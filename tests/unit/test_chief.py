@@ -15,7 +15,7 @@ from trainer import best, periodic_evaluation, replica
 from trainer.chief import Chief
 from trainer.config import Settings
 from trainer.datasets import Examples
-from trainer.errors import ConfigurationError, DivergedError
+from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.evaluation import Examiner
 from trainer.metrics import Metrics
 from trainer.models import mlp
@@ -276,18 +276,57 @@ def test_result_json_tells_how_far_the_run_is(live: Callable[..., Life], tmp_pat
     assert result["best"]["checkpoint"] == f"{tmp_path}/best/model.ckpt-1"
 
 
-def test_a_best_checkpoint_of_a_run_whose_checkpoints_were_removed_goes_with_them(
+def test_a_run_without_any_other_checkpoint_goes_on_from_its_best(live: Callable[..., Life], tmp_path: Path) -> None:
+    first = live()
+    first.chief.prepare()
+    for _ in range(3):
+        first.step()
+    evaluate(first)
+    second = live()
+    second.chief.prepare()
+    assert second.said == [f"restored {tmp_path}/best/model.ckpt-3"]
+    assert second.session.run(second.replica.global_step) == 3
+
+
+def test_a_run_that_is_rolled_back_goes_on_from_its_best_at_a_later_step_with_half_the_rate(
     live: Callable[..., Life], tmp_path: Path
 ) -> None:
-    life = live()
+    life = live(on_divergence="restore")
     life.chief.prepare()
     life.step_and_save()
     evaluate(life)
-    for file in tmp_path.glob("*"):
-        if file.is_file():
-            file.unlink()
-    live().chief.prepare()
-    assert best.read(tmp_path / "best") is None
+    wanted = values_in(life.chief.checkpoint)
+    for _ in range(5):
+        life.step()
+    with pytest.raises(RollBackError) as found:
+        life.chief.watch_loss(6, float("nan"))
+    life.chief.prepare(found.value)
+    assert life.session.run(life.replica.global_step) == 7
+    assert life.chief.checkpoint == f"{tmp_path}/model.ckpt-7"
+    values = values_in(life.chief.checkpoint)
+    assert all(np.array_equal(values[name], wanted[name]) for name in wanted if name != "global_step")
+    assert life.session.run(life.replica.rate_scale) == 0.5
+    again = live(on_divergence="restore")
+    again.chief.prepare()
+    assert again.session.run(again.replica.global_step) == 7
+    assert again.session.run(again.replica.rate_scale) == 0.5
+
+
+def test_a_run_without_anything_to_roll_back_to_stops(live: Callable[..., Life]) -> None:
+    life = live(on_divergence="restore")
+    life.chief.prepare()
+    with pytest.raises(DivergedError, match="there is no checkpoint to restore"):
+        life.chief.prepare(RollBackError("the run diverges", 3))
+
+
+def test_a_run_that_was_rolled_back_too_often_stops(live: Callable[..., Life]) -> None:
+    life = live(on_divergence="restore")
+    life.chief.prepare()
+    life.step_and_save()
+    for step in range(8):
+        life.chief.prepare(RollBackError("the run diverges", step))
+    with pytest.raises(DivergedError, match="it was rolled back 8 times"):
+        life.chief.prepare(RollBackError("the run diverges", 9))
 
 
 def make_not_finite(life: Life) -> None:

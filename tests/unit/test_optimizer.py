@@ -1,6 +1,7 @@
 """The optimiser: its rate over a run, and what one update does to the parameters."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from trainer import parameters
+from trainer.checkpoints import Saver
 from trainer.config import Settings
 from trainer.model import Parameter
 from trainer.optimizer import Optimizer
@@ -113,3 +115,25 @@ def test_a_stale_gradient_counts_less() -> None:
 
 def test_without_amsgrad_there_are_two_slots() -> None:
     assert Optimizer(Settings(amsgrad=False), shared=False).slots == ("Adam", "Adam_1")
+
+
+def test_after_a_roll_back_gradients_of_parameters_read_before_are_dropped(tmp_path: Path) -> None:
+    settings = Settings(on_divergence="restore", learning_rate=0.1)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        layout = parameters.Layout({"a": (SIZE,)}, (SIZE,))
+        optimizer = Optimizer.create(settings, shared=True, device="")
+        parts = parameters.create({"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drops_stale=True)
+        saver = Saver(layout, parts, optimizer.slots, [])
+        given, count = tf1.placeholder(tf.float32, [SIZE]), tf1.placeholder(tf.int64, [])
+        update = optimizer.apply(parts, [count], [given])
+        session.run(tf1.global_variables_initializer())
+        session.run(update, {given: np.ones(SIZE), count: 0})
+        path = saver.save(session, tmp_path / "model.ckpt")
+        session.run(update, {given: np.ones(SIZE), count: 1})
+        saver.restore(session, path, at_step=10)
+        start = session.run(parts[0].slots)
+        session.run(update, {given: np.full(SIZE, np.nan), count: 2})
+        assert np.isfinite(session.run(parts[0].values)).all()
+        session.run(update, {given: np.ones(SIZE), count: 11})
+        assert session.run(parts[0].updates) == 12
+        assert (session.run(parts[0].slots)[1] > 0.99 * start[1]).all()
