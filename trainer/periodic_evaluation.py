@@ -58,9 +58,9 @@ class PeriodicEvaluation:
             self._thread.join()
 
     def _examine(self, candidate: str, saving: float) -> None:
-        began = time.monotonic()
         if self._examiner is None:
-            self._examiner = self._make_examiner()
+            self._examiner = self._make_examiner()  # once, so its time is no part of the share
+        began = time.monotonic()
         with contextlib.suppress(*UNREADABLE):  # somebody has emptied the directory meanwhile
             self._report(candidate, self._examiner.score(candidate))
         now = time.monotonic()

@@ -393,7 +393,8 @@ def _write_result(
         f"done: {result['global_step']} steps in {result['seconds']:.1f} s ({result['steps_per_second']:.1f} steps/s), "
         f"{describe_result(result)}, test loss {score.loss:.4f}, result in {directory.path / 'result.json'}"
     )
-    life.say(to_line(result))
+    if life.cluster:  # for whoever follows a cluster's logs
+        life.say(to_line(result))
 
 
 def _export(life: Life, directory: TrainingDirectory, score: Score, examiner: Examiner) -> Path:

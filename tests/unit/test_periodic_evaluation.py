@@ -1,0 +1,67 @@
+"""Evaluating while a run trains: one candidate at a time, and a small share of the time."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from trainer import periodic_evaluation
+from trainer.evaluation import Score
+from trainer.periodic_evaluation import PeriodicEvaluation
+
+
+class Slow:
+    """Takes as long to score as it is told."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.may_end = seconds, threading.Event()
+
+    def score(self, checkpoint: str) -> Score:
+        self.may_end.wait(self.seconds)
+        if checkpoint == "gone":
+            raise ValueError("it is gone")
+        return Score(1, 0.5, 1.0)
+
+    def __exit__(self, *error: object) -> None:
+        self.may_end.set()
+
+
+def evaluation(examiner: Any, found: list[str], seconds: float = 1e-9) -> PeriodicEvaluation:
+    return PeriodicEvaluation(seconds, lambda: examiner, lambda candidate, score: found.append(candidate))
+
+
+def test_nothing_is_due_before_the_first_interval() -> None:
+    assert not evaluation(Slow(0), [], seconds=60).is_due
+    assert evaluation(Slow(0), []).is_due
+
+
+def test_one_candidate_is_examined_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
+    found: list[str] = []
+    examiner = Slow(60)
+    with evaluation(examiner, found) as running:
+        running.examine(lambda: "first")
+        assert not running.is_due
+        examiner.may_end.set()
+        running.wait()
+        assert running.is_due
+        running.examine(lambda: "second")
+    assert found == ["first", "second"]
+
+
+def test_what_takes_long_comes_seldom() -> None:
+    running = evaluation(Slow(0.2), [])
+    running.examine(lambda: "candidate")
+    running.wait()
+    assert not running.is_due
+    assert running._next - time.monotonic() > 0.2 * 10
+
+
+def test_no_candidate_and_one_that_is_gone_are_no_error() -> None:
+    found: list[str] = []
+    running = evaluation(Slow(0), found)
+    running.examine(lambda: None)
+    running.examine(lambda: "gone")
+    running.wait()
+    assert found == []
