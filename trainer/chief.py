@@ -93,6 +93,9 @@ class Chief:
             self._session.run(self._replica.rate_scale.initializer, {self._replica.rate_scale.initial_value: scale})
         self._session.run(self._replica.replication.lead)
         self._session.run(self._replica.announce)
+        step = int(self._session.run(self._replica.global_step))
+        if step < self._settings.train_steps:
+            self._record.write_running(step)
 
     def _roll_back(self, diverged: RollBackError) -> None:
         count = self._count_roll_backs() + 1

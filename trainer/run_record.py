@@ -24,14 +24,18 @@ class RunRecord:
         directory: TrainingDirectory,
         facts: Mapping[str, Any],
         clock: Clock,
+        last: dict[str, Any] | None,
         say: Callable[[str], None],
         metrics: Metrics,
     ) -> None:
-        """`facts` are the keys of result.json that do not change while this process trains."""
+        """`facts` are the keys of result.json that do not change while this process trains.
+
+        `last` is the last evaluation of an earlier process.
+        """
         self._directory, self._facts, self._clock = directory, facts, clock
         self._say, self._metrics = say, metrics
         self._writing = threading.Lock()
-        self._last: dict[str, Any] | None = None
+        self._last = last
         self._step = 0
 
     def examined(self, checkpoint: str, score: Score, is_candidate: bool) -> None:
@@ -44,6 +48,8 @@ class RunRecord:
         write_score(self._directory, score)
         self._metrics.test_loss, self._metrics.test_accuracy = score.loss, score.accuracy
         self._say(f"{describe(score)}{' (the best so far)' if kept else ''}")
+        if is_candidate:
+            self.write_running(score.global_step)
 
     def write_running(self, step: int) -> None:
         """Write how far the run is."""

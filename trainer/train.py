@@ -153,6 +153,8 @@ def train(
     if guard.stopping:
         return False
     if directory and record:
+        if evaluation:
+            evaluation.wait()  # what it writes is of a run that goes on
         with evaluation or contextlib.nullcontext(), Examiner(model, parameters, dataset.test) as examiner:
             _write_result(life, directory, checkpoint, record, examiner, was_done)
     if cluster and circle:
@@ -372,7 +374,7 @@ def _make_record(life: Life, directory: TrainingDirectory, earlier: dict[str, An
         "version": trainer.__version__,
     }
     life.clock.earlier = float(earlier.get("seconds", 0.0))
-    return RunRecord(directory, facts, life.clock, life.say, life.metrics)
+    return RunRecord(directory, facts, life.clock, earlier.get("last"), life.say, life.metrics)
 
 
 def _write_result(

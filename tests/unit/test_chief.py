@@ -68,7 +68,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         said: list[str] = []
         metrics = Metrics("worker", 0)
         directory, clock = TrainingDirectory(tmp_path), Clock(100)
-        record = RunRecord(directory, {"mode": "single"}, clock, said.append, metrics)
+        record = RunRecord(directory, {"mode": "single"}, clock, None, said.append, metrics)
         evaluation = PeriodicEvaluation(
             1e-9,
             lambda: Examiner(mlp, mlp.parameters((6,), 3, 5), examples),
