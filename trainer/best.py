@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,5 +69,6 @@ def _link(source: Path, target: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

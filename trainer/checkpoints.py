@@ -21,7 +21,14 @@ GLOBAL_STEP = "global_step"
 class Saver:
     """The ops that save and restore all parts."""
 
-    def __init__(self, layout: Layout, parts: Sequence[Part], slots: Sequence[str], servers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        parts: Sequence[Part],
+        slots: Sequence[str],
+        servers: Sequence[str],
+        rolls_back: bool = False,
+    ) -> None:
         """Add them to the default graph, on the device in force.
 
         Args:
@@ -29,43 +36,59 @@ class Saver:
             parts: Where they are.
             slots: Names of the optimiser's slots.
             servers: The parameter servers' devices, whose flag `flags.SAVING` is up meanwhile.
+            rolls_back: Whether `roll_back` may be called.
         """
         self._layout, self._parts = layout, parts
         self._vectors = {"": [part.values for part in parts]}
         self._vectors |= {f"/{slot}": [part.slots[index] for part in parts] for index, slot in enumerate(slots)}
         self._path = tf1.placeholder(tf.string, [], "checkpoint")
         self._save = self._add_save(servers)
-        self._step = tf1.placeholder_with_default(tf.constant(-1, tf.int64), [], "step")
-        self._restore = self._add_restore({})
-        self._restore_older = None
-        if LARGEST_MOMENT in slots:
-            self._restore_older = self._add_restore({f"/{LARGEST_MOMENT}": f"/{MOMENTS[1]}"})
+        self._has_largest = LARGEST_MOMENT in slots
+        self._step = tf1.placeholder(tf.int64, [], "step")
+        ages = {False, self._has_largest}
+        self._restore = {is_older: self._add_restore(is_older) for is_older in ages}
+        self._roll_back = {
+            older: self._add_roll_back(older) for older in ({False, self._has_largest} if rolls_back else ())
+        }
+        self._accept = tf.group(*[_accept(part) for part in parts if part.accepted_from is not None])
         self._are_finite = tf.reduce_all(tf.stack([_is_finite(part) for part in parts]))
 
     def save(self, session: Any, stem: Path) -> str:
         """Save a checkpoint; its path, STEM-STEP."""
         return str(session.run(self._save, {self._path: str(stem)}).decode())
 
-    def restore(self, session: Any, path: str, at_step: int = -1) -> None:
+    def restore(self, session: Any, path: str) -> None:
         """Give all parts the values of a checkpoint.
 
         One that was saved without AMSGrad has no largest second moment: it goes on from the second moment.
 
-        Args:
-            session: On the parts' devices.
-            path: Of the checkpoint.
-            at_step: The global step from then on; -1 for the checkpoint's own. Gradients of parameters that were read
-                before are dropped.
+        Raises:
+            tf.errors.OpError, ValueError: it cannot be read.
+        """
+        session.run(self._restore[self._is_older(path)], {self._path: path})
+
+    def roll_back(self, session: Any, path: str, step: int) -> int:
+        """Give parts that have values those of a checkpoint, and this global step; the step that they have then.
+
+        Where other replicas go on meanwhile, the step is a later one if theirs is, and what they have computed with
+        earlier parameters is dropped.
 
         Raises:
             tf.errors.OpError, ValueError: it cannot be read.
         """
+        return int(session.run(self._roll_back[self._is_older(path)], {self._path: path, self._step: step}))
+
+    def accept(self, session: Any) -> None:
+        """Let parts accept gradients again on which a roll-back was interrupted."""
+        session.run(self._accept)
+
+    def _is_older(self, path: str) -> bool:
+        """Whether a checkpoint lacks the largest second moment that the parts have."""
         try:
             names = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
         except tf.errors.OpError as error:  # of no particular kind
             raise tf.errors.DataLossError(None, None, error.message) from error
-        is_older = self._restore_older is not None and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
-        session.run(self._restore_older if is_older else self._restore, {self._path: path, self._step: at_step})
+        return self._has_largest and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
 
     def are_finite(self, session: Any) -> bool:
         """Whether all parameters are finite now."""
@@ -91,10 +114,36 @@ class Saver:
         with tf.control_dependencies([saved, *down]):
             return tf.identity(path)
 
-    def _add_restore(self, instead: dict[str, str]) -> Any:
-        """An op that restores, taking for some suffixes the arrays of others."""
-        suffixes = {suffix: instead.get(suffix, suffix) for suffix in self._vectors}
-        names = [name + suffix for suffix in dict.fromkeys(suffixes.values()) for name in self._layout.shapes]
+    def _add_restore(self, is_older: bool) -> Any:
+        """An op that restores."""
+        assigned, step = self._add_assignments(is_older)
+        for part in self._parts:
+            assigned.append(part.updates.assign(step, read_value=False))
+            if part.accepted_from is not None:
+                assigned.append(part.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
+        return tf.group(*assigned)
+
+    def _add_roll_back(self, is_older: bool) -> Any:
+        """A tensor that is the global step when the parts are rolled back."""
+        dropping = [part.accepted_from for part in self._parts if part.accepted_from is not None]
+        with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in dropping]):
+            assigned, _ = self._add_assignments(is_older)
+        with tf.control_dependencies(assigned):
+            step = tf.identity(self._step)
+            if dropping:
+                counts = tf.stack([part.updates.read_value() for part in self._parts])
+                step = tf.maximum(step, tf.reduce_max(counts) + 1)
+        counted = [part.updates.assign(step, read_value=False) for part in self._parts]
+        with tf.control_dependencies(counted):
+            accepted = [each.assign(step, read_value=False) for each in dropping]
+        with tf.control_dependencies([*counted, *accepted]):
+            return tf.identity(step)
+
+    def _add_assignments(self, is_older: bool) -> tuple[list[Any], Any]:
+        """Ops that give all vectors their restored arrays, and the restored global step."""
+        second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
+        saved = {suffix: second if is_older and suffix == largest else suffix for suffix in self._vectors}
+        names = [name + suffix for suffix in dict.fromkeys(saved.values()) for name in self._layout.shapes]
         found = tf.raw_ops.RestoreV2(
             prefix=self._path,
             tensor_names=[GLOBAL_STEP, *names],
@@ -102,24 +151,22 @@ class Saver:
             dtypes=[tf.int64] + [tf.float32] * len(names),
         )
         restored = dict(zip(names, found[1:], strict=True))
-        step = tf.where(self._step >= 0, self._step, tf.reshape(found[0], []))
-        dropping = [part.accepted_from for part in self._parts if part.accepted_from is not None]
-        with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in dropping]):
-            assigned = self._add_assignments(restored, suffixes)
-        with tf.control_dependencies(assigned):
-            assigned = [part.updates.assign(step, read_value=False) for part in self._parts]
-        with tf.control_dependencies(assigned):
-            return tf.group(*assigned, *(each.assign(tf.maximum(self._step, 0), read_value=False) for each in dropping))
-
-    def _add_assignments(self, restored: dict[str, Any], suffixes: dict[str, str]) -> list[Any]:
-        """Ops that give all vectors their restored arrays."""
         assigned = []
         for suffix, variables in self._vectors.items():
             shapes = self._layout.shapes.items()
-            arrays = {name: tf.reshape(restored[name + suffixes[suffix]], shape) for name, shape in shapes}
+            arrays = {name: tf.reshape(restored[name + saved[suffix]], shape) for name, shape in shapes}
             values = self._layout.pack(arrays)
             assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
-        return assigned
+        return assigned, tf.reshape(found[0], [])
+
+
+def _accept(part: Part) -> Any:
+    """An op that accepts gradients from now on, if none are accepted."""
+    with tf1.device(part.device):
+        accepted = part.accepted_from
+        assert accepted is not None  # noqa: S101
+        now = accepted.read_value()
+        return accepted.assign(tf.where(tf.equal(now, tf.int64.max), part.updates.read_value(), now), read_value=False)
 
 
 def _is_finite(part: Part) -> Any:

@@ -25,6 +25,7 @@ from trainer.replica import Replica
 from trainer.run_record import RunRecord
 from trainer.server import brief
 from trainer.summaries import SummaryWriter
+from trainer.tensorflow import tf
 from trainer.training_directory import TrainingDirectory
 
 MOST_ROLL_BACKS = 8
@@ -45,17 +46,19 @@ class Chief:
         run: str,
         record: RunRecord,
         evaluation: PeriodicEvaluation | None,
+        untrained_loss: float,
     ) -> None:
         self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
         self._say, self._metrics, self._run = say, metrics, run
         self._saver: Saver = replica.saver
         self._record, self._evaluation = record, evaluation
         self._checkpoints = CheckpointList(directory.path, settings.keep_checkpoints)
-        self._divergence: DivergenceDetector | None = DivergenceDetector()
+        self._divergence: DivergenceDetector | None = DivergenceDetector(untrained_loss)
         self.checkpoint = ""
         """The checkpoint restored or saved last."""
-        self._saved_step = -1
+        self._saved_step = self._tried_step = -1
         self._saved_time = time.monotonic()
+        self._said_not_finite = False
         self._saving = threading.Lock()
         self._summaries = SummaryWriter(directory.train_summaries)
         self.profile = Profile(settings.profile_steps, directory.path, say)
@@ -84,6 +87,7 @@ class Chief:
                     "end them and start them again."
                 )
             self._say("the parameter servers hold the run already; going on with it")
+            self._saver.accept(self._session)
         else:
             self._restore_or_initialize()
         if diverged:
@@ -99,20 +103,25 @@ class Chief:
 
     def _roll_back(self, diverged: RollBackError) -> None:
         count = self._count_roll_backs() + 1
-        kept = best.read(self._directory.best)
-        path = kept.checkpoint if kept else self.checkpoint or next(reversed(self._checkpoints.paths), "")
-        if not path or count > MOST_ROLL_BACKS:
-            why = f"it was rolled back {MOST_ROLL_BACKS} times" if path else "there is no checkpoint to restore"
-            raise DivergedError(f"{diverged}, and {why}; {self._remedy()}")
+        if count > MOST_ROLL_BACKS:
+            raise DivergedError(f"{diverged}, and it was rolled back {MOST_ROLL_BACKS} times; {self._remedy()}")
         # The step never goes back: replicas take it for the order of things, and drop what is older.
         step = max(int(self._session.run(self._replica.global_step)), diverged.step) + self._settings.local_steps
         step = min(step, self._settings.train_steps)
-        with self._directory.divergences.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
-        self._saver.restore(self._session, path, at_step=step)
+        kept = best.read(self._directory.best)
+        for path in [*([kept.checkpoint] if kept else []), *reversed(self._checkpoints.paths)]:
+            try:
+                step = self._saver.roll_back(self._session, path, step)
+                break
+            except UNREADABLE as error:
+                self._say(f"the checkpoint {path} cannot be read ({brief(error)})")
+        else:
+            raise DivergedError(f"{diverged}, and there is no checkpoint to restore; {self._remedy()}")
         self._say(f"{diverged}: restored {path}, and going on at step {step} with 1/{2**count} of the learning rate")
         self._saved_step = -1
         self.save()
+        with self._directory.divergences.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
 
     def _count_roll_backs(self) -> int:
         there = self._directory.divergences
@@ -156,17 +165,20 @@ class Chief:
         """
         with self._saving:  # `save_at_last` may come while the main thread saves
             step = int(self._session.run(self._replica.global_step))
-            self._saved_time = time.monotonic()
+            self._saved_time, self._tried_step = time.monotonic(), step
             if step == self._saved_step:
                 return True
             if not self._saver.are_finite(self._session):
-                self._say(f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}")
+                if not self._said_not_finite:
+                    self._say(f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}")
+                self._said_not_finite = True
                 return False
             self.checkpoint = self._saver.save(self._session, self._directory.checkpoint_prefix)
             self._checkpoints.add(self.checkpoint)
             self._saved_step = int(self.checkpoint.rpartition("-")[2])
             self._metrics.checkpoints += 1
-        self._record.write_running(self._saved_step)
+        if self._saved_step < self._settings.train_steps:
+            self._record.write_running(self._saved_step)
         return True
 
     def save_the_end(self) -> None:
@@ -179,17 +191,21 @@ class Chief:
             raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
 
     def evaluate_if_due(self) -> None:
-        """Have a candidate examined from time to time, where this is the chief's business."""
-        if self._evaluation and self._evaluation.is_due:
+        """Have a candidate examined from time to time, unless there is an evaluator."""
+        if self._evaluation and self._evaluation.is_due and not self._directory.has_evaluator:
             self._evaluation.examine(self._save_candidate)
 
     def _save_candidate(self) -> str | None:
         with self._saving:
             if not self._saver.are_finite(self._session):
                 return None
-            shutil.rmtree(self._directory.candidate, ignore_errors=True)
-            self._directory.candidate.mkdir()
-            return self._saver.save(self._session, self._directory.candidate / "model.ckpt")
+            try:
+                shutil.rmtree(self._directory.candidate, ignore_errors=True)
+                self._directory.candidate.mkdir(exist_ok=True)
+                return self._saver.save(self._session, self._directory.candidate / "model.ckpt")
+            except (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
+                self._say(f"no candidate could be saved for evaluation: {brief(error)}")
+                return None
 
     def watch_loss(self, step: int, loss: float) -> None:
         """Notice by the loss of a batch that the run diverges, and say so once.
@@ -226,6 +242,6 @@ class Chief:
     def save_if_due(self, step: int) -> None:
         """Save by step and by time, as the settings say."""
         every = self._settings.save_steps
-        due_by_step = every is not None and step // every > max(self._saved_step, 0) // every
+        due_by_step = every is not None and step // every > max(self._saved_step, self._tried_step, 0) // every
         if due_by_step or time.monotonic() - self._saved_time >= self._settings.save_seconds:
             self.save()

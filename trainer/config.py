@@ -183,9 +183,6 @@ class LifeSettings:
     eval_seconds: Seconds = _setting(
         5.0, "seconds between two evaluations on the held-out split, which take at most a twentieth of the chief's time"
     )
-    chief_evaluates: bool = _setting(
-        True, "let the chief evaluate while it trains; false where an evaluator does so with each checkpoint"
-    )
     export: Literal["best", "last"] = _setting("best", "which checkpoint becomes the SavedModel at the end")
     on_divergence: Literal["warn", "stop", "restore"] = _setting(
         "warn",

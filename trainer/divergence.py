@@ -9,22 +9,28 @@ SMOOTHING = 0.9
 
 
 class DivergenceDetector:
-    """Compares the smoothed loss with the loss that the run began with and with the least so far.
+    """Compares the smoothed loss with the loss of a run that has learnt nothing and with the least so far.
 
     It is far above them when the run has lost half of what it had learnt, or, where it had learnt nothing yet, when it
     is twice what it was at first.
     """
 
-    def __init__(self) -> None:
-        self._initial = self._smoothed = self._least = math.nan
+    def __init__(self, untrained_loss: float) -> None:
+        """`untrained_loss` is about what a model gives that has learnt nothing.
+
+        The first loss alone says little, as a run may be resumed when it has learnt already.
+        """
+        self._initial = untrained_loss
+        self._smoothed = self._least = math.nan
         self._high_since: int | None = None
 
     def observe(self, step: int, loss: float) -> str | None:
         """Take the loss of a batch at this global step; a sentence about what is wrong, if the run diverges."""
         if not math.isfinite(loss):
             return f"the loss is {loss} at step {step}"
-        if math.isnan(self._initial):
-            self._initial = self._smoothed = self._least = loss
+        if math.isnan(self._smoothed):
+            self._initial = max(self._initial, loss)
+            self._smoothed = self._least = loss
         self._smoothed = SMOOTHING * self._smoothed + (1 - SMOOTHING) * loss
         self._least = min(self._least, self._smoothed)
         if self._smoothed <= self._limit:

@@ -22,6 +22,7 @@ from trainer.model import find
 from trainer.peers import BETWEEN_MESSAGES
 from trainer.run_record import describe as describe_score
 from trainer.run_record import write_score
+from trainer.summaries import SummaryWriter
 from trainer.tensorflow import tf1
 from trainer.training_directory import TrainingDirectory, describe
 
@@ -45,16 +46,20 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None], metri
     examined = _read_steps(directory.evaluations)
     deadline = time.monotonic() + settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     next_message = time.monotonic() + BETWEEN_MESSAGES
+    summaries = SummaryWriter(directory.test_summaries)
     with Examiner(model, parameters, dataset.test) as examiner:
         while not guard.stopping and max(examined, default=0) < settings.train_steps:
             directory.check(run)
+            with contextlib.suppress(OSError):
+                directory.test_summaries.mkdir(exist_ok=True)
+                directory.evaluator.touch()
             state = tf1.train.get_checkpoint_state(str(directory.path))
             checkpoints = state.all_model_checkpoint_paths if state else []
             waiting = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in examined]
             for checkpoint in waiting:
                 if guard.stopping:
                     return
-                _examine(checkpoint, examiner, directory, say, metrics)
+                _examine(checkpoint, examiner, directory, summaries, say, metrics)
                 examined.add(_step_of(checkpoint))
                 deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
             now = time.monotonic()
@@ -70,6 +75,7 @@ def _examine(
     checkpoint: str,
     examiner: Examiner,
     directory: TrainingDirectory,
+    summaries: SummaryWriter,
     say: Callable[[str], None],
     metrics: Metrics,
 ) -> None:
@@ -80,8 +86,8 @@ def _examine(
         say(f"{checkpoint} is damaged, or was deleted before it could be examined")
         return
     _note(directory.evaluations, {"checkpoint": _step_of(checkpoint), **asdict(score)})
-    write_score(directory, score)
-    with contextlib.suppress(FileNotFoundError):  # deleted just now
+    write_score(summaries, score)
+    with contextlib.suppress(OSError):  # deleted just now
         best.offer(directory.best, checkpoint, score)
     metrics.test_loss, metrics.test_accuracy = score.loss, score.accuracy
     say(describe_score(score))

@@ -232,7 +232,7 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], h
     """
     # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
-    shared |= {"train_dir": directory.path, "num_gpus": None, "chief_evaluates": not plan.evaluator}
+    shared |= {"train_dir": directory.path, "num_gpus": None}
     settings_file = directory.logs / CONFIG
     try:
         directory.logs.mkdir(exist_ok=True)

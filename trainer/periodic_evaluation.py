@@ -3,12 +3,12 @@
 The chief saves a candidate, a checkpoint that no list names, and goes on training; a thread examines it.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 
-from trainer.evaluation import UNREADABLE, Examiner, Score
+from trainer.evaluation import Examiner, Score
+from trainer.server import brief
 
 SHARE = 0.05
 """The most of the chief's time that saving and examining candidates may take."""
@@ -18,10 +18,14 @@ class PeriodicEvaluation:
     """Examines one candidate after another, each in a thread; a context manager that waits for the last."""
 
     def __init__(
-        self, seconds: float, make_examiner: Callable[[], Examiner], report: Callable[[str, Score], None]
+        self,
+        seconds: float,
+        make_examiner: Callable[[], Examiner],
+        report: Callable[[str, Score], None],
+        say: Callable[[str], None],
     ) -> None:
         """Examine every so many seconds at most, and call `report` with each candidate and its score, in the thread."""
-        self._seconds, self._make_examiner, self._report = seconds, make_examiner, report
+        self._seconds, self._make_examiner, self._report, self._say = seconds, make_examiner, report, say
         self._examiner: Examiner | None = None
         self._thread: threading.Thread | None = None
         self._next = time.monotonic() + seconds
@@ -58,10 +62,14 @@ class PeriodicEvaluation:
             self._thread.join()
 
     def _examine(self, candidate: str, saving: float) -> None:
-        if self._examiner is None:
-            self._examiner = self._make_examiner()  # once, so its time is no part of the share
         began = time.monotonic()
-        with contextlib.suppress(*UNREADABLE):  # somebody has emptied the directory meanwhile
+        try:
+            if self._examiner is None:
+                self._examiner = self._make_examiner()
+                began = time.monotonic()  # that is done once, so its time is no part of the share
             self._report(candidate, self._examiner.score(candidate))
-        now = time.monotonic()
-        self._next = now + max(self._seconds, (saving + now - began) * (1 / SHARE - 1))
+        except Exception as error:  # training goes on without it
+            self._say(f"{candidate} could not be evaluated: {brief(error)}")
+        finally:
+            now = time.monotonic()
+            self._next = now + max(self._seconds, (saving + now - began) * (1 / SHARE - 1))

@@ -93,8 +93,8 @@ def build(
     with graph.as_default(), tf1.device(compute[0]):
         shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
         optimizer = Optimizer.create(settings, shared, homes[0])
-        drops_stale = shared and settings.on_divergence == "restore"
-        parts = create(parameters, layout, homes, settings.seed, optimizer.slots, drops_stale)
+        rolls_back = settings.on_divergence == "restore"
+        parts = create(parameters, layout, homes, settings.seed, optimizer.slots, drops_stale=shared and rolls_back)
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         batches = []
@@ -115,7 +115,7 @@ def build(
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
             servers = homes if cluster and settings.strategy == "ps" else []
-            saver = Saver(layout, parts, optimizer.slots, servers) if is_chief else None
+            saver = Saver(layout, parts, optimizer.slots, servers, rolls_back) if is_chief else None
         replica = Replica(
             graph=graph,
             lessons=patterns,

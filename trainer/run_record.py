@@ -36,6 +36,7 @@ class RunRecord:
         self._say, self._metrics = say, metrics
         self._writing = threading.Lock()
         self._last = last
+        self._summaries: SummaryWriter | None = None
         self._step = 0
 
     def examined(self, checkpoint: str, score: Score, is_candidate: bool) -> None:
@@ -45,7 +46,8 @@ class RunRecord:
         self._last = Evaluated(checkpoint, score).to_json()
         if is_candidate:
             self._last["checkpoint"] = best_now.checkpoint if kept and best_now else None
-        write_score(self._directory, score)
+        self._summaries = self._summaries or SummaryWriter(self._directory.test_summaries)
+        write_score(self._summaries, score)
         self._metrics.test_loss, self._metrics.test_accuracy = score.loss, score.accuracy
         self._say(f"{describe(score)}{' (the best so far)' if kept else ''}")
         if is_candidate:
@@ -79,11 +81,10 @@ class RunRecord:
         return result
 
 
-def write_score(directory: TrainingDirectory, score: Score) -> None:
+def write_score(summaries: SummaryWriter, score: Score) -> None:
     """Add a point to the curves of the held-out split."""
-    summaries = SummaryWriter(directory.test_summaries)
     summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
-    summaries.close()
+    summaries.flush()
 
 
 def describe(score: Score) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import trainer
 from trainer import best, datasets, devices, peers, server, session_errors
+from trainer.checkpoints import CheckpointList
 from trainer.chief import Chief
 from trainer.cluster import Cluster
 from trainer.config import Settings
@@ -91,11 +92,12 @@ def train(
     was_done = earlier.get("state", "done") == "done" and earlier.get("global_step", 0) >= settings.train_steps
     record = _make_record(life, directory, earlier, dataset) if directory else None
     evaluation = None
-    if record and settings.chief_evaluates and not was_done:
+    if record and not was_done:
         evaluation = PeriodicEvaluation(
             settings.eval_seconds,
             lambda: Examiner(model, parameters, dataset.test),
             lambda candidate, score: record.examined(candidate, score, is_candidate=True),
+            say,
         )
     diverged: RollBackError | None = None
     while True:
@@ -117,7 +119,10 @@ def train(
                 chief = None
                 if directory and record:
                     chief = stack.enter_context(
-                        Chief(settings, directory, replica, session, say, metrics, led_run, record, evaluation)
+                        Chief(
+                            *(settings, directory, replica, session, say, metrics, led_run, record, evaluation),
+                            untrained_loss=math.log(dataset.classes),
+                        )
                     )
                     chief.prepare(diverged)
                     if diverged and circle:
@@ -340,7 +345,8 @@ def _lost(life: Life, error: Exception) -> Exception:
     itself, if it has got on in this life; else trying again is left to whoever counts.
     """
     sentence = f"another replica was lost ({server.brief(error)})"
-    return LostCircleError(sentence) if life.clock.seconds > 0 else LostPeersError(f"{sentence} before the first step")
+    has_stepped = life.clock.own_seconds > 0
+    return LostCircleError(sentence) if has_stepped else LostPeersError(f"{sentence} before the first step")
 
 
 def _leave(life: Life, cluster: Cluster, circle: Circle, session: Any) -> None:
@@ -386,7 +392,11 @@ def _write_result(
     """
     score = examiner.score(checkpoint)
     result = directory.read_result()
-    if not was_done or life.clock.own_seconds > 0 or result.get("global_step") != score.global_step:
+    is_done = was_done and result.get("state", "done") == "done"
+    if not is_done or life.clock.own_seconds > 0 or result.get("global_step") != score.global_step:
+        if directory.has_evaluator:  # it may come too late for these
+            _offer(directory, examiner)
+            score = examiner.score(checkpoint)
         record.examined(checkpoint, score, is_candidate=False)
         export = _export(life, directory, score, examiner)
         result = record.write_done(checkpoint, score, str(export))
@@ -397,6 +407,13 @@ def _write_result(
     )
     if life.cluster:  # for whoever follows a cluster's logs
         life.say(to_line(result))
+
+
+def _offer(directory: TrainingDirectory, examiner: Examiner) -> None:
+    """Let each checkpoint that is listed be the best."""
+    for path in CheckpointList(directory.path, keep=1).paths:
+        with contextlib.suppress(*UNREADABLE, OSError):
+            best.offer(directory.best, path, examiner.score(path))
 
 
 def _export(life: Life, directory: TrainingDirectory, score: Score, examiner: Examiner) -> Path:

@@ -9,6 +9,7 @@
     export/STEP/                    the trained network as a SavedModel
     train/, test/                   TensorBoard summaries
     test/evaluations.jsonl          what the evaluator has examined
+    test/evaluator                  touched by the evaluator while it is there
     logs/                           each task's log; of `trainer launch` also config.yaml, the settings it started with
 
 Only the chief (or a single process) writes here, besides the evaluator in `test/` and `best/`, and in `logs/` the
@@ -18,6 +19,7 @@ launcher or, in Kubernetes, the chart's `task.sh`.
 import itertools
 import json
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +29,9 @@ from trainer.datasets import Dataset
 from trainer.errors import ConfigurationError
 from trainer.files import write_atomically
 from trainer.model import Parameter, identify
+
+EVALUATOR_SECONDS = 60.0
+"""An evaluator that has given no sign for so long is taken for gone."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,19 @@ class TrainingDirectory:
     def evaluations(self) -> Path:
         """The evaluator's scores, a JSON line for each checkpoint."""
         return self.test_summaries / "evaluations.jsonl"
+
+    @property
+    def evaluator(self) -> Path:
+        """A file that the evaluator touches while it is there."""
+        return self.test_summaries / "evaluator"
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether there is an evaluator."""
+        try:
+            return time.time() - self.evaluator.stat().st_mtime < EVALUATOR_SECONDS
+        except OSError:
+            return False
 
     @property
     def logs(self) -> Path:

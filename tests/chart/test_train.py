@@ -38,6 +38,7 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
         name: samples[kind[0] if isinstance(kind, list) else kind] for name, kind in types.items()
     }
     values |= {"dataset": "npz", "strategy": "ps", "replicas_to_aggregate": 2, "profile_steps": "100-150"}
+    values |= {"learning_rate_schedule": "cosine", "export": "last", "on_divergence": "restore"}
     settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
     assert {name: getattr(settings, name) for name in values} == values | {"profile_steps": StepRange(100, 150)}
     assert settings.data_dir == Path("/data")

@@ -11,7 +11,7 @@ from trainer import config
 FILE = CHART / "values.schema.json"
 CHARTS_OWN = {
     *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
-    *("train_dir", "data_dir", "metrics_port", "grace_seconds", "chief_evaluates"),
+    *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
 """Settings that the chart makes from other values."""
 AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}

@@ -73,8 +73,9 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
             1e-9,
             lambda: Examiner(mlp, mlp.parameters((6,), 3, 5), examples),
             lambda candidate, score: record.examined(candidate, score, is_candidate=True),
+            said.append,
         )
-        chief = Chief(chosen, directory, found, sessions[-1], said.append, metrics, "this run", record, evaluation)
+        chief = Chief(chosen, directory, found, sessions[-1], said.append, metrics, "this run", record, evaluation, 1.1)
         evaluations.append(evaluation)
         return Life(chief, found, sessions[-1], metrics, tmp_path / "own", said)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 from trainer.divergence import DivergenceDetector
@@ -10,7 +11,7 @@ from trainer.divergence import DivergenceDetector
 
 def first_complaint(losses: Iterable[float], steps: int = 50) -> tuple[int, str] | None:
     """The step and the sentence of the first complaint about losses that come every so many steps."""
-    detector = DivergenceDetector()
+    detector = DivergenceDetector(math.log(10))
     for number, loss in enumerate(losses):
         if sentence := detector.observe(number * steps, loss):
             return number * steps, sentence
@@ -49,6 +50,12 @@ def test_a_loss_that_stays_far_above_its_past_is_divergence() -> None:
 
 def test_a_run_that_falls_back_to_chance_diverges() -> None:
     assert first_complaint([*learning(400), *[2.3] * 100])
+
+
+def test_a_resumed_run_whose_batches_differ_much_does_not_diverge() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        assert first_complaint(0.01 * np.exp(1.5 * random.normal(size=3000))) is None
 
 
 def test_a_run_that_was_never_better_than_chance_diverges_where_its_loss_doubles() -> None:

@@ -27,8 +27,9 @@ class Slow:
         self.may_end.set()
 
 
-def evaluation(examiner: Any, found: list[str], seconds: float = 1e-9) -> PeriodicEvaluation:
-    return PeriodicEvaluation(seconds, lambda: examiner, lambda candidate, score: found.append(candidate))
+def evaluation(examiner: Any, found: list[str], seconds: float = 1e-9, said: Any = None) -> PeriodicEvaluation:
+    said = [] if said is None else said
+    return PeriodicEvaluation(seconds, lambda: examiner, lambda candidate, score: found.append(candidate), said.append)
 
 
 def test_nothing_is_due_before_the_first_interval() -> None:
@@ -60,8 +61,11 @@ def test_what_takes_long_comes_seldom() -> None:
 
 def test_no_candidate_and_one_that_is_gone_are_no_error() -> None:
     found: list[str] = []
-    running = evaluation(Slow(0), found)
+    said: list[str] = []
+    running = evaluation(Slow(0.01), found, said=said)
     running.examine(lambda: None)
     running.examine(lambda: "gone")
     running.wait()
     assert found == []
+    assert said == ["gone could not be evaluated: it is gone"]
+    assert not running.is_due

@@ -1,5 +1,7 @@
 """Whose a training directory is, and what lies in it."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +104,14 @@ def test_a_new_path_is_made_and_never_one_that_is_there(tmp_path: Path, monkeypa
     assert len(set(paths)) == 20
     assert all(path.is_dir() and path.parent == Path("runs") for path in paths)
     assert not paths[0].is_absolute()
+
+
+def test_an_evaluator_is_there_while_it_gives_signs(tmp_path: Path) -> None:
+    directory = TrainingDirectory(tmp_path)
+    assert not directory.has_evaluator
+    directory.test_summaries.mkdir()
+    directory.evaluator.touch()
+    assert directory.has_evaluator
+    long_ago = time.time() - 120
+    os.utime(directory.evaluator, (long_ago, long_ago))
+    assert not directory.has_evaluator

@@ -5,7 +5,6 @@ cluster.json: {{ include "distributed-tensorflow.cluster" . | quote }}
 trainer.yaml: |
   {{- $train := deepCopy .Values.train }}
   {{- $_ := set $train "train_dir" .Values.trainingDirectory.path }}
-  {{- $_ = set $train "chief_evaluates" (eq (int .Values.evaluator.replicas) 0) }}
   {{- if .Values.data.enabled }}{{ $_ := set $train "data_dir" .Values.data.path }}{{ end }}
   {{- toYaml $train | nindent 2 }}
 task.sh: |
