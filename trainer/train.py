@@ -156,6 +156,9 @@ def train(
     guard.last_save = None
     guard.pause()
     if guard.stopping:
+        if directory and cluster is None:
+            step = directory.newest_step()
+            say(f"saved step {step}; continue with the same command and --train_dir {directory.path}")
         return False
     if directory and record:
         if evaluation:

@@ -146,6 +146,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_from_there(trainer: Trainer, 
     (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
     step = int(saved.stem.rpartition("-")[2])
     assert step >= 100
+    assert f"saved step {step}; continue with the same command and --train_dir run" in output
     code, output = trainer.run("train", f"--train_steps={step + 10}", "--train_dir=run")
     assert code == 0
     assert f"at step {step} of {step + 10}" in output
