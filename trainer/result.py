@@ -13,7 +13,7 @@ def to_line(result: dict[str, Any]) -> str:
 
 
 def parse(line: str) -> dict[str, Any] | None:
-    """The result in a line of a log; None where it is another line."""
+    """The result in a line of a log; None where it is another line, also one that another program has marked so."""
     found = _LINE.search(line.rstrip())
     if not found:
         return None
@@ -21,7 +21,16 @@ def parse(line: str) -> dict[str, Any] | None:
         content = json.loads(found[1])
     except ValueError:
         return None
-    return content if isinstance(content, dict) and "test_accuracy" in content else None
+    is_result = _is_evaluation(content) and (not content.get("best") or _is_evaluation(content["best"]))
+    return content if is_result else None
+
+
+def _is_evaluation(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("test_accuracy"), (int, float))
+        and isinstance(value.get("global_step"), int)
+    )
 
 
 def describe(result: dict[str, Any]) -> str:

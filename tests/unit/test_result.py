@@ -22,6 +22,26 @@ def test_another_line_is_none(line: str) -> None:
     assert result.parse(line) is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"test_accuracy": None},
+        {"test_accuracy": "98%"},
+        {"global_step": None},
+        {"best": 3},
+        {"best": {"test_accuracy": 0.9889}},
+        {"best": {"test_accuracy": "98%", "global_step": 1500}},
+    ],
+)
+def test_a_line_of_another_program_is_none(more: dict[str, Any]) -> None:
+    assert result.parse(result.to_line(DONE | more)) is None
+
+
+@pytest.mark.parametrize("best", [None, {"test_accuracy": 0.9889, "global_step": 1500}])
+def test_the_best_may_be_absent(best: dict[str, Any] | None) -> None:
+    assert result.parse(result.to_line(DONE | {"best": best})) == DONE | {"best": best}
+
+
 def test_the_best_is_named_where_it_was_not_the_last() -> None:
     best = {"test_accuracy": 0.9889, "global_step": 1500}
     assert result.describe(DONE) == "test accuracy 0.9861"
