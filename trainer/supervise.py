@@ -206,7 +206,8 @@ def _watch(
 
 def _with_result(run: Run, cluster: Cluster, verdict: Verdict, leader: Pod) -> Verdict:
     """The verdict with the result that the leader's log ends with, and the command that shows it, if there is one."""
-    lines = cluster.last_words(leader.own_name, leader.role, LAST_LINES)
+    # Not `last_words`: of a leader that was restarted in the run it may give the container that ended before the last.
+    lines = cluster.last_lines(leader.own_name, leader.role, LAST_LINES)
     found = next(filter(None, map(result.parse, reversed(lines))), None)
     if found is None:
         return verdict

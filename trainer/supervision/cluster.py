@@ -160,6 +160,13 @@ class Cluster:
                 return said.splitlines()
         return []
 
+    def last_lines(self, pod: str, role: str, lines: int) -> list[str]:
+        """The last lines of a task's container, after those of the one before it; empty where there are none."""
+        # In this order: a container that ends may be started again between the requests, and is the one before then.
+        now = self._log(pod, role, lines, "false") or ""
+        before = self._log(pod, role, lines, "true") or ""
+        return [*before.splitlines(), *now.splitlines()]
+
     def last_line(self, pod: str, role: str) -> str:
         """The last line of what a task's container says now, which may only rest; empty where it has not spoken."""
         return self._log(pod, role, 1, "false") or ""
