@@ -158,7 +158,8 @@ def train(
     if guard.stopping:
         if directory and cluster is None:
             step = directory.newest_step()
-            say(f"saved step {step}; continue with the same command and --train_dir {directory.path}")
+            saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
+            say(f"{saved} with the same command and --train_dir {directory.path}")
         return False
     if directory and record:
         if evaluation:

@@ -152,6 +152,15 @@ def test_a_signal_saves_and_the_next_start_goes_on_from_there(trainer: Trainer, 
     assert f"at step {step} of {step + 10}" in output
 
 
+def test_a_signal_where_nothing_could_be_saved_names_no_step(trainer: Trainer) -> None:
+    process = trainer.start("train", "--train_steps=1000000", "--learning_rate=1e38", "--train_dir=run")
+    read_until(process, "step 100/")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=10)
+    assert "no checkpoint was saved; start again with the same command and --train_dir run" in output
+    assert "saved step" not in output
+
+
 def test_a_chief_that_waits_for_a_lost_worker_still_saves_when_told_to_end(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
