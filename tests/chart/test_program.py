@@ -1,12 +1,13 @@
 """What a task's container runs: the words of `command`, `args` and `extraArgs`, in which values may have templates."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.chart import Manifests, refusal, render, template
+from tests.chart.chart import CHART, Manifests, refusal, render, template
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN = {"common.command": ["run"]}
@@ -91,3 +92,26 @@ def test_the_classic_example_is_told_its_hosts_under_any_name() -> None:
             f"--job_name={role}",
             "--task_index=$(POD_INDEX)",
         ]
+
+
+@pytest.mark.parametrize(
+    ("result", "is_over"),
+    [
+        ({"global_step": 2000}, True),  # of an older version, which wrote it at the end alone
+        ({"global_step": 2000, "state": "done"}, True),
+        ({"global_step": 2000, "state": "running"}, False),
+        ({"global_step": 1999, "state": "done"}, False),
+        ({"global_step": 10, "state": "running", "test_accuracy": None}, False),
+    ],
+)
+def test_the_test_takes_only_a_result_that_is_done(
+    result: dict[str, Any], is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({"test_accuracy": 0.9861} | result))
+    monkeypatch.delenv("RUN_NOTES", raising=False)
+    monkeypatch.setenv("RESULT", str(file))
+    monkeypatch.setenv("TRAIN_STEPS", "2000")
+    there: dict[str, Any] = {}
+    exec((CHART / "files" / "test.py").read_text().removesuffix("main()\n"), there)  # noqa: S102 - the chart's own
+    assert bool(there["success"](packaged=True)) == is_over

@@ -37,6 +37,21 @@ def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, "kubectl exec --namespace default deployment/mnist-tensorboard -- cat /training/result.json"),
+        (
+            {"trainingDirectory.path": "/runs"},
+            "kubectl exec --namespace default deployment/mnist-tensorboard -- cat /runs/result.json",
+        ),
+        ({"tensorboard.enabled": False}, None),
+    ],
+)
+def test_it_knows_the_command_that_shows_the_result(values: dict[str, Any], command: str | None) -> None:
+    assert told(render(values))["result_command"] == command
+
+
+@pytest.mark.parametrize(
     ("values", "another"),
     [
         ({"train.train_steps": 3000}, True),

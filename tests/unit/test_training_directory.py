@@ -115,3 +115,18 @@ def test_an_evaluator_is_there_while_it_gives_signs(tmp_path: Path) -> None:
     long_ago = time.time() - 120
     os.utime(directory.evaluator, (long_ago, long_ago))
     assert not directory.has_evaluator
+
+
+@pytest.mark.parametrize(
+    ("listed", "step"),
+    [
+        (None, None),
+        ("", None),
+        ('model_checkpoint_path: "model.ckpt-458"\nall_model_checkpoint_paths: "model.ckpt-300"\n', 458),
+        ('model_checkpoint_path: "/runs/of-2026/model.ckpt-0"\n', 0),
+    ],
+)
+def test_the_newest_step_is_read_from_the_list_of_checkpoints(tmp_path: Path, listed: str | None, step: int) -> None:
+    if listed is not None:
+        (tmp_path / "checkpoint").write_text(listed)
+    assert TrainingDirectory(tmp_path).newest_step() == step
