@@ -47,9 +47,7 @@ class Saver:
         self._step = tf1.placeholder(tf.int64, [], "step")
         ages = {False, self._has_largest}
         self._restore = {is_older: self._add_restore(is_older) for is_older in ages}
-        self._roll_back = {
-            older: self._add_roll_back(older) for older in ({False, self._has_largest} if rolls_back else ())
-        }
+        self._roll_back = {is_older: self._add_roll_back(is_older) for is_older in ages if rolls_back}
         self._accept = tf.group(*[_accept(part) for part in parts if part.accepted_from is not None])
         self._are_finite = tf.reduce_all(tf.stack([_is_finite(part) for part in parts]))
 
