@@ -209,18 +209,18 @@ def test_a_replica_that_holds_the_parameters_needs_nobody_elses_device() -> None
     assert devices - {""} == {"/job:worker/task:0/device:CPU:0"}
 
 
-def test_one_vector_each_way_and_part_is_all_that_crosses_the_wire_in_a_round_of_local_steps() -> None:
-    found = build(OTHER, sync=True, local_steps=3)
-    (steps,) = found.replication.calls
+def test_values_and_moments_cross_the_wire_each_way_in_a_round_of_local_steps_and_the_largest_once() -> None:
+    found = build(OTHER, sync=True, local_steps=3, steps_per_call=6)
+    steps = max(found.replication.calls)
     crossing = {
         tensor
         for operation in ancestors(found.replication.calls[steps].step)
         for tensor in operation.inputs
         if tensor.dtype == tf.float32 and operation.device and tensor.op.device[:8] != operation.device[:8]
     }
-    assert (steps, len(crossing)) == (3, 2 * 2)
+    assert (steps, len(crossing)) == (6, 2 * 2 * 2)
     numbers = sum(np.prod(parameter.shape) for parameter in PARAMETERS.values())
-    assert sum(int(np.prod(tensor.shape)) for tensor in crossing) == 2 * 4 * numbers
+    assert sum(int(np.prod(tensor.shape)) for tensor in crossing) == (2 * (3 + 3) + 1) * numbers
 
 
 @both_modes
