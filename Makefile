@@ -97,10 +97,11 @@ push-images: ## push them: make push-images REGISTRY=registry.example.com/team
 test-images: $(SETUP) ## examine the image that build-images made, in a locked-down container
 	$(BIN)/python -m pytest tests/images
 
-lint: $(SETUP) ## ruff and mypy
+lint: $(SETUP) ## ruff, mypy, and the rules of imports between packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(SETUP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

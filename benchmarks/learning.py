@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer import peers
+from trainer.cluster import peers
 
 PIXELS, CLASSES = 784, 10
 BETWEEN_LOOKS = 0.02

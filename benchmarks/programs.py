@@ -20,8 +20,9 @@ from benchmarks.processes import Processes, Task, running
 from benchmarks.work import Outcome, Work
 from tests.busy_loops import busy_loops
 from tests.ports import free_ports
-from trainer import datasets, threads
 from trainer.config import Settings
+from trainer.data import datasets
+from trainer.training import threads
 
 HERE = Path(__file__).parent
 CLASSIC = HERE / "classic_mnist_replica.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import trainer
 from benchmarks.work import Run
-from trainer.files import write_atomically
-from trainer.threads import usable_cpus
+from trainer.data.files import write_atomically
+from trainer.training.threads import usable_cpus
 
 FOLDER = Path(__file__).parent / "results"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import trainer
-from trainer import cluster, config, convert_tfjob, threads
+from trainer import config
+from trainer.cluster import spec
 from trainer.errors import (
     EXIT_CONFIGURATION,
     EXIT_DIVERGED,
@@ -24,9 +25,11 @@ from trainer.errors import (
     LostPeersError,
     ModelError,
 )
-from trainer.guard import Guard
-from trainer.metrics import Metrics, parse_restarts, serve
-from trainer.supervision import run as supervision_run
+from trainer.supervisor import run as supervision_run
+from trainer.telemetry.metrics import Metrics, parse_restarts, serve
+from trainer.tfjob import convert
+from trainer.training import threads
+from trainer.training.guard import Guard
 
 USAGE = """usage: trainer COMMAND [OPTION …]
 
@@ -82,9 +85,9 @@ def _train(words: Sequence[str]) -> int:
     config.add_settings(parser, config.TASK_GROUPS)
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
-    flags = cluster.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
+    flags = spec.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
     file = _read(settings.cluster_file) if settings.cluster_file else None
-    found, conflicts = cluster.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
+    found, conflicts = spec.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
     if arguments.print_config:
         print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
         return 0
@@ -143,8 +146,8 @@ def _supervise(words: Sequence[str]) -> int:
     run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""))
     from lightkube import ApiError
 
-    from trainer import supervise
-    from trainer.supervision.cluster import Cluster
+    from trainer.supervisor import supervise
+    from trainer.supervisor.cluster import Cluster
 
     def say(line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
@@ -158,9 +161,9 @@ def _supervise(words: Sequence[str]) -> int:
         raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None
 
 
-def _read(path: Path) -> cluster.ClusterFile:
+def _read(path: Path) -> spec.ClusterFile:
     try:
-        return cluster.ClusterFile(str(path), path.read_text(encoding="utf-8"))
+        return spec.ClusterFile(str(path), path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is no UTF-8: {error.reason}"
         raise ConfigurationError(
@@ -170,7 +173,7 @@ def _read(path: Path) -> cluster.ClusterFile:
 
 def _live(
     settings: config.Settings,
-    found: cluster.Cluster | None,
+    found: spec.Cluster | None,
     guard: Guard,
     say: Callable[[str], None],
     metrics: Metrics,
@@ -184,19 +187,19 @@ def _live(
         threads.take_turns()
     try:
         if found and found.task.role == "ps":
-            from trainer import server
+            from trainer.training import server
 
             counts = threads.choose(settings, found.task.role)
             server.serve(found, counts, settings.grace_seconds, say, lambda: guard.stopping, metrics)
         elif found and found.task.role == "evaluator":
-            from trainer.evaluator import evaluate
-            from trainer.session_errors import model_errors
+            from trainer.training.evaluator import evaluate
+            from trainer.training.session_errors import model_errors
 
             with model_errors():
                 evaluate(settings, guard, say, metrics)
         else:
-            from trainer.session_errors import model_errors
-            from trainer.train import train
+            from trainer.training.session_errors import model_errors
+            from trainer.training.train import train
 
             with model_errors():
                 done = train(settings, found, guard, say, metrics)
@@ -219,7 +222,7 @@ def _live(
 
 
 def _launch(words: Sequence[str]) -> int:
-    from trainer import launch
+    from trainer.launcher import launch
 
     return launch.main(words)
 
@@ -239,7 +242,7 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         help="the image's own entrypoint, for a role (chief, worker, ps, evaluator) without a command; repeatable",
     )
     arguments = parser.read(words)
-    entrypoints = convert_tfjob.parse_entrypoints(arguments.entrypoint)
+    entrypoints = convert.parse_entrypoints(arguments.entrypoint)
     origin = "standard input" if arguments.file == "-" else arguments.file
     try:
         content = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
@@ -248,8 +251,8 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{origin} cannot be read (it is no UTF-8: {error.reason}).") from None
-    conversion = convert_tfjob.convert(convert_tfjob.parse(text, origin), entrypoints)
+    conversion = convert.convert(convert.parse(text, origin), entrypoints)
     for note in conversion.notes:
         print(note, file=sys.stderr)
-    print(convert_tfjob.to_yaml(conversion), end="")
+    print(convert.to_yaml(conversion), end="")
     return 0

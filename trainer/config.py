@@ -18,7 +18,7 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from trainer.cluster import Strategy
+from trainer.cluster.spec import Strategy
 from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"

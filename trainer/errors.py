@@ -1,6 +1,6 @@
 """The ways a task ends otherwise than well, and the exit code of each (the table is in docs/trainer.md).
 
-Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` (a stall: by `trainer.guard`).
+Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` (a stall: by `training.guard`).
 """
 
 EXIT_ERROR = 1
@@ -18,7 +18,7 @@ class ConfigurationError(Exception):
 
 
 class RollBackError(Exception):
-    """The run diverges, and is to go on from its best checkpoint; never leaves `trainer.train`."""
+    """The run diverges, and is to go on from its best checkpoint; never leaves `trainer.training.train`."""
 
     def __init__(self, sentence: str, step: int) -> None:
         super().__init__(sentence)

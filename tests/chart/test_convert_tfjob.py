@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.chart.chart import CHART, Manifests, template
-from trainer import convert_tfjob
+from trainer.tfjob import convert as convert_tfjob
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tfjob.yaml"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import ALL_ROLES, Manifests, Object, render
-from trainer.cluster import ROLES
+from trainer.cluster.spec import ROLES
 
 EVERYTHING = {
     **ALL_ROLES,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import render
-from trainer.cluster import ROLES
+from trainer.cluster.spec import ROLES
 
 ALL_ROLES = {"chief.replicas": 1, "evaluator.replicas": 1}
 OWN = {"tcpSocket": {"port": 1}}

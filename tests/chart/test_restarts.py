@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import Object, render
-from trainer.cluster import ROLES
+from trainer.cluster.spec import ROLES
 
 ROOM = {"worker.maxReplicas": 4}
 

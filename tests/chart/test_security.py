@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import ALL_ROLES, Object, render
-from trainer.cluster import ROLES
+from trainer.cluster.spec import ROLES
 
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}
 COMPONENTS = (*ROLES, "tensorboard", "supervisor", "test")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.chart.chart import ALL_ROLES, Manifests, render, template
-from trainer.supervision.run import read
+from trainer.supervisor.run import read
 
 
 def told(manifests: Manifests) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.chart.chart import ALL_ROLES, Manifests, render
 from trainer import config
-from trainer.cluster import ROLES, ClassicFlags, ClusterFile, Role, Task, resolve
+from trainer.cluster.spec import ROLES, ClassicFlags, ClusterFile, Role, Task, resolve
 
 
 def environment_of(manifests: Manifests, role: str, index: int) -> dict[str, str]:

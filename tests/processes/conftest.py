@@ -8,7 +8,7 @@ import pytest
 from tests.busy_loops import busy_loops
 from tests.ports import free_ports
 from tests.processes.trainers import Trainer
-from trainer.threads import usable_cpus
+from trainer.training.threads import usable_cpus
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 
 from tests.ports import free_ports
 from tests.processes.trainers import Trainer, step_in, wait_until
-from trainer import server
-from trainer.progress import parse
+from trainer.telemetry.progress import parse
 from trainer.tensorflow import tf1
+from trainer.training import server
 
 Hosts = Callable[[int, int], list[str]]
 

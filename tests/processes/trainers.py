@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from trainer.progress import parse
+from trainer.telemetry.progress import parse
 
 PATIENCE = 120.0
 """Seconds after which a test takes a process for hanging."""

@@ -17,14 +17,15 @@ import numpy.typing as npt
 import pytest
 
 from tests.ports import free_ports
-from trainer import replica, server
-from trainer.cluster import Cluster, Task
+from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
-from trainer.datasets import Examples
+from trainer.data.datasets import Examples
+from trainer.graph import replica
+from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.replica import Replica
 from trainer.tensorflow import tf1
-from trainer.threads import Threads
+from trainer.training import server
+from trainer.training.threads import Threads
 
 # The machine may be busy, and an example's time says nothing here.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

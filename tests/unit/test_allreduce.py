@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from tests.ports import free_ports
-from trainer import replica, server
-from trainer.cluster import Cluster, Task
+from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
+from trainer.graph import replica
+from trainer.graph.replica import Replica
+from trainer.graph.replication import Circle
 from trainer.models import mlp
-from trainer.replica import Replica
-from trainer.replication import Circle
 from trainer.tensorflow import tf1
+from trainer.training import server
 
 from .conftest import EXAMPLES, PARAMETERS, SIZE, THREADS, Alone, Save, Values, assert_close, pick, values_in
 

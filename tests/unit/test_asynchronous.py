@@ -7,12 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer import replica
-from trainer.cluster import Cluster
+from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.model import Parameter
-from trainer.models import mlp
-from trainer.replica import Replica
+from trainer.graph import replica
+from trainer.graph.replica import Replica
+from trainer.models import Parameter, mlp
 from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, SIZE, Servers, Values, pick

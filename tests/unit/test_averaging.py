@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import replica
 from trainer.config import Settings
+from trainer.graph import replica
+from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.replica import Replica
 from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in

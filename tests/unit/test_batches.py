@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import batches
-from trainer.batches import Batches, Resident, Streamed, make_batches, orders
-from trainer.datasets import Examples
+from trainer.data.datasets import Examples
+from trainer.graph import batches
+from trainer.graph.batches import Batches, Resident, Streamed, make_batches, orders
 from trainer.tensorflow import tf, tf1
 
 HOST = "/device:CPU:0"

@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import best, periodic_evaluation, replica
-from trainer.chief import Chief
 from trainer.config import Settings
-from trainer.datasets import Examples
+from trainer.data.datasets import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
-from trainer.evaluation import Examiner
-from trainer.metrics import Metrics
+from trainer.graph import replica
+from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.periodic_evaluation import PeriodicEvaluation
-from trainer.progress import Clock, Progress
-from trainer.replica import Replica
-from trainer.run_record import RunRecord
+from trainer.telemetry.metrics import Metrics
+from trainer.telemetry.progress import Clock, Progress
 from trainer.tensorflow import tf, tf1
-from trainer.training_directory import TrainingDirectory
+from trainer.training import best, periodic_evaluation
+from trainer.training.chief import Chief
+from trainer.training.evaluation import Examiner
+from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.run_record import RunRecord
+from trainer.training.training_directory import TrainingDirectory
 
 from .conftest import values_in
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer.cluster import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Strategy, Task, resolve
+from trainer.cluster.spec import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Strategy, Task, resolve
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trainer import convert_tfjob
 from trainer.errors import ConfigurationError
+from trainer.tfjob import convert as convert_tfjob
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Map = dict[str, Any]

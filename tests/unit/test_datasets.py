@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer import datasets
-from trainer.datasets import Dataset, Examples
+from trainer.data import datasets
+from trainer.data.datasets import Dataset, Examples
 from trainer.errors import ConfigurationError
 
 

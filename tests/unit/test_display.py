@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trainer import display
-from trainer.cluster import Task
-from trainer.display import Display, Lines, Screen, make_display
-from trainer.progress import Progress
+from trainer.cluster.spec import Task
+from trainer.launcher import display
+from trainer.launcher.display import Display, Lines, Screen, make_display
+from trainer.telemetry.progress import Progress
 
 WORKER, OTHER, PS = Task("worker", 0), Task("worker", 1), Task("ps", 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from trainer.divergence import DivergenceDetector
+from trainer.training.divergence import DivergenceDetector
 
 
 def first_complaint(losses: Iterable[float], steps: int = 50) -> tuple[int, str] | None:

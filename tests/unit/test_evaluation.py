@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer import evaluation, replica
 from trainer.config import Settings
-from trainer.datasets import Examples
-from trainer.evaluation import Examiner
+from trainer.data.datasets import Examples
+from trainer.graph import replica
 from trainer.models import mlp
 from trainer.tensorflow import tf, tf1
+from trainer.training import evaluation
+from trainer.training.evaluation import Examiner
 
 PARAMETERS = mlp.parameters((6,), 3, 5)
 

@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import datasets, evaluator, replica
-from trainer.checkpoints import CheckpointList
 from trainer.config import Settings
+from trainer.data import datasets
 from trainer.errors import ConfigurationError, LostPeersError
-from trainer.evaluator import evaluate
-from trainer.guard import Guard
-from trainer.metrics import Metrics
+from trainer.graph import replica
+from trainer.graph.checkpoints import CheckpointList
 from trainer.models import mlp
+from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf1
-from trainer.training_directory import TrainingDirectory, describe
+from trainer.training import evaluator
+from trainer.training.evaluator import evaluate
+from trainer.training.guard import Guard
+from trainer.training.training_directory import TrainingDirectory, describe
 
 
 @pytest.fixture

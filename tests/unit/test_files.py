@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.files import write_atomically
+from trainer.data.files import write_atomically
 
 
 def test_the_content_replaces_what_was_there(tmp_path: Path) -> None:

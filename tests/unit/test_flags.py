@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainer import replica
 from trainer.config import Settings
-from trainer.flags import SAVING, Flag
+from trainer.graph import replica
+from trainer.graph.flags import SAVING, Flag
 from trainer.models import mlp
 from trainer.tensorflow import tf
 

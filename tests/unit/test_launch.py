@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainer import launch
-from trainer.cluster import ClassicFlags, Strategy, Task, resolve
+from trainer.cluster.spec import ClassicFlags, Strategy, Task, resolve
 from trainer.config import Settings
-from trainer.display import Display
 from trainer.errors import ConfigurationError
-from trainer.launch import Plan, Process
-from trainer.training_directory import TrainingDirectory
+from trainer.launcher import launch
+from trainer.launcher.display import Display
+from trainer.launcher.launch import Plan, Process
+from trainer.training.training_directory import TrainingDirectory
 
 
 @pytest.fixture

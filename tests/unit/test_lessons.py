@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainer import replica
 from trainer.config import Settings
+from trainer.graph import replica
 from trainer.models import mlp
 from trainer.tensorflow import tf, tf1
 

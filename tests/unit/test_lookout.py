@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainer.lookout import Lookout
+from trainer.training.lookout import Lookout
 
 
 @pytest.fixture

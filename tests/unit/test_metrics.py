@@ -9,10 +9,10 @@ import pytest
 import trainer
 from tests.ports import free_ports
 from tests.scraping import scrape
-from trainer import metrics
 from trainer.errors import ConfigurationError
-from trainer.metrics import Metrics
-from trainer.progress import Progress
+from trainer.telemetry import metrics
+from trainer.telemetry.metrics import Metrics
+from trainer.telemetry.progress import Progress
 
 
 def serve(shown: Metrics) -> int:

@@ -8,12 +8,11 @@ import numpy.typing as npt
 import pytest
 
 from trainer.errors import ConfigurationError
-from trainer.model import accuracy, cross_entropy, find
-from trainer.models import cnn, mlp
+from trainer.models import accuracy, cnn, cross_entropy, find, mlp
 from trainer.tensorflow import tf, tf1
 
 OWN_MODEL = """
-from trainer.model import Parameter
+from trainer.models import Parameter
 
 def parameters(image_shape, classes, hidden_units):
     return {"weights": Parameter((*image_shape, classes))}

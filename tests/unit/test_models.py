@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import ConfigurationError
-from trainer.model import Model, Parameter, cross_entropy, find
-from trainer.models import cnn, mlp
+from trainer.models import Model, Parameter, cnn, cross_entropy, find, mlp
 from trainer.tensorflow import tf, tf1
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer import parameters
-from trainer.checkpoints import Saver
 from trainer.config import Settings
-from trainer.model import Parameter
-from trainer.optimizer import Optimizer
+from trainer.graph import parameters
+from trainer.graph.checkpoints import Saver
+from trainer.graph.optimizer import Optimizer
+from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
 Array = npt.NDArray[Any]

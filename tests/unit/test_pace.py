@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config import Settings
-from trainer.pace import LONGEST_CALL, MOST_OPS, MOST_STEPS, Pace, steps_per_call
+from trainer.graph.pace import LONGEST_CALL, MOST_OPS, MOST_STEPS, Pace, steps_per_call
 
 FAST, SLOW = LONGEST_CALL / MOST_STEPS / 2, LONGEST_CALL
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies
 
-from trainer.model import Parameter
-from trainer.optimizer import MOMENTS
-from trainer.parameters import LEAST_PART, Layout, Part, create, plan
+from trainer.graph.optimizer import MOMENTS
+from trainer.graph.parameters import LEAST_PART, Layout, Part, create, plan
+from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
 PS = ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0", "/job:ps/task:2/device:CPU:0"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer import peers
+from trainer.cluster import peers
 from trainer.errors import ConfigurationError, LostPeersError
 
 from .conftest import address_of

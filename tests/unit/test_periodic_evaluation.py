@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainer import periodic_evaluation
-from trainer.evaluation import Score
-from trainer.periodic_evaluation import PeriodicEvaluation
+from trainer.training import periodic_evaluation
+from trainer.training.evaluation import Score
+from trainer.training.periodic_evaluation import PeriodicEvaluation
 
 
 class Slow:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainer import ports
+from trainer.cluster import ports
 from trainer.errors import ConfigurationError
 
 SERVER = """

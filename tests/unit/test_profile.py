@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.config import StepRange
-from trainer.profile import Profile
+from trainer.telemetry.profile import Profile
 from trainer.tensorflow import tf, tf1
 
 Make = Callable[[StepRange | None], Profile]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import progress
-from trainer.progress import Clock, Progress, parse
+from trainer.telemetry import progress
+from trainer.telemetry.progress import Clock, Progress, parse
 
 steps = st.integers(0, 10**12)
 measures = st.floats(0, 1e6)

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer import replica
-from trainer.cluster import Cluster, Task
+from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
+from trainer.graph import replica
+from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.replica import Replica
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, SIZE, Servers

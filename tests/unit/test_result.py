@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainer import result
+from trainer.telemetry import result
 
 DONE: dict[str, Any] = {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}
 

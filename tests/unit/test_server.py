@@ -7,12 +7,14 @@ import time
 import pytest
 
 from tests.ports import free_ports
-from trainer import flags, peers, ports, server
-from trainer.cluster import Cluster, Task
+from trainer.cluster import peers, ports
+from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ConfigurationError
-from trainer.flags import Flag
-from trainer.metrics import Metrics
+from trainer.graph import flags
+from trainer.graph.flags import Flag
+from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf, tf1
+from trainer.training import server
 
 from .conftest import THREADS
 

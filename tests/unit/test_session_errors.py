@@ -10,11 +10,11 @@ import pytest
 from tensorflow.python.ops import collective_ops
 
 from tests.ports import free_ports
-from trainer import server, session_errors
-from trainer.cluster import Cluster, Task
+from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ModelError
-from trainer.session_errors import is_loss, model_error
 from trainer.tensorflow import tf, tf1
+from trainer.training import server, session_errors
+from trainer.training.session_errors import is_loss, model_error
 
 from .conftest import THREADS, Servers
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer.summaries import SummaryWriter
+from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf1
 
 

@@ -1,9 +1,10 @@
 """The supervisor's last sentence: the verdict, with the result that the leader's log ends with."""
 
 from tests.unit.test_supervision import a_pod, a_run
-from trainer import result, supervise
-from trainer.supervision.cluster import Cluster
-from trainer.supervision.judge import Verdict
+from trainer.supervisor import supervise
+from trainer.supervisor.cluster import Cluster
+from trainer.supervisor.judge import Verdict
+from trainer.telemetry import result
 
 SUCCEEDED = Verdict(True, "mnist-worker-0 ended with code 0")
 LEADER = a_pod("mnist-worker-0", 0)

@@ -8,11 +8,11 @@ import pytest
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
-from trainer.supervision import judge, notes, pending, pods, run, tensorboard
-from trainer.supervision.metrics import RunMetrics
-from trainer.supervision.notes import Notes
-from trainer.supervision.pods import Ended, Pod
-from trainer.supervision.run import Role, Run
+from trainer.supervisor import judge, notes, pending, pods, run, tensorboard
+from trainer.supervisor.metrics import RunMetrics
+from trainer.supervisor.notes import Notes
+from trainer.supervisor.pods import Ended, Pod
+from trainer.supervisor.run import Role, Run
 
 NOW = 1_800_000_000.0
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import parameters, replica
 from trainer.config import Settings
-from trainer.model import Model, Parameter
-from trainer.models import mlp
-from trainer.replica import Replica
-from trainer.replication import synchronous
+from trainer.graph import parameters, replica
+from trainer.graph.replica import Replica
+from trainer.graph.replication import synchronous
+from trainer.models import Model, Parameter, mlp
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.config import Settings
-from trainer.threads import Threads, _cgroup_limit, choose, usable_cpus
+from trainer.training.threads import Threads, _cgroup_limit, choose, usable_cpus
 
 V2 = "0::/\n"
 V1 = "12:memory:/\n4:cpu,cpuacct:/\n0::/\n"
@@ -71,7 +71,7 @@ def test_a_containers_limit_cuts_the_cpus_and_counts_a_part_as_one(
     monkeypatch: pytest.MonkeyPatch, limit: float | None, expected: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr("trainer.threads._cgroup_limit", lambda *_: limit)
+    monkeypatch.setattr("trainer.training.threads._cgroup_limit", lambda *_: limit)
     assert usable_cpus() == expected
 
 
@@ -89,7 +89,7 @@ def test_a_containers_limit_cuts_the_cpus_and_counts_a_part_as_one(
 def test_each_role_has_the_threads_that_its_work_needs(
     monkeypatch: pytest.MonkeyPatch, role: str | None, cpus: int, expected: Threads
 ) -> None:
-    monkeypatch.setattr("trainer.threads.usable_cpus", lambda: cpus)
+    monkeypatch.setattr("trainer.training.threads.usable_cpus", lambda: cpus)
     assert choose(Settings(), role) == expected
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from trainer import replica, time_split
-from trainer.cluster import Cluster
+from trainer.cluster.spec import Cluster
 from trainer.config import Settings
+from trainer.graph import replica
+from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.replica import Replica
+from trainer.telemetry import time_split
+from trainer.telemetry.time_split import TimeSplit
+from trainer.telemetry.tracing import Tracer
 from trainer.tensorflow import tf1
-from trainer.time_split import TimeSplit
-from trainer.tracing import Tracer
 
 from .conftest import EXAMPLES, SIZE, Servers
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.datasets import Dataset, Examples
+from trainer.data.datasets import Dataset, Examples
 from trainer.errors import ConfigurationError
-from trainer.model import Parameter
-from trainer.training_directory import TrainingDirectory, describe, new_path
+from trainer.models import Parameter
+from trainer.training.training_directory import TrainingDirectory, describe, new_path
 
 RUN: dict[str, Any] = {
     "model": "mlp",

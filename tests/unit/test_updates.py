@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.tensorflow import tf, tf1
-from trainer.updates import Updates
+from trainer.training.updates import Updates
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.errors import ConfigurationError
-from trainer.model import Parameter
+from trainer.models import Parameter
 from trainer.tensorflow import tf
 
 FILTERS = (16, 32)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.model import Parameter
+from trainer.models import Parameter
 from trainer.tensorflow import tf
 
 

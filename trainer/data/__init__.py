@@ -1,0 +1,1 @@
+"""Examples: arrays in files, checked and normalised. It imports no TensorFlow."""

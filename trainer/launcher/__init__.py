@@ -1,0 +1,1 @@
+"""`trainer launch`: a whole cluster on this machine."""

@@ -1,0 +1,133 @@
+"""What a person sees of a run: a live table in a terminal, plain lines elsewhere, nothing where only JSON is wanted.
+
+It learns of the run by the tasks' log lines and by their states; it touches nothing but the output.
+"""
+
+import time
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from typing_extensions import Self
+
+from trainer.cluster.spec import Task
+from trainer.telemetry.progress import Progress, parse
+
+BETWEEN_LINES = 1.0
+
+
+class Display:
+    """Where a run is shown, as a context manager around it; this one shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def line(self, task: Task, line: str) -> None:
+        """A task has logged a line."""
+
+    def state(self, task: Task, state: str) -> None:
+        """A task's state has changed."""
+
+    def refresh(self) -> None:
+        """Some time has passed."""
+
+
+def make_display(json: bool, directory: Path) -> Display:
+    """The display that fits: `json` wants silence, a terminal is drawn on, anything else gets lines."""
+    console = Console()
+    if json:
+        return Display()
+    return Screen(console, directory) if console.is_terminal else Lines(directory)
+
+
+class Lines(Display):
+    """Every state, every message, and one progress line a second."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._shown = 0.0
+        self._progress: dict[Task, Progress] = {}
+
+    def __enter__(self) -> Self:
+        print(f"training directory: {self._directory}", flush=True)
+        return self
+
+    def line(self, task: Task, line: str) -> None:
+        progress = parse(line)
+        if progress is None:
+            print(line, flush=True)
+            return
+        self._progress[task] = progress
+        due = time.monotonic() - self._shown >= BETWEEN_LINES or progress.step >= progress.train_steps
+        if due and progress is _foremost(self._progress):
+            self._shown = time.monotonic()
+            print(f"{progress}{_time_left(progress)}", flush=True)
+
+    def state(self, task: Task, state: str) -> None:
+        print(f"{task}: {state}", flush=True)
+
+
+class Screen(Display):
+    """A live table of the tasks under a bar of the global step."""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        self._directory = directory
+        # No thread of its own: the launcher forks, and a fork beside threads may hang.
+        self._live = Live(console=console, auto_refresh=False)
+        self._progress: dict[Task, Progress] = {}
+        self._states: dict[Task, str] = {}
+        self._last_lines: dict[Task, str] = {}
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.refresh()
+        self._live.__exit__(None, None, None)
+
+    def line(self, task: Task, line: str) -> None:
+        progress = parse(line)
+        self._states[task] = "training" if progress else "running"
+        self._last_lines[task] = line.partition(": ")[2] or line
+        if progress:
+            self._progress[task] = progress
+
+    def state(self, task: Task, state: str) -> None:
+        self._states[task] = state
+
+    def refresh(self) -> None:
+        tasks = Table(box=None, pad_edge=False)
+        for title in ("task", "state", "last said"):
+            tasks.add_column(title, no_wrap=True, overflow="ellipsis")
+        for task, state in self._states.items():
+            colour = {"done": "green", "training": "cyan"}.get(state, "red" if "failed" in state else "")
+            tasks.add_row(str(task), Text(state, style=colour), Text(self._last_lines.get(task, ""), style="dim"))
+        self._live.update(Group(Text(f"training directory: {self._directory}"), self._headline(), tasks), refresh=True)
+
+    def _headline(self) -> Table | Text:
+        if not self._progress:
+            return Text("starting …", style="dim")
+        latest = _foremost(self._progress)
+        line = Table.grid(padding=(0, 1))
+        line.add_row(
+            ProgressBar(latest.train_steps, min(latest.step, latest.train_steps), width=30),
+            f"{latest}{_time_left(latest)}",
+        )
+        return line
+
+
+def _foremost(progress: dict[Task, Progress]) -> Progress:
+    """The run's progress: that of the task which is furthest now (all fall back when a checkpoint is restored)."""
+    return max(progress.values(), key=lambda each: each.step)
+
+
+def _time_left(progress: Progress) -> str:
+    left = progress.seconds_left
+    return f", {left:.0f} s left" if left else ""

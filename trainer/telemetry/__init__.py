@@ -1,0 +1,1 @@
+"""What a task reports: progress, metrics, summaries, profiles, step times."""

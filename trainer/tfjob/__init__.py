@@ -1,0 +1,1 @@
+"""`trainer convert-tfjob`: a Kubeflow TFJob as values of the chart."""

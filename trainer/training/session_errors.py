@@ -1,0 +1,121 @@
+"""What an error of TensorFlow's session means: another task is lost, or this task's own code or device failed.
+
+It reads the error alone. Where that leaves it open, it calls `ask`, by which a caller looks at the other tasks.
+"""
+
+import contextlib
+import re
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trainer.errors import ModelError
+from trainer.tensorflow import tf
+from trainer.training.server import LISTED, brief
+
+LOSSES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.CancelledError,
+)
+"""By themselves a lost task. A fault in a model has none of these codes, whatever its Python functions raise."""
+EMPTY = tf.errors.FailedPreconditionError
+"""A parameter server that came back empty; or a table of the model's own that nobody has initialised."""
+AMBIGUOUS = (tf.errors.UnknownError, tf.errors.InternalError, tf.errors.NotFoundError)
+"""A lost task, or any exception in a Python function of the model, or a device or file of this task."""
+
+_HISTORY = "Recent warning and error logs:"
+"""Below it TensorFlow may add what this process logged of earlier errors, which have nothing to do with this one."""
+_ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
+"""The task in which an error was met."""
+_REMOTE = "Additional GRPC error information from remote target"
+"""In an error of a call to another task."""
+_MODEL_OP = re.compile(r"\{\{node (lesson(?:_\d+)?/[^}]+)\}\}")
+"""`trainer.graph.lessons` copies the model into this scope."""
+_PYTHON_ERROR = re.compile(
+    r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
+    r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""How TensorFlow tells of an exception in a `tf.numpy_function` or `tf.py_function`."""
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
+_TRAINER = Path(__file__).parent
+
+
+def is_loss(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
+    """Whether an error of a replica's session means that another task is lost.
+
+    Args:
+        error: What was raised.
+        own_device: This task, as "/job:worker/task:0".
+        ask: Whether another task does not answer, or has lost its variables; asked only if the error leaves it open.
+    """
+    if not isinstance(error, (*LOSSES, EMPTY, *AMBIGUOUS)):
+        return False
+    message = _message(error)
+    if isinstance(error, LOSSES) or _REMOTE in message:
+        return True
+    if _python_error(message):
+        return False
+    own = own_device.replace("/task:", "/replica:0/task:")
+    if any(origin != own for origin in _ORIGIN.findall(message)):
+        return True
+    if _MODEL_OP.search(message):
+        return False
+    return isinstance(error, EMPTY) or ask()
+
+
+def model_error(error: Exception) -> ModelError | None:
+    """The error as a sentence, if it comes from the model's own code."""
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    message = _message(error)
+    if found := _python_error(message):
+        return ModelError(f"the model's own code failed: {found}.")
+    if op := _MODEL_OP.search(message):
+        return ModelError(f"the model's own code failed: {brief(error).rstrip('.')} (op {op[1].partition('/')[2]}).")
+    return None
+
+
+@contextlib.contextmanager
+def model_errors() -> Iterator[None]:
+    """Turn errors of the session that come from the model's own code into `ModelError`.
+
+    Raises:
+        ModelError: the model's own code failed.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if found := model_error(error):
+            raise found from error
+        raise
+
+
+def _message(error: Exception) -> str:
+    return str(error).partition(_HISTORY)[0]
+
+
+def _python_error(message: str) -> str | None:
+    """What a Python function of the model raised, and where: "RuntimeError: no such file (model.py, line 17, in read)".
+
+    The place is the innermost frame outside of Python's own library and installed packages.
+    """
+    found = _PYTHON_ERROR.search(message)
+    if not found:
+        return None
+    frames = _FRAME.findall(found["stack"].rpartition("Traceback (most recent call last):")[2])
+    own = [frame for frame in frames if not _is_installed(frame[0])] or frames
+    error = LISTED.sub("", found["error"])[:200].rstrip(".")
+    if not own:
+        return error
+    file, line, function = own[-1]
+    if Path(file).parent == _TRAINER:  # a function of the trainer's own
+        return None
+    return f"{error} ({Path(file).name}, line {line}, in {function})"
+
+
+def _is_installed(file: str) -> bool:
+    library = sysconfig.get_path("stdlib")
+    return file.startswith(("<", library)) or "site-packages" in file or "dist-packages" in file
