@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-IMAGE := distributed-tensorflow/trainer
+TRAINER_IMAGE := distributed-tensorflow/trainer
+SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
@@ -60,8 +61,9 @@ cluster-build: ## the throw-away cluster's programs: minutes the first time, aft
 
 cluster-up: ## start a throw-away Kubernetes on this machine and say how to reach it (KEEP_CLUSTER=1 keeps it after e2e)
 	$(PYTHON) -m tests.cluster up
-	@if docker image inspect $(IMAGE):$(VERSION) > /dev/null 2>&1; then $(PYTHON) -m tests.cluster load $(IMAGE):$(VERSION); \
-	  else echo 'the trainer is not on its node: make build-images, then make cluster-up again'; fi
+	@for image in $(TRAINER_IMAGE):$(VERSION) $(SUPERVISOR_IMAGE):$(VERSION); do \
+	  if docker image inspect $$image > /dev/null 2>&1; then $(PYTHON) -m tests.cluster load $$image; \
+	  else echo "$$image is not on the node: make build-images, then make cluster-up again"; fi; done
 
 cluster-down: ## end it, and leave the machine as it was
 	$(PYTHON) -m tests.cluster down
@@ -70,8 +72,9 @@ TENSORFLOW ?= cpu
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trainer/__init__.py)
 # The commit, as git describes it with any tag left aside; it ends in -dirty where files differ from it.
 DESCRIBE := git describe --always --dirty --exclude='*'
-TAGS = $(addsuffix $(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW)),$(VERSION) $(shell $(DESCRIBE)))
-NAMES = $(addprefix $(IMAGE):,$(TAGS))
+TAGS = $(VERSION) $(shell $(DESCRIBE))
+TRAINER_NAMES = $(addprefix $(TRAINER_IMAGE):,$(addsuffix $(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW)),$(TAGS)))
+SUPERVISOR_NAMES = $(addprefix $(SUPERVISOR_IMAGE):,$(TAGS))
 # Debian's docker command builds with secrets by itself, later ones with a plug-in: the first on PATH that can, does.
 CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
 CLIENT = $(or $(firstword $(shell for client in $$(which -a docker); do $(CAN_BUILD) && echo $$client; done)), \
@@ -82,19 +85,23 @@ SECRET = --secret id=ca,src=$(CA)
 engine:
 	@$(PYTHON) -m tests.cluster engine
 
-build-images: engine ## the trainer's image (TENSORFLOW=gpu: the one with CUDA; CA=FILE: certificates that pip trusts)
-	DOCKER_BUILDKIT=1 $(CLIENT) build --file images/trainer/Dockerfile $(addprefix --tag ,$(NAMES)) $(if $(CA),$(SECRET)) \
-	  --build-arg TENSORFLOW=$(TENSORFLOW) --build-arg VERSION=$(VERSION) \
-	  --build-arg REVISION=$$($(DESCRIBE) --abbrev=40) .
-	@docker image inspect --format 'built $(NAMES): {{.Size}} bytes' $(firstword $(NAMES))
+BUILD = DOCKER_BUILDKIT=1 $(CLIENT) build $(if $(CA),$(SECRET)) \
+	--build-arg VERSION=$(VERSION) --build-arg REVISION=$$($(DESCRIBE) --abbrev=40)
+PRINT_SIZE = @docker image inspect --format
+
+build-images: engine ## the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; CA=FILE: certificates that pip trusts)
+	$(BUILD) --file images/supervisor/Dockerfile $(addprefix --tag ,$(SUPERVISOR_NAMES)) .
+	$(BUILD) --file images/trainer/Dockerfile $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) .
+	$(PRINT_SIZE) 'built $(SUPERVISOR_NAMES): {{.Size}} bytes' $(firstword $(SUPERVISOR_NAMES))
+	$(PRINT_SIZE) 'built $(TRAINER_NAMES): {{.Size}} bytes' $(firstword $(TRAINER_NAMES))
 
 push-images: ## push them: make push-images REGISTRY=registry.example.com/team
 	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: say where to push, as in' \
 	  'make push-images REGISTRY=registry.example.com/team' >&2; exit 2; }
-	@set -e; for name in $(NAMES); do docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; done
-	@printf 'pushed %s\n' $(addprefix $(REGISTRY)/,$(NAMES))
+	@set -e; for name in $(SUPERVISOR_NAMES) $(TRAINER_NAMES); do docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; done
+	@printf 'pushed %s\n' $(addprefix $(REGISTRY)/,$(SUPERVISOR_NAMES) $(TRAINER_NAMES))
 
-test-images: $(SETUP) ## examine the image that build-images made, in a locked-down container
+test-images: $(SETUP) ## examine the images that build-images made, in locked-down containers
 	$(BIN)/python -m pytest tests/images
 
 lint: $(SETUP) ## ruff, mypy, and the rules of imports between packages
@@ -119,6 +126,7 @@ lock: $(SETUP) ## resolve constraints/ anew from pyproject.toml (UPGRADE=--upgra
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra dev -o constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu -o constraints/cpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra supervisor -o constraints/supervisor.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (never runs/)

@@ -1,6 +1,7 @@
 """The `trainer` command: arguments in, exit code out; every error of the user's becomes one sentence here."""
 
 import contextlib
+import importlib.util
 import os
 import signal
 import sys
@@ -70,6 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_LOST_PEERS)
 
 
+def _require(command: str, packages: Sequence[str], extra: str) -> None:
+    """Check that the packages that a command needs are installed.
+
+    Raises:
+        ConfigurationError: one is not.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ConfigurationError(
+                f"trainer {command}: the Python package {package} is not installed: install the trainer with its extra "
+                f"{extra}, such as pip install 'distributed-tensorflow-trainer[{extra.split()[0]}]'."
+            )
+
+
 def _fail(error: Exception, code: int) -> int:
     print(f"trainer: {error}", file=sys.stderr, flush=True)
     return code
@@ -91,6 +106,7 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
         return 0
+    _require("train", ("tensorflow", "numpy", "sklearn"), "cpu or gpu")
     # All tasks of a run may be told to end at once; a parameter server is away while it gives the chief time to save.
     longest = settings.grace_seconds
     away = longest + 2 if found and found.task.role == "ps" else min(3.0, longest / 2)
@@ -140,6 +156,7 @@ def _supervise(words: Sequence[str]) -> int:
         "The chart starts this as a Job; it reads all that it must know from the file that the chart renders.",
     )
     parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run, as the chart renders it")
+    _require("supervise", ("lightkube",), "supervisor")
     # The first process of a container is not ended by a signal unless it says so: also while it still imports.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -222,6 +239,7 @@ def _live(
 
 
 def _launch(words: Sequence[str]) -> int:
+    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), "cpu or gpu")
     from trainer.launcher import launch
 
     return launch.main(words)

@@ -49,11 +49,12 @@ def kubeconfig() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def trainer_image(kubeconfig: Path) -> None:
-    """The packaged image on the cluster's node. Another cluster than the throw-away one must have it already."""
+def packaged_images(kubeconfig: Path) -> None:
+    """Load the packaged images onto the throw-away cluster's node. Any other cluster must have them already."""
     if kubeconfig == KUBECONFIG:
-        said = cluster_tool("load", f"distributed-tensorflow/trainer:{trainer.__version__}")
-        assert said.returncode == 0, f"{said.stderr}`make build-images` makes it."
+        for program in ("trainer", "supervisor"):
+            said = cluster_tool("load", f"distributed-tensorflow/{program}:{trainer.__version__}")
+            assert said.returncode == 0, f"{said.stderr}`make build-images` makes it."
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def kubectl(namespace: str) -> Kubectl:
 
 
 @pytest.fixture
-def release(namespace: str, trainer_image: None, tmp_path: Path) -> Release:
+def release(namespace: str, packaged_images: None, tmp_path: Path) -> Release:
     """A release `mnist`, not installed yet, in a namespace of its own that enforces Pod Security "restricted"."""
     label = ["kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"]
     subprocess.run(label, check=True, capture_output=True)

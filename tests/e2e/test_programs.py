@@ -63,7 +63,7 @@ def test_a_client_of_standard_servers_finds_the_line_and_ends_the_run(release: R
     assert after["metadata"]["uid"] == job["metadata"]["uid"], "a run that is unchanged is left alone"
 
 
-def test_a_converted_tfjob_runs_to_its_end(namespace: str, trainer_image: None, tmp_path: Path) -> None:
+def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None, tmp_path: Path) -> None:
     """As a person would type it; without Pod Security "restricted", which refuses what a TFJob does not state."""
     release = Release("digits", namespace, tmp_path)
     convert = [sys.executable, "-m", "trainer", "convert-tfjob", str(EXAMPLES / "tfjob.yaml")]

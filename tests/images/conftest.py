@@ -1,4 +1,4 @@
-"""The image under test and a container of it, locked down as a careful cluster would; nothing is built here."""
+"""The images under test, and a container of each, locked down as a careful cluster does. Nothing is built here."""
 
 import json
 import subprocess
@@ -12,6 +12,7 @@ from testinfra.host import Host
 import trainer
 
 IMAGE = f"distributed-tensorflow/trainer:{trainer.__version__}"
+SUPERVISOR_IMAGE = f"distributed-tensorflow/supervisor:{trainer.__version__}"
 LOCKED_DOWN = (
     "--read-only",
     "--tmpfs=/tmp",
@@ -33,18 +34,24 @@ def inspected(image: str) -> Any:
     return json.loads(said.stdout)[0] if said.returncode == 0 else None
 
 
-@pytest.fixture(scope="session")
-def image() -> Any:
+@pytest.fixture(scope="module")
+def image_name() -> str:
+    """The image that the tests of a file are about: the trainer's, unless the file has a fixture of this name."""
+    return IMAGE
+
+
+@pytest.fixture(scope="module")
+def image(image_name: str) -> Any:
     """What the engine says of the image."""
-    found = inspected(IMAGE)
-    assert found, f"the Docker engine has no image {IMAGE}: run `make build-images` first."
+    found = inspected(image_name)
+    assert found, f"the Docker engine has no image {image_name}: run `make build-images` first."
     return found
 
 
-@pytest.fixture(scope="session")
-def container(image: Any) -> Iterator[Host]:
+@pytest.fixture(scope="module")
+def container(image_name: str, image: Any) -> Iterator[Host]:
     """A container of the image that does nothing, for commands to be run in."""
-    started = docker("run", "--detach", *LOCKED_DOWN, "--entrypoint=sleep", IMAGE, "infinity")
+    started = docker("run", "--detach", *LOCKED_DOWN, "--entrypoint=sleep", image_name, "infinity")
     assert started.returncode == 0, started.stderr
     name = started.stdout.strip()
     yield testinfra.get_host(f"docker://{name}")

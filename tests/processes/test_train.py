@@ -125,7 +125,7 @@ def test_the_exported_model_is_loaded_by_plain_tensorflow(trainer: Trainer) -> N
     program = """
 import numpy, tensorflow as tf
 from pathlib import Path
-from trainer import datasets
+from trainer.data import datasets
 test = datasets.load("digits", Path(), False).test
 serve = tf.saved_model.load("run/export/200").signatures["serving_default"]
 probabilities = serve(images=tf.constant(test.images))["probabilities"].numpy()

@@ -68,6 +68,31 @@ sys.exit(code)
     assert done.stdout.startswith("usage: trainer")
 
 
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        (["train"], "sklearn", "cpu"),
+        (["launch"], "tensorflow", "cpu"),
+        (["supervise", "--run=run.yaml"], "lightkube", "supervisor"),
+    ],
+)
+def test_a_command_whose_packages_are_not_installed_names_the_extra(
+    run_python: Run, words: list[str], package: str, extra: str
+) -> None:
+    program = f"""
+import importlib.util, sys
+from trainer.cli import main
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == {package!r} else found(name)
+sys.exit(main({words!r}))
+"""
+    done = run_python("-c", program)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"trainer: trainer {words[0]}: the Python package {package} is not installed: ")
+    assert done.stderr.endswith(f"pip install 'distributed-tensorflow-trainer[{extra}]'.\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_settings_in_force_are_printed_as_a_file_that_is_read_back(run_python: Run, tmp_path: Path) -> None:
     first = run_python("-m", "trainer", "train", "--train-steps=7", "--print_config", TRAINER_SEED="3")
     assert first.returncode == 0

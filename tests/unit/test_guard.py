@@ -9,7 +9,7 @@ import pytest
 
 START = """
 import sys, time
-from trainer.guard import Guard
+from trainer.training.guard import Guard
 guard = Guard(stall_seconds={stall}, grace_seconds={grace}, save_seconds={save})
 guard.start()
 def save():

@@ -243,7 +243,7 @@ def test_the_end_of_the_tasks_kills_who_does_not_listen() -> None:
 def test_a_task_dies_with_its_launcher(tmp_path: Path) -> None:
     launcher = """
 import os, signal, subprocess, sys
-from trainer.launch import _die_with_parent
+from trainer.launcher.launch import _die_with_parent
 child = subprocess.Popen(["sleep", "100"], preexec_fn=_die_with_parent, start_new_session=True)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

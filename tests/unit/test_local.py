@@ -15,7 +15,8 @@ from trainer.tensorflow import tf, tf1
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 from tests.unit.conftest import EXAMPLES, PARAMETERS, SIZE, THREADS, assert_close, pick, values_in
-from trainer import replica, server
+from trainer.graph import replica
+from trainer.training import server
 from trainer.config import Settings
 from trainer.models import mlp
 

@@ -58,9 +58,7 @@ def test_only_the_cpus_that_this_process_is_bound_to_count(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     cpu = min(os.sched_getaffinity(0))
-    program = (
-        f"import os; os.sched_setaffinity(0, [{cpu}]); from trainer.threads import usable_cpus; print(usable_cpus())"
-    )
+    program = f"import os; os.sched_setaffinity(0, [{cpu}]); from trainer.training.threads import usable_cpus; print(usable_cpus())"
     assert run_python("-c", program).stdout == "1\n"
 
 
@@ -106,5 +104,7 @@ def test_the_threads_in_force_are_printed(run_python: Callable[..., subprocess.C
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such threads")
 def test_threads_take_turns(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    policy = "import os, trainer.threads as t; t.take_turns(); print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
+    policy = (
+        "import os, trainer.training.threads as t; t.take_turns(); print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
+    )
     assert run_python("-c", policy).stdout == "True\n"

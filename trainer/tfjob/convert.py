@@ -591,7 +591,7 @@ def to_yaml(conversion: Conversion) -> str:
         f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE \\",
         "    --set image.registry=REGISTRY",
         "",
-        "REGISTRY is where `make push-images` put the packaged image, from which the supervisor runs.",
+        "REGISTRY is where `make push-images` put the packaged images, of which the supervisor is one.",
         f"A TFJob has no TensorBoard, so there is none here. {directory}",
     ]
     comment = "".join(" ".join(f"# {line}".splitlines()).rstrip() + "\n" for line in lines)

@@ -75,6 +75,16 @@
 {{- if $digest }}@{{ $digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- end }}
 
+{{/* The supervisor's image: the packaged one of this chart's version, unless supervisor.image names a repository */}}
+{{- define "distributed-tensorflow.supervisorImage" -}}
+{{- $image := .Values.supervisor.image | default dict -}}
+{{- if not $image.repository -}}
+{{- $packaged := dict "registry" .Values.image.registry "repository" "distributed-tensorflow/supervisor" "tag" .Chart.AppVersion -}}
+{{- $image = mergeOverwrite $packaged $image -}}
+{{- end -}}
+{{- include "distributed-tensorflow.image" (list . $image 0) -}}
+{{- end }}
+
 {{- define "distributed-tensorflow.pullPolicy" -}}
 {{- (index . 1 | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy -}}
 {{- end }}

@@ -71,7 +71,7 @@ spec:
   restartPolicy: Never
   containers:
     - name: supervisor
-      image: {{ include "distributed-tensorflow.image" (list . $spec.image 0) | quote }}
+      image: {{ include "distributed-tensorflow.supervisorImage" . | quote }}
       imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image) }}
       command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.yaml]
       env:
