@@ -88,7 +88,7 @@ def watching(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> It
 
     def look() -> None:
         while not over.wait(BETWEEN_LOOKS):
-            if peers.complaint(ps):
+            if peers.probe_error(ps):
                 continue  # gRPC itself would look for a server that is not there yet at ever longer intervals
             session = tf1.Session(f"grpc://{ps}", graph, config)  # never closed, as the server is gone by then
             with contextlib.suppress(tf.errors.OpError):

@@ -2,7 +2,7 @@
 
 Equal workers, each with a copy of the variables, average their gradients in every step; each runs this file, with
 TF_CONFIG. Plain as tutorials have it: four variables, a batch of `tf.data` and one step a call. With `--flat
---steps_per_call 50` in its best form: one variable, one thread an op, and so many steps in a `tf.function`.
+--steps_per_execution 50` in its best form: one variable, one thread an op, and so many steps in a `tf.function`.
 """
 
 import json
@@ -21,7 +21,7 @@ BETWEEN_LOOKS = 10
 def main() -> None:
     """Train beside the other workers; worker 0 says how fast and how well it went."""
     arguments = read_arguments(__doc__)
-    if arguments.steps_per_call > 1:
+    if arguments.steps_per_execution > 1:
         tf.config.threading.set_intra_op_parallelism_threads(1)
     # Before anything else of TensorFlow's run time: it starts this worker's server, and waits for the others.
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -54,10 +54,12 @@ def train(arguments: Any, strategy: Any, index: int) -> None:
             strategy.run(learn, args=(tf.gather(all_images, pick), tf.gather(all_labels, pick)))
 
     one, many = tf.function(step), tf.function(steps)
-    given = iter(strategy.distribute_datasets_from_function(batches)) if arguments.steps_per_call == 1 else None
+    given = iter(strategy.distribute_datasets_from_function(batches)) if arguments.steps_per_execution == 1 else None
     seen, stopwatch, taken = Seen(), Stopwatch(arguments.train_steps), 0
     while taken < arguments.train_steps:
-        number = arguments.steps_per_call if taken else 1  # the first step is looked at by itself: time begins there
+        number = (
+            arguments.steps_per_execution if taken else 1
+        )  # the first step is looked at by itself: time begins there
         if given:
             one(*next(given))
         else:

@@ -1,8 +1,8 @@
 """`tf.distribute.ParameterServerStrategy` on the work of the classic program, to be run beside the trainer.
 
 A chief gives out calls, workers take them, a ps keeps the variables; each runs this file, with TF_CONFIG. Plain as
-tutorials have it: four variables, a batch of `tf.data` and one step a call. With `--flat --steps_per_call 10` in its
-best form: one variable, and so many steps on batches that are drawn where the examples are.
+tutorials have it: four variables, a batch of `tf.data` and one step a call. With `--flat --steps_per_execution 10` in
+its best form: one variable, and so many steps on batches that are drawn where the examples are.
 """
 
 import os
@@ -42,11 +42,11 @@ def train(arguments: Any, resolver: Any) -> None:
 
     def steps() -> None:
         all_images, all_labels = tf.constant(images), tf.constant(labels)
-        for _ in range(arguments.steps_per_call):
+        for _ in range(arguments.steps_per_execution):
             pick = tf.random.uniform([arguments.batch_size], maxval=len(images), dtype=tf.int32)
             network.apply(network.learn(tf.gather(all_images, pick), tf.gather(all_labels, pick)))
 
-    if arguments.steps_per_call == 1:
+    if arguments.steps_per_execution == 1:
         call, given = tf.function(step), [iter(coordinator.create_per_worker_dataset(batches))]
     else:
         call, given = tf.function(steps), []
@@ -59,7 +59,7 @@ def train(arguments: Any, resolver: Any) -> None:
 
     looking = threading.Thread(target=look)
     looking.start()
-    for _ in range(-(-arguments.train_steps // arguments.steps_per_call)):
+    for _ in range(-(-arguments.train_steps // arguments.steps_per_execution)):
         coordinator.schedule(call, args=tuple(given))
     coordinator.join()
     over.set()

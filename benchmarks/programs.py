@@ -140,7 +140,7 @@ def run_beside_busy_loops(program: Callable[[Data], Outcome], data: Data) -> Out
 
 def run_parameter_server_strategy(best: bool, work: Work, data: Data, seed: int = 0) -> Outcome:
     """`ParameterServerStrategy`: asynchronous, with a coordinator beside the workers."""
-    form = ["--flat", "--steps_per_call=10"] if best else []
+    form = ["--flat", "--steps_per_execution=10"] if best else []
     ports = iter(free_ports(1 + work.ps + work.workers))
     cluster = {
         role: [f"localhost:{next(ports)}" for _ in range(count)]
@@ -151,7 +151,7 @@ def run_parameter_server_strategy(best: bool, work: Work, data: Data, seed: int 
 
 def run_multi_worker_mirrored(best: bool, work: Work, data: Data, seed: int = 0) -> Outcome:
     """`MultiWorkerMirroredStrategy`: synchronous, workers alone."""
-    form = ["--flat", "--steps_per_call=50"] if best else []
+    form = ["--flat", "--steps_per_execution=50"] if best else []
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(work.workers)]}
     return _run_strategy("multi_worker_mirrored", cluster, "worker", [*form, f"--seed={seed}"], work, data)
 

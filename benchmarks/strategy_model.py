@@ -29,7 +29,7 @@ def read_arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--hidden_units", type=int, default=100)
     parser.add_argument("--learning_rate", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps_per_call", type=int, default=1, help="steps in one tf.function")
+    parser.add_argument("--steps_per_execution", type=int, default=1, help="steps in one tf.function")
     parser.add_argument("--flat", action="store_true", help="all parameters in one variable")
     return parser.parse_args()
 

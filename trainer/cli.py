@@ -20,9 +20,9 @@ from trainer.errors import (
     EXIT_ERROR,
     EXIT_FAILED_RUN,
     EXIT_LOST_PEERS,
+    CollectiveLostError,
     ConfigurationError,
     DivergedError,
-    LostCircleError,
     LostPeersError,
     ModelError,
 )
@@ -30,7 +30,7 @@ from trainer.supervisor import run as supervision_run
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
 from trainer.tfjob import convert
 from trainer.training import threads
-from trainer.training.guard import Guard
+from trainer.training.watchdog import Watchdog
 
 USAGE = """usage: trainer COMMAND [OPTION …]
 
@@ -110,8 +110,8 @@ def _train(words: Sequence[str]) -> int:
     # All tasks of a run may be told to end at once; a parameter server is away while it gives the chief time to save.
     longest = settings.grace_seconds
     away = longest + 2 if found and found.task.role == "ps" else min(3.0, longest / 2)
-    guard = Guard(settings.stall_seconds, grace_seconds=away, save_seconds=max(0.0, longest - away))
-    guard.start()
+    watchdog = Watchdog(settings.stall_seconds, grace_seconds=away, save_seconds=max(0.0, longest - away))
+    watchdog.start()
     name = str(found.task) if found else "trainer"
 
     def say(line: str) -> None:
@@ -125,14 +125,14 @@ def _train(words: Sequence[str]) -> int:
         metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
         serve(metrics, settings.metrics_port)
     try:
-        code = _live(settings, found, guard, say, metrics)
-    except LostCircleError as error:
+        code = _live(settings, found, watchdog, say, metrics)
+    except CollectiveLostError as error:
         say(f"{error}; beginning anew")
-        guard.rest()
-        if not guard.stopping:
+        watchdog.rest()
+        if not watchdog.stopping:
             _begin_anew()
-        code = guard.exit_code
-    guard.finished()
+        code = watchdog.exit_code
+    watchdog.finished()
     # TensorFlow's own clean-up may hang for minutes when other tasks are gone, and there is nothing left to clean.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -164,13 +164,13 @@ def _supervise(words: Sequence[str]) -> int:
     from lightkube import ApiError
 
     from trainer.supervisor import supervise
-    from trainer.supervisor.cluster import Cluster
+    from trainer.supervisor.kubernetes_api import KubernetesApi
 
     def say(line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     try:
-        return 0 if supervise.supervise(run, Cluster(run), say).succeeded else EXIT_FAILED_RUN
+        return 0 if supervise.supervise(run, KubernetesApi(run), say).succeeded else EXIT_FAILED_RUN
     except supervise.StoppedError as stop:
         say(f"{stop}; the run goes on")
         return 128 + signal.SIGTERM
@@ -191,7 +191,7 @@ def _read(path: Path) -> spec.ClusterFile:
 def _live(
     settings: config.Settings,
     found: spec.Cluster | None,
-    guard: Guard,
+    watchdog: Watchdog,
     say: Callable[[str], None],
     metrics: Metrics,
 ) -> int:
@@ -207,19 +207,19 @@ def _live(
             from trainer.training import server
 
             counts = threads.choose(settings, found.task.role)
-            server.serve(found, counts, settings.grace_seconds, say, lambda: guard.stopping, metrics)
+            server.serve(found, counts, settings.grace_seconds, say, lambda: watchdog.stopping, metrics)
         elif found and found.task.role == "evaluator":
             from trainer.training.evaluator import evaluate
             from trainer.training.session_errors import model_errors
 
             with model_errors():
-                evaluate(settings, guard, say, metrics)
+                evaluate(settings, watchdog, say, metrics)
         else:
             from trainer.training.session_errors import model_errors
             from trainer.training.train import train
 
             with model_errors():
-                done = train(settings, found, guard, say, metrics)
+                done = train(settings, found, watchdog, say, metrics)
             if done:
                 return 0
     except ConfigurationError as error:
@@ -230,12 +230,12 @@ def _live(
         return _fail(error, EXIT_DIVERGED)
     except ModelError as error:
         return _fail(error, EXIT_ERROR)
-    except LostCircleError:
+    except CollectiveLostError:
         raise
     except Exception:
         traceback.print_exc()
         return EXIT_ERROR
-    return guard.exit_code
+    return watchdog.exit_code
 
 
 def _launch(words: Sequence[str]) -> int:

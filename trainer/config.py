@@ -10,7 +10,8 @@ import argparse
 import dataclasses
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -22,6 +23,10 @@ from trainer.cluster.spec import Strategy
 from trainer.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "TRAINER_"
+FORMER_NAMES = {"steps_per_call": "steps_per_execution", "time_split": "step_time_breakdown"}
+"""Former names of settings, accepted with a notice until the next release."""
+FORMER_STRATEGIES = {"local": "mirrored"}
+"""Former values of `strategy`, likewise."""
 
 
 def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator:
@@ -146,8 +151,8 @@ class ReplicationSettings:
 
     strategy: Strategy = _setting(
         "ps",
-        "who holds the parameters: ps (parameter servers), allreduce (each worker, all of them) or local (one process, "
-        "for all of its devices)",
+        "who holds the parameters: ps (parameter servers), allreduce (each worker, all of them) or mirrored (one "
+        "process, for all of its devices)",
     )
     sync_replicas: bool = _setting(False, "average the replicas' gradients for each step, instead of each on its own")
     replicas_to_aggregate: Count | None = _setting(
@@ -156,7 +161,7 @@ class ReplicationSettings:
     local_steps: Count = _setting(
         1, "steps that each synchronous replica takes by itself before parameters, not gradients, are averaged"
     )
-    steps_per_call: Count | None = _setting(
+    steps_per_execution: Count | None = _setting(
         None,
         "steps per run of the session, between which a task hears nothing (default: at most 50, and half a second)",
     )
@@ -199,7 +204,7 @@ class LifeSettings:
     profile_steps: Steps | None = _setting(
         None, "global steps that the chief profiles for TensorBoard, such as 100-150 (default: none)"
     )
-    time_split: bool = _setting(
+    step_time_breakdown: bool = _setting(
         False, "trace a few calls, and say at the end how a step divides into waiting, reading, computing, applying"
     )
 
@@ -251,16 +256,26 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigurationError: they do not fit.
         """
-        return self.parse_args([_underscored(word) for word in words])
+        return self.parse_args([_current(word) for word in words])
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong as a ConfigurationError."""
         raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")
 
 
-def _underscored(word: str) -> str:
+def _current(word: str) -> str:
+    """A word of the command line, with the current name of a setting in underscores."""
     name, equals, value = word.partition("=")
-    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
+    if not name.startswith("--"):
+        return word
+    setting = name[2:].replace("-", "_")
+    if setting in FORMER_NAMES:
+        _announce_rename(f"--{setting}", f"--{FORMER_NAMES[setting]}")
+    return f"--{FORMER_NAMES.get(setting, setting)}{equals}{value}"
+
+
+def _announce_rename(former: str, current: str) -> None:
+    print(f"trainer: {former} is now {current}; the former name is accepted until the next release.", file=sys.stderr)
 
 
 def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
@@ -309,13 +324,17 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
         ConfigurationError: one sentence that names the setting, where it was set, its value and what was expected.
     """
     known = names(TASK_GROUPS)
-    from_file = _read_yaml(arguments.config) if arguments.config else {}
-    from_environment = {
-        name: value for name in known if (value := environment.get(ENVIRONMENT_PREFIX + name.upper(), "")) != ""
-    }
+    from_file = _with_current_names(_read_yaml(arguments.config), f"{arguments.config}: ") if arguments.config else {}
+    variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in [*known, *FORMER_NAMES]}
+    set_variables = {name: value for name, value in variables.items() if value}
+    from_environment = _with_current_names(set_variables, ENVIRONMENT_PREFIX, str.upper)
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
+    given = {**from_file, **from_environment, **from_command_line}
+    if (strategy := given.get("strategy")) in FORMER_STRATEGIES:
+        given["strategy"] = FORMER_STRATEGIES[strategy]
+        _announce_rename(f"strategy {strategy}", f"strategy {given['strategy']}")
     try:
-        return _checked(_ADAPTER.validate_python({**from_file, **from_environment, **from_command_line}))
+        return _checked(_ADAPTER.validate_python(given))
     except ValidationError as error:
         problem = error.errors()[0]
     name = str(problem["loc"][0])
@@ -329,6 +348,13 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
         raise ConfigurationError(f"{' '.join(origin.split())}: there is no such setting.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")
+
+
+def _with_current_names(found: Mapping[str, Any], origin: str, spelling: Callable[[str], str] = str) -> dict[str, Any]:
+    """The settings by their current names; a former name beside the current one is ignored."""
+    for former in FORMER_NAMES.keys() & found.keys():
+        _announce_rename(origin + spelling(former), spelling(FORMER_NAMES[former]))
+    return {FORMER_NAMES.get(name, name): value for name, value in found.items() if FORMER_NAMES.get(name) not in found}
 
 
 def _checked(settings: Settings) -> Settings:

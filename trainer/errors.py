@@ -29,7 +29,7 @@ class DivergedError(Exception):
     """The run diverges, and is to end for it: trying again with the same settings would not help."""
 
 
-class LostCircleError(Exception):
+class CollectiveLostError(Exception):
     """A replica was lost without which no other goes on: this process must begin anew, to meet all of them again."""
 
 

@@ -47,7 +47,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "arguments without a command": ("ps.args", {"ps.args": ["--verbose"]}),
     "the CPU image's digest for GPUs": ("image.digest", {"image.digest": "sha256:" + "0" * 64, "worker.gpus": 1}),
     "the packaged trainer without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
-    "a single process": ("train.strategy", {"train.strategy": "local", "ps.replicas": 0}),
+    "a single process": ("train.strategy", {"train.strategy": "mirrored", "ps.replicas": 0}),
     "parameter servers that nobody would use": ("ps.replicas", {"train.strategy": "allreduce"}),
     "all-reduce among workers yet to come": (
         "worker.maxReplicas",

@@ -210,9 +210,9 @@ def test_a_training_directory_that_cannot_be_written_keeps_no_task_from_running(
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(("hash_", "rests"), [("abc", True), ("another", False)])
+@pytest.mark.parametrize(("hash_", "parked"), [("abc", True), ("another", False)])
 def test_a_pod_that_replaces_one_whose_task_ended_rests(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hash_: str, rests: bool
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hash_: str, parked: bool
 ) -> None:
     """The supervisor has noted the end, and of which run."""
     notes = tmp_path / "notes"
@@ -220,4 +220,4 @@ def test_a_pod_that_replaces_one_whose_task_ended_rests(
     (notes / "mnist-ps-0").write_text("abc 0")
     process = start("echo trains", TASK_RUN=hash_, TASK_NOTES=str(notes))
     assert process.stdout
-    assert process.stdout.readline().startswith("task: ended with code 0" if rests else "trains")
+    assert process.stdout.readline().startswith("task: ended with code 0" if parked else "trains")

@@ -20,7 +20,10 @@ AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}
 def expected() -> dict[str, Any]:
     """The settings by name, each as values.schema.json writes it."""
     settings = TypeAdapter(config.Settings).json_schema()["properties"]
-    return {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
+    current = {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
+    current["strategy"]["enum"] += config.FORMER_STRATEGIES
+    former = {name: {**current[new], "deprecated": True} for name, new in config.FORMER_NAMES.items()}
+    return {**current, **former}
 
 
 def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:

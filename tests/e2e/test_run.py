@@ -141,11 +141,11 @@ def test_a_model_of_ones_own_comes_from_a_config_map(release: Release) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "rests"),
+    ("policy", "code", "parked"),
     [("ExitCode", 3, True), ("ExitCode", 137, False), ("OnFailure", 3, False), ("Never", 137, True)],
 )
 def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
-    release: Release, policy: str, code: int, rests: bool
+    release: Release, policy: str, code: int, parked: bool
 ) -> None:
     program = f'echo "TF_CONFIG is $TF_CONFIG"; echo "start $TASK_RESTARTS"; exit {code}'
     image = {"registry": "docker.io", "repository": "library/debian", "tag": "bookworm-slim"}
@@ -158,7 +158,7 @@ def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
         }
     )
     wait(lambda: exit_code(release.tasks().get("mnist-worker-0", {"status": {}})) is not None, 90, release.describe)
-    expected = "task: ended" if rests else "start 1"
+    expected = "task: ended" if parked else "start 1"
     wait(lambda: expected in release.log("mnist-worker-0"), 60, release.describe)
     pod = release.tasks()["mnist-worker-0"]
     assert exit_code(pod) == code

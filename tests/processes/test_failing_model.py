@@ -41,7 +41,7 @@ def logits(parameters, images):
     return mlp(parameters, tf.ensure_shape(tf.numpy_function(look, [images], tf.float32), images.shape))
 """
 SENTENCE = "the model's own code failed: RuntimeError: my data is bad (failing.py, line 17, in look)."
-SETTINGS = ["--train_dir", "run", "--train_steps", "100000", "--steps_per_call", "10", "--report_steps", "20"]
+SETTINGS = ["--train_dir", "run", "--train_steps", "100000", "--steps_per_execution", "10", "--report_steps", "20"]
 
 
 def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
@@ -82,7 +82,9 @@ def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
     assert "starting again" not in output
 
 
-@pytest.mark.parametrize("way", [pytest.param([], id="single"), pytest.param(["--strategy", "local"], id="local")])
+@pytest.mark.parametrize(
+    "way", [pytest.param([], id="single"), pytest.param(["--strategy", "mirrored"], id="mirrored")]
+)
 def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: Trainer, way: list[str]) -> None:
     code, output = trainer.run("train", "--model", write_model(trainer.folder, []), *SETTINGS, *way)
     assert code == 1

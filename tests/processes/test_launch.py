@@ -82,7 +82,7 @@ def test_replicas_that_average_after_some_steps_of_their_own_learn_as_well_as_a_
     trainer: Trainer, single_process_accuracy: float
 ) -> None:
     result = trainer.launch("--sync_replicas", "--local_steps", "8", "--ps", "2", "--workers", "2", *SETTINGS, "800")
-    assert (result["mode"], result["global_step"]) == ("averaging", 800)
+    assert (result["mode"], result["global_step"]) == ("local_sgd", 800)
     assert result["test_accuracy"] == pytest.approx(single_process_accuracy, abs=0.01)
 
 
@@ -242,7 +242,7 @@ def test_a_permanent_error_is_not_tried_again(trainer: Trainer) -> None:
         (["--ps", "0"], "--ps"),
         (["--strategy", "allreduce", "--ps", "1"], "--ps"),
         (["--strategy", "allreduce", "--sync_replicas"], "sync_replicas"),
-        (["--strategy", "local"], "strategy"),
+        (["--strategy", "mirrored"], "strategy"),
         (["--local_steps", "4"], "local_steps"),
         (["--workers", "0"], "--workers"),
         (["--workers", "many"], "--workers"),
@@ -332,13 +332,13 @@ def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
 
 
 def test_the_time_of_an_asynchronous_step_is_split_in_the_result(trainer: Trainer) -> None:
-    split = trainer.launch("--ps", "2", "--train_steps", "600", "--time_split")["time_split"]
+    split = trainer.launch("--ps", "2", "--train_steps", "600", "--step_time_breakdown")["step_time_breakdown"]
     assert split.keys() == {"waiting", "reading", "computing", "applying", "steps"}
     assert all(value > 0 for value in split.values())
 
 
 def test_the_time_of_a_synchronous_step_is_split_for_a_person(trainer: Trainer) -> None:
-    code, output = trainer.run("launch", "--sync_replicas", "--train_steps", "600", "--time_split")
+    code, output = trainer.run("launch", "--sync_replicas", "--train_steps", "600", "--step_time_breakdown")
     assert code == 0
     shares = [float(found[1]) for found in re.finditer(r"^  \w+ +[\d.]+ ms +([\d.]+)%$", output, re.MULTILINE)]
     assert len(shares) == 4

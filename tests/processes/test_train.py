@@ -95,7 +95,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from trainer.cli import main
 main(sys.argv[1:])
 """
-    words = ["train", "--strategy=local", "--train_dir=run", "--train_steps=300", "--learning_rate=0.003"]
+    words = ["train", "--strategy=mirrored", "--train_dir=run", "--train_steps=300", "--learning_rate=0.003"]
     process = trainer.python("-c", program, *words)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output

@@ -124,7 +124,7 @@ def alone(values: Callable[[Replica, Any], Values]) -> Alone:
     """Gives the values that a single process reaches from a cluster's checkpoint by steps of one or more batches."""
 
     def train(start: str, *steps: tuple[int, ...]) -> Values:
-        settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_call=1)
+        settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_execution=1)
         found = replica.build(settings, None, mlp, PARAMETERS, EXAMPLES, 0, "this run")
         (picks,) = found.batches.feeds
         with tf1.Session(graph=found.graph) as session:
@@ -132,7 +132,7 @@ def alone(values: Callable[[Replica, Any], Values]) -> Alone:
             found.batches.begin(session)
             for batches in steps:
                 together = [example for number in batches for example in pick(number)]
-                session.run(found.replication.calls[1].step, {picks: [together]})
+                session.run(found.replication.executions[1].step, {picks: [together]})
             return values(found, session)
 
     return train

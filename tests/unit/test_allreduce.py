@@ -15,7 +15,7 @@ from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
-from trainer.graph.replication import Circle
+from trainer.graph.replication import CollectiveGroup
 from trainer.models import mlp
 from trainer.tensorflow import tf1
 from trainer.training import server
@@ -32,9 +32,9 @@ class Member:
     thread: ThreadPoolExecutor
 
     @property
-    def circle(self) -> Circle:
-        assert self.replica.replication.circle
-        return self.replica.replication.circle
+    def collective(self) -> CollectiveGroup:
+        assert self.replica.replication.collective
+        return self.replica.replication.collective
 
     def begin(self, operation: Any, feed: dict[Any, Any] | None = None) -> Any:
         """Begin an op, which waits for the other member's; its future."""
@@ -43,7 +43,7 @@ class Member:
     def steps(self, *batches: int) -> Any:
         """Begin a call that learns from these batches."""
         picks = dict(zip(self.replica.batches.feeds, [[pick(number) for number in batches]], strict=True))
-        return self.begin(self.replica.replication.calls[len(batches)].step, picks)
+        return self.begin(self.replica.replication.executions[len(batches)].step, picks)
 
     def flat(self) -> Any:
         """The parameters as one vector."""
@@ -63,7 +63,7 @@ class Pair:
         with contextlib.ExitStack() as stack:
             made = []
             for index, (seen, here) in enumerate(zip(self.clusters, self.servers, strict=True)):
-                settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_call=3, seed=index)
+                settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=3, seed=index)
                 found = replica.build(settings, seen, mlp, PARAMETERS, EXAMPLES, 0, "this run")
                 thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
                 made.append(Member(found, stack.enter_context(server.open_session(found.graph, here, THREADS)), thread))
@@ -138,17 +138,17 @@ def test_all_begin_with_what_the_chief_has_restored(members: list[Member], save:
 
 def test_all_take_as_many_steps_as_the_chief_would(members: list[Member]) -> None:
     chief, other = members
-    wishes = [chief.begin(chief.circle.agreed, {chief.circle.wanted: 3})]
-    wishes.append(other.begin(other.circle.agreed, {other.circle.wanted: 1}))
+    wishes = [chief.begin(chief.collective.agreed, {chief.collective.wanted: 3})]
+    wishes.append(other.begin(other.collective.agreed, {other.collective.wanted: 1}))
     assert results(*wishes) == [3, 3]
 
 
 def test_nobody_leaves_before_the_chief(members: list[Member]) -> None:
     chief, other = members
-    leaving = other.begin(other.circle.leave)
+    leaving = other.begin(other.collective.leave)
     time.sleep(0.5)
     assert not leaving.done()
-    results(chief.begin(chief.circle.leave), leaving)
+    results(chief.begin(chief.collective.leave), leaving)
 
 
 def test_who_is_stuck_in_a_step_can_save_and_is_freed_by_the_end_of_its_session(save: Save) -> None:
@@ -170,7 +170,7 @@ def test_a_worker_alone_is_a_ring_too(save: Save, values: Callable[[Replica, Any
     (port,) = free_ports(1)
     cluster = Cluster(Task("worker", 0), (), (f"localhost:{port}",))
     found = replica.build(
-        Settings(strategy="allreduce", batch_size=SIZE, steps_per_call=1),
+        Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=1),
         *(cluster, mlp, PARAMETERS, EXAMPLES, 0, "this run"),
     )
     with server.open_session(found.graph, server.start(cluster, THREADS), THREADS) as session:

@@ -29,8 +29,8 @@ class Linear:
         return images @ parameters["weights"] + parameters["biases"]
 
 
-def linear(cluster: Cluster | None, steps_per_call: int = 1) -> Replica:
-    settings = Settings(learning_rate=0.01, batch_size=SIZE, steps_per_call=steps_per_call)
+def linear(cluster: Cluster | None, steps_per_execution: int = 1) -> Replica:
+    settings = Settings(learning_rate=0.01, batch_size=SIZE, steps_per_execution=steps_per_execution)
     return replica.build(settings, cluster, Linear(), Linear().parameters((784,), 10, 0), EXAMPLES, 0, "this run")
 
 
@@ -56,7 +56,7 @@ def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> di
 def take(found: Replica, session: Any, *batches: int) -> int:
     """Take a call's steps through these batches."""
     picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
-    return int(session.run(found.replication.calls[len(batches)].step, picks))
+    return int(session.run(found.replication.executions[len(batches)].step, picks))
 
 
 def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -64,19 +64,19 @@ def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         assert np.allclose(found[name], value, rtol=1e-3, atol=1e-4), name
 
 
-@pytest.mark.parametrize("steps_per_call", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("place", ["alone", "in a cluster"])
-def test_one_replica_is_amsgrad(place: str, steps_per_call: int, servers: Servers, values: ValuesOf) -> None:
+def test_one_replica_is_amsgrad(place: str, steps_per_execution: int, servers: Servers, values: ValuesOf) -> None:
     cluster = None if place == "alone" else servers.member(0, workers=1)
-    found = linear(cluster, steps_per_call)
+    found = linear(cluster, steps_per_execution)
     with tf1.Session(graph=found.graph) if cluster is None else servers.session(found.graph) as session:
         session.run(found.initialize)
         found.batches.begin(session)
         start = values(found, session)
-        full = range(steps_per_call)
-        assert take(found, session, *full) == steps_per_call
-        assert take(found, session, *full) == 2 * steps_per_call
-        assert take(found, session, 7) == 2 * steps_per_call + 1  # a call that is cut to one step
+        full = range(steps_per_execution)
+        assert take(found, session, *full) == steps_per_execution
+        assert take(found, session, *full) == 2 * steps_per_execution
+        assert take(found, session, 7) == 2 * steps_per_execution + 1  # a call that is cut to one step
         end = values(found, session)
     assert_close(end, by_hand(start, [*full, *full, 7]))
     assert not np.allclose(end["weights"], start["weights"], atol=1e-2)  # it did move
@@ -99,9 +99,9 @@ def test_replicas_that_take_turns_learn_as_one_would_from_their_batches_in_turn(
 
 
 def test_loss_and_accuracy_are_of_the_last_batch_before_its_update() -> None:
-    settings = Settings(learning_rate=0.1, batch_size=SIZE, steps_per_call=2)
+    settings = Settings(learning_rate=0.1, batch_size=SIZE, steps_per_execution=2)
     found = replica.build(settings, None, mlp, mlp.parameters((784,), 10, 20), EXAMPLES, 0, "this run")
-    once, twice = (found.replication.calls[steps] for steps in (1, 2))
+    once, twice = (found.replication.executions[steps] for steps in (1, 2))
     (picks,) = found.batches.feeds
     with tf1.Session(graph=found.graph) as session:
         found.batches.begin(session)

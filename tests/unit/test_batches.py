@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainer.data.datasets import Examples
 from trainer.graph import batches
-from trainer.graph.batches import Batches, Resident, Streamed, make_batches, orders
+from trainer.graph.batches import Batches, InMemoryBatches, PipelineBatches, make_batches, orders
 from trainer.tensorflow import tf, tf1
 
 HOST = "/device:CPU:0"
@@ -47,26 +47,26 @@ def examples() -> Examples:
     return Examples(random.random((30, 4, 4, 1), np.float32), random.integers(0, 10, 30, np.int32))
 
 
-def read(made: Batches, calls: list[int]) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+def read(made: Batches, executions: list[int]) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """The batches that calls of so many steps see."""
-    tensors = [made.tensors(number) for number in range(max(calls))]
+    tensors = [made.tensors(number) for number in range(max(executions))]
     found = []
     with tf1.Session() as session:
         made.begin(session)
-        for steps in calls:
+        for steps in executions:
             feed = dict(zip(made.feeds, made.take(steps), strict=True))
             found += session.run(tensors[:steps], feed)
     return found
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 20], ids=["streamed", "resident"])
-@pytest.mark.parametrize("calls", [[1, 1, 1, 1, 1, 1], [4, 1, 1], [1, 5]], ids=str)
+@pytest.mark.parametrize("executions", [[1, 1, 1, 1, 1, 1], [4, 1, 1], [1, 5]], ids=str)
 def test_a_graph_sees_the_batches_of_the_seed_in_their_order(
-    examples: Examples, limit: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+    examples: Examples, limit: int, executions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "RESIDENT_BYTES", limit)
+    monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
     with tf.Graph().as_default():
-        found = read(make_batches(examples, 8, (3, 1), HOST), calls)
+        found = read(make_batches(examples, 8, (3, 1), HOST), executions)
     expected = orders(30, 8, (3, 1))
     for (images, labels), pick in zip(found, expected, strict=False):
         assert np.array_equal(images, examples.images[pick])
@@ -75,7 +75,7 @@ def test_a_graph_sees_the_batches_of_the_seed_in_their_order(
 
 
 def test_only_what_is_not_too_large_lies_on_the_device(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, way in ((examples.images.nbytes, Resident), (examples.images.nbytes - 1, Streamed)):
-        monkeypatch.setattr(batches, "RESIDENT_BYTES", limit)
+    for limit, way in ((examples.images.nbytes, InMemoryBatches), (examples.images.nbytes - 1, PipelineBatches)):
+        monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
         with tf.Graph().as_default():
             assert isinstance(make_batches(examples, 8, (0, 0), HOST), way)

@@ -22,7 +22,7 @@ from trainer.telemetry.progress import Clock, Progress
 from trainer.tensorflow import tf, tf1
 from trainer.training import best, periodic_evaluation
 from trainer.training.chief import Chief
-from trainer.training.evaluation import Examiner
+from trainer.training.evaluation import CheckpointEvaluator
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_record import RunRecord
 from trainer.training.training_directory import TrainingDirectory
@@ -31,7 +31,7 @@ from .conftest import values_in
 
 
 @dataclass
-class Life:
+class TaskContext:
     """One life of a chief: its session and what it said."""
 
     chief: Chief
@@ -44,7 +44,7 @@ class Life:
 
     def step(self) -> int:
         feed = dict(zip(self.replica.batches.feeds, self.replica.batches.take(1), strict=True))
-        return int(self.session.run(self.replica.replication.calls[1].step, feed))
+        return int(self.session.run(self.replica.replication.executions[1].step, feed))
 
     def step_and_save(self) -> None:
         self.step()
@@ -52,14 +52,14 @@ class Life:
 
 
 @pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Life]]:
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TaskContext]]:
     """Gives a chief the next life in the same training directory, ending the one before."""
     monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
     sessions: list[Any] = []
     evaluations: list[PeriodicEvaluation] = []
 
-    def next_life(**settings: Any) -> Life:
-        chosen = Settings(batch_size=4, steps_per_call=1, **settings)
+    def next_life(**settings: Any) -> TaskContext:
+        chosen = Settings(batch_size=4, steps_per_execution=1, **settings)
         examples = Examples(np.ones((4, 6), np.float32), np.zeros(4, np.int32))
         found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), examples, 0, "this run")
         for session in sessions:
@@ -72,13 +72,13 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         record = RunRecord(directory, {"mode": "single"}, clock, None, said.append, metrics)
         evaluation = PeriodicEvaluation(
             1e-9,
-            lambda: Examiner(mlp, mlp.parameters((6,), 3, 5), examples),
+            lambda: CheckpointEvaluator(mlp, mlp.parameters((6,), 3, 5), examples),
             lambda candidate, score: record.examined(candidate, score, is_candidate=True),
             said.append,
         )
         chief = Chief(chosen, directory, found, sessions[-1], said.append, metrics, "this run", record, evaluation, 1.1)
         evaluations.append(evaluation)
-        return Life(chief, found, sessions[-1], metrics, tmp_path / "own", said)
+        return TaskContext(chief, found, sessions[-1], metrics, tmp_path / "own", said)
 
     yield next_life
     for evaluation in evaluations:
@@ -91,14 +91,14 @@ def saved_steps(folder: Path) -> list[int]:
     return sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index"))
 
 
-def test_a_new_run_begins_with_initial_values(live: Callable[..., Life]) -> None:
+def test_a_new_run_begins_with_initial_values(live: Callable[..., TaskContext]) -> None:
     life = live()
     life.chief.prepare()
     assert life.session.run([life.replica.is_ready, life.replica.global_step]) == [True, 0]
     assert life.said == []
 
 
-def test_a_chief_that_comes_back_restores_the_last_checkpoint(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_a_chief_that_comes_back_restores_the_last_checkpoint(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     first = live()
     first.chief.prepare()
     first.step_and_save()
@@ -110,7 +110,7 @@ def test_a_chief_that_comes_back_restores_the_last_checkpoint(live: Callable[...
     assert second.said == [f"restored {tmp_path}/model.ckpt-2"]
 
 
-def test_values_that_are_there_already_are_left_alone(live: Callable[..., Life]) -> None:
+def test_values_that_are_there_already_are_left_alone(live: Callable[..., TaskContext]) -> None:
     life = live()
     life.chief.prepare()
     life.step_and_save()
@@ -122,7 +122,7 @@ def test_values_that_are_there_already_are_left_alone(live: Callable[..., Life])
 
 @pytest.mark.parametrize("damage", ["truncated", "deleted", "changed"])
 def test_a_checkpoint_that_cannot_be_read_makes_way_for_the_one_before(
-    live: Callable[..., Life], tmp_path: Path, damage: str
+    live: Callable[..., TaskContext], tmp_path: Path, damage: str
 ) -> None:
     first = live()
     first.chief.prepare()
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_cannot_be_read_makes_way_for_the_one_before(
 
 
 def test_a_run_without_a_readable_checkpoint_is_not_silently_begun_again(
-    live: Callable[..., Life], tmp_path: Path
+    live: Callable[..., TaskContext], tmp_path: Path
 ) -> None:
     first = live()
     first.chief.prepare()
@@ -152,7 +152,7 @@ def test_a_run_without_a_readable_checkpoint_is_not_silently_begun_again(
         live().chief.prepare()
 
 
-def test_a_checkpoint_of_other_names_is_one_sentence(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_names_is_one_sentence(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         other = tf1.get_variable("hid_w", initializer=np.ones((6, 5), np.float32))
         session.run(other.initializer)
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_other_names_is_one_sentence(live: Callable[..., Life], 
     assert "not found in checkpoint" in life.said[0]
 
 
-def test_checkpoints_are_saved_by_step(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_checkpoints_are_saved_by_step(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     life = live(save_steps=3, save_seconds=600)
     life.chief.prepare()
     for _ in range(10):
@@ -171,7 +171,7 @@ def test_checkpoints_are_saved_by_step(live: Callable[..., Life], tmp_path: Path
     assert saved_steps(tmp_path) == [3, 6, 9]
 
 
-def test_checkpoints_are_saved_by_time(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_checkpoints_are_saved_by_time(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     rarely = live(save_seconds=600)
     rarely.chief.prepare()
     rarely.chief.save_if_due(rarely.step())
@@ -183,7 +183,7 @@ def test_checkpoints_are_saved_by_time(live: Callable[..., Life], tmp_path: Path
     assert saved_steps(tmp_path) == [1, 2]
 
 
-def test_only_so_many_checkpoints_are_kept_over_all_lives(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_only_so_many_checkpoints_are_kept_over_all_lives(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     for _ in range(2):
         life = live(keep_checkpoints=2)
         life.chief.prepare()
@@ -192,7 +192,7 @@ def test_only_so_many_checkpoints_are_kept_over_all_lives(live: Callable[..., Li
     assert saved_steps(tmp_path) == [5, 6]
 
 
-def test_the_same_step_is_saved_once(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_the_same_step_is_saved_once(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     life = live()
     life.chief.prepare()
     life.step_and_save()
@@ -202,7 +202,7 @@ def test_the_same_step_is_saved_once(live: Callable[..., Life], tmp_path: Path) 
     assert life.metrics.checkpoints == 1
 
 
-def test_reports_are_points_of_curves(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_reports_are_points_of_curves(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     life = live()
     with life.chief as chief:
         chief.report(Progress(10, 20, 0.5, 0.75, 100.0))
@@ -214,7 +214,7 @@ def test_reports_are_points_of_curves(live: Callable[..., Life], tmp_path: Path)
 
 
 def test_a_last_save_waits_for_one_that_is_under_way_and_does_not_repeat_it(
-    live: Callable[..., Life], monkeypatch: pytest.MonkeyPatch
+    live: Callable[..., TaskContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = live()
     life.chief.prepare()
@@ -237,14 +237,14 @@ def test_a_last_save_waits_for_one_that_is_under_way_and_does_not_repeat_it(
     assert len(saves) == 1
 
 
-def evaluate(life: Life) -> None:
+def evaluate(life: TaskContext) -> None:
     life.chief.evaluate_if_due()
     evaluation = life.chief._evaluation
     assert evaluation
     evaluation.wait()
 
 
-def test_the_best_candidate_stays_whatever_is_kept(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_the_best_candidate_stays_whatever_is_kept(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     life = live(keep_checkpoints=1, learning_rate=0.1)
     life.chief.prepare()
     life.step_and_save()
@@ -266,7 +266,7 @@ def test_the_best_candidate_stays_whatever_is_kept(live: Callable[..., Life], tm
     assert again.session.run(again.replica.global_step) == 21
 
 
-def test_result_json_tells_how_far_the_run_is(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_result_json_tells_how_far_the_run_is(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     life = live()
     life.chief.prepare()
     life.step()
@@ -278,7 +278,9 @@ def test_result_json_tells_how_far_the_run_is(live: Callable[..., Life], tmp_pat
     assert result["best"]["checkpoint"] == f"{tmp_path}/best/model.ckpt-1"
 
 
-def test_a_run_without_any_other_checkpoint_goes_on_from_its_best(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_a_run_without_any_other_checkpoint_goes_on_from_its_best(
+    live: Callable[..., TaskContext], tmp_path: Path
+) -> None:
     first = live()
     first.chief.prepare()
     for _ in range(3):
@@ -291,7 +293,7 @@ def test_a_run_without_any_other_checkpoint_goes_on_from_its_best(live: Callable
 
 
 def test_a_run_that_is_rolled_back_goes_on_from_its_best_at_a_later_step_with_half_the_rate(
-    live: Callable[..., Life], tmp_path: Path
+    live: Callable[..., TaskContext], tmp_path: Path
 ) -> None:
     life = live(on_divergence="restore")
     life.chief.prepare()
@@ -314,14 +316,14 @@ def test_a_run_that_is_rolled_back_goes_on_from_its_best_at_a_later_step_with_ha
     assert again.session.run(again.replica.rate_scale) == 0.5
 
 
-def test_a_run_without_anything_to_roll_back_to_stops(live: Callable[..., Life]) -> None:
+def test_a_run_without_anything_to_roll_back_to_stops(live: Callable[..., TaskContext]) -> None:
     life = live(on_divergence="restore")
     life.chief.prepare()
     with pytest.raises(DivergedError, match="there is no checkpoint to restore"):
         life.chief.prepare(RollBackError("the run diverges", 3))
 
 
-def test_a_run_that_was_rolled_back_too_often_stops(live: Callable[..., Life]) -> None:
+def test_a_run_that_was_rolled_back_too_often_stops(live: Callable[..., TaskContext]) -> None:
     life = live(on_divergence="restore")
     life.chief.prepare()
     life.step_and_save()
@@ -331,7 +333,7 @@ def test_a_run_that_was_rolled_back_too_often_stops(live: Callable[..., Life]) -
         life.chief.prepare(RollBackError("the run diverges", 9))
 
 
-def make_not_finite(life: Life) -> None:
+def make_not_finite(life: TaskContext) -> None:
     """Give the parameters one value that is no number."""
     checkpoint = life.chief.checkpoint
     values = values_in(checkpoint)
@@ -352,7 +354,7 @@ def make_not_finite(life: Life) -> None:
     life.step()
 
 
-def test_parameters_that_are_not_finite_are_never_saved(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_parameters_that_are_not_finite_are_never_saved(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     life = live()
     life.chief.prepare()
     life.step_and_save()
@@ -366,7 +368,7 @@ def test_parameters_that_are_not_finite_are_never_saved(live: Callable[..., Life
         life.chief.save_the_end()
 
 
-def test_a_run_that_diverges_says_so_once(live: Callable[..., Life]) -> None:
+def test_a_run_that_diverges_says_so_once(live: Callable[..., TaskContext]) -> None:
     life = live()
     life.chief.prepare()
     life.chief.watch_loss(10, float("nan"))
@@ -377,14 +379,14 @@ def test_a_run_that_diverges_says_so_once(live: Callable[..., Life]) -> None:
     ]
 
 
-def test_a_run_that_diverges_stops_where_that_is_wanted(live: Callable[..., Life]) -> None:
+def test_a_run_that_diverges_stops_where_that_is_wanted(live: Callable[..., TaskContext]) -> None:
     life = live(on_divergence="stop")
     life.chief.prepare()
     with pytest.raises(DivergedError, match="the loss is inf at step 10"):
         life.chief.watch_loss(10, float("inf"))
 
 
-def test_a_checkpoint_from_before_amsgrad_goes_on(live: Callable[..., Life], tmp_path: Path) -> None:
+def test_a_checkpoint_from_before_amsgrad_goes_on(live: Callable[..., TaskContext], tmp_path: Path) -> None:
     first = live(amsgrad=False)
     first.chief.prepare()
     first.step_and_save()

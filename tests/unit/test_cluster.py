@@ -83,8 +83,8 @@ def resolve_or_complain_in_one_line(
     try:
         return resolve(text, flags, file)
     except ConfigurationError as error:
-        complaint = str(error)
-    assert len(complaint.splitlines()) == 1
+        probe_error = str(error)
+    assert len(probe_error.splitlines()) == 1
     return None, []
 
 
@@ -184,7 +184,7 @@ def test_an_evaluator_may_be_listed_or_not() -> None:
 @pytest.mark.parametrize("text", [None, "", "  \n", "{}", '{"environment": "cloud"}', '{"cluster": {}, "task": {}}'])
 def test_where_no_cluster_is_named_there_is_none(text: str | None) -> None:
     assert resolve(text, NO_FLAGS) == (None, [])
-    assert resolve(text, NO_FLAGS, strategy="local") == (None, [])
+    assert resolve(text, NO_FLAGS, strategy="mirrored") == (None, [])
     with pytest.raises(ConfigurationError, match="strategy: allreduce needs a cluster of workers, and none is named"):
         resolve(text, NO_FLAGS, strategy="allreduce")
 
@@ -393,8 +393,8 @@ def test_without_parameter_servers_the_chief_and_the_workers_are_the_cluster() -
     [
         ("allreduce", CLUSTER, "ps are listed, but by strategy allreduce the workers hold the parameters themselves"),
         ("allreduce", {"ps": ["p:1"], "worker": ["w0:1"]}, "1 ps are listed"),
-        ("local", WORKERS, "a cluster is named, but by strategy local one process trains alone"),
-        ("local", CLUSTER, "a cluster is named"),
+        ("mirrored", WORKERS, "a cluster is named, but by strategy mirrored one process trains alone"),
+        ("mirrored", CLUSTER, "a cluster is named"),
         ("ps", WORKERS, "no ps is listed"),
     ],
 )

@@ -1,6 +1,7 @@
 """Settings: where they come from, which source wins, and what is said of a wrong one."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -151,7 +152,7 @@ def test_printed_settings_are_read_back_the_same(tmp_path_factory: pytest.TempPa
     ("words", "said"),
     [
         (["--strategy=allreduce", "--sync_replicas"], "sync_replicas: True was given beside strategy allreduce"),
-        (["--strategy=local", "--sync_replicas"], "sync_replicas: True was given beside strategy local"),
+        (["--strategy=mirrored", "--sync_replicas"], "sync_replicas: True was given beside strategy mirrored"),
         (["--strategy=allreduce", "--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given beside"),
         (["--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given, but only synchronous replicas"),
         (["--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
@@ -293,3 +294,30 @@ def test_a_file_that_holds_no_settings_is_named(read: Read, content: str) -> Non
 def test_a_file_that_is_no_text_is_named(read: Read, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00seed")
     assert "binary cannot be read" in refusal(read, "--config", str(tmp_path / "binary"))
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "file"),
+    [
+        (["--steps_per_call=7"], {}, None),
+        (["--steps-per-call", "7"], {}, None),
+        ([], {"TRAINER_STEPS_PER_CALL": "7"}, None),
+        ([], {}, "steps_per_call: 7"),
+    ],
+)
+def test_a_former_name_is_accepted_with_a_notice(
+    read: Read, words: list[str], environment: dict[str, str], file: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read(*words, environment=environment, file=file).steps_per_execution == 7
+    (notice,) = capsys.readouterr().err.splitlines()
+    assert re.search("steps_per_call is now .*steps_per_execution; ", notice, re.IGNORECASE)
+    assert notice.endswith("the former name is accepted until the next release.")
+
+
+def test_a_former_strategy_is_accepted_with_a_notice(read: Read, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read("--strategy=local").strategy == "mirrored"
+    assert "strategy local is now strategy mirrored" in capsys.readouterr().err
+
+
+def test_the_current_name_wins_over_the_former_one(read: Read) -> None:
+    assert read(file="steps_per_call: 7\nsteps_per_execution: 3").steps_per_execution == 3

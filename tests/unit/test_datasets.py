@@ -70,7 +70,8 @@ def test_digits_are_the_same_at_each_load_and_in_each_process(
     digits: Dataset, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     assert datasets.load("digits", Path("elsewhere"), download=True).digest == digits.digest
-    program = "from trainer.data.datasets import load; from pathlib import Path; print(load('digits', Path('x'), False).digest)"
+    imports = "from pathlib import Path; from trainer.data.datasets import load"
+    program = f"{imports}; print(load('digits', Path('x'), False).digest)"
     assert run_python("-c", program).stdout == f"{digits.digest}\n"
 
 

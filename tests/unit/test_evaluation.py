@@ -12,7 +12,7 @@ from trainer.graph import replica
 from trainer.models import mlp
 from trainer.tensorflow import tf, tf1
 from trainer.training import evaluation
-from trainer.training.evaluation import Examiner
+from trainer.training.evaluation import CheckpointEvaluator
 
 PARAMETERS = mlp.parameters((6,), 3, 5)
 
@@ -26,15 +26,15 @@ def split() -> Examples:
 @pytest.fixture
 def checkpoint(split: Examples, tmp_path: Path) -> str:
     """A checkpoint of step 0, as a run of one process saves it."""
-    found = replica.build(Settings(seed=3, steps_per_call=1), None, mlp, PARAMETERS, split, 0, "this run")
+    found = replica.build(Settings(seed=3, steps_per_execution=1), None, mlp, PARAMETERS, split, 0, "this run")
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
         return str(found.saver.save(session, tmp_path / "model.ckpt"))
 
 
 @pytest.fixture
-def examiner(split: Examples) -> Iterator[Examiner]:
-    with Examiner(mlp, PARAMETERS, split) as made:
+def evaluator(split: Examples) -> Iterator[CheckpointEvaluator]:
+    with CheckpointEvaluator(mlp, PARAMETERS, split) as made:
         yield made
 
 
@@ -51,10 +51,10 @@ def by_hand(checkpoint: str, split: Examples) -> tuple[np.ndarray, float, float]
 
 @pytest.mark.parametrize("chunk", [7, 20, 1000])
 def test_the_score_is_that_of_the_whole_split_in_whatever_chunks(
-    chunk: int, examiner: Examiner, checkpoint: str, split: Examples, monkeypatch: pytest.MonkeyPatch
+    chunk: int, evaluator: CheckpointEvaluator, checkpoint: str, split: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "CHUNK", chunk)
-    score = examiner.score(checkpoint)
+    score = evaluator.score(checkpoint)
     _, accuracy, loss = by_hand(checkpoint, split)
     assert score.global_step == 0
     assert score.accuracy == pytest.approx(accuracy)
@@ -62,18 +62,18 @@ def test_the_score_is_that_of_the_whole_split_in_whatever_chunks(
 
 
 def test_a_checkpoint_that_was_deleted_is_an_error_and_the_next_is_scored(
-    examiner: Examiner, checkpoint: str, tmp_path: Path
+    evaluator: CheckpointEvaluator, checkpoint: str, tmp_path: Path
 ) -> None:
     with pytest.raises((tf.errors.NotFoundError, ValueError)):
-        examiner.score(str(tmp_path / "model.ckpt-7"))
-    assert examiner.score(checkpoint).global_step == 0
+        evaluator.score(str(tmp_path / "model.ckpt-7"))
+    assert evaluator.score(checkpoint).global_step == 0
 
 
 def test_the_exported_model_gives_probabilities(
-    examiner: Examiner, checkpoint: str, split: Examples, tmp_path: Path
+    evaluator: CheckpointEvaluator, checkpoint: str, split: Examples, tmp_path: Path
 ) -> None:
-    examiner.score(checkpoint)
-    examiner.export(tmp_path / "export" / "0")
+    evaluator.score(checkpoint)
+    evaluator.export(tmp_path / "export" / "0")
     with tf.Graph().as_default(), tf1.Session() as session:
         signature = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export" / "0")).signature_def
         serving = signature["serving_default"]

@@ -18,8 +18,8 @@ from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf1
 from trainer.training import evaluator
 from trainer.training.evaluator import evaluate
-from trainer.training.guard import Guard
 from trainer.training.training_directory import TrainingDirectory, describe
+from trainer.training.watchdog import Watchdog
 
 
 @pytest.fixture
@@ -28,7 +28,12 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(evaluator, "POLL_SECONDS", 0.01)
     np.savez(tmp_path / "train.npz", x=np.eye(11, dtype=np.float32), y=np.arange(11) % 3)
     return Settings(
-        dataset="npz", data_dir=tmp_path, train_dir=tmp_path / "run", train_steps=2, steps_per_call=1, wait_seconds=0.1
+        dataset="npz",
+        data_dir=tmp_path,
+        train_dir=tmp_path / "run",
+        train_steps=2,
+        steps_per_execution=1,
+        wait_seconds=0.1,
     )
 
 
@@ -48,11 +53,11 @@ def train(settings: Settings) -> None:
         for _ in range(3):
             checkpoints.add(found.saver.save(session, directory.checkpoint_prefix))
             feed = dict(zip(found.batches.feeds, found.batches.take(1), strict=True))
-            session.run(found.replication.calls[1].step, feed)
+            session.run(found.replication.executions[1].step, feed)
 
 
-def guard() -> Guard:
-    return Guard(stall_seconds=60, grace_seconds=1, save_seconds=1)
+def watchdog() -> Watchdog:
+    return Watchdog(stall_seconds=60, grace_seconds=1, save_seconds=1)
 
 
 def metrics() -> Metrics:
@@ -67,7 +72,7 @@ def noted(settings: Settings) -> list[dict[str, Any]]:
 def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) -> None:
     train(settings)
     said: list[str] = []
-    evaluate(settings, guard(), said.append, metrics())
+    evaluate(settings, watchdog(), said.append, metrics())
     assert [line["global_step"] for line in noted(settings)] == [0, 1, 2]
     assert all(0 <= line["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
     assert [line.partition(":")[0] for line in said] == ["step 0", "step 1", "step 2"]
@@ -76,7 +81,7 @@ def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) ->
 def examined(settings: Settings) -> list[str]:
     """The steps that an evaluator examines in its next life."""
     said: list[str] = []
-    evaluate(settings, guard(), said.append, metrics())
+    evaluate(settings, watchdog(), said.append, metrics())
     return [line.partition(":")[0] for line in said]
 
 
@@ -97,7 +102,7 @@ def test_an_evaluator_that_comes_back_examines_only_what_is_new(settings: Settin
 
 def test_a_checkpoint_examined_again_after_a_crash_is_noted_for_good(settings: Settings) -> None:
     train(settings)
-    evaluate(settings, guard(), lambda _: None, metrics())
+    evaluate(settings, watchdog(), lambda _: None, metrics())
     cut_off_last_line(settings)
     assert examined(settings) == ["step 2"]
     assert examined(settings) == []
@@ -106,23 +111,25 @@ def test_a_checkpoint_examined_again_after_a_crash_is_noted_for_good(settings: S
 def test_the_last_score_is_shown_as_metrics(settings: Settings) -> None:
     train(settings)
     shown = metrics()
-    evaluate(settings, guard(), lambda _: None, shown)
+    evaluate(settings, watchdog(), lambda _: None, shown)
     last = noted(settings)[-1]
     assert (shown.test_loss, shown.test_accuracy) == (last["loss"], last["accuracy"])
 
 
 def test_a_run_that_never_saves_is_given_up(settings: Settings) -> None:
     with pytest.raises(LostPeersError, match=f"no new checkpoint appeared in {settings.train_dir}"):
-        evaluate(dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), guard(), lambda _: None, metrics())
+        evaluate(
+            dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), watchdog(), lambda _: None, metrics()
+        )
 
 
 def test_another_models_run_is_refused(settings: Settings) -> None:
     train(settings)
     other = Settings(dataset="npz", data_dir=settings.data_dir, train_dir=settings.train_dir, hidden_units=7)
     with pytest.raises(ConfigurationError, match="different parameters"):
-        evaluate(other, guard(), lambda _: None, metrics())
+        evaluate(other, watchdog(), lambda _: None, metrics())
 
 
 def test_an_evaluator_must_know_the_training_directory() -> None:
     with pytest.raises(ConfigurationError, match="train_dir"):
-        evaluate(Settings(), guard(), lambda _: None, metrics())
+        evaluate(Settings(), watchdog(), lambda _: None, metrics())

@@ -131,7 +131,7 @@ def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -
         ("allreduce", 1, 2, False, 0, "--ps: 1 was given, but by strategy allreduce"),
         ("allreduce", -1, 2, False, 0, "--ps: -1"),
         ("allreduce", 0, 0, False, 0, "--workers"),
-        ("local", 0, 1, False, 0, "strategy: local is one process"),
+        ("mirrored", 0, 1, False, 0, "strategy: mirrored is one process"),
     ],
 )
 def test_a_cluster_needs_somebody_of_each_kind(

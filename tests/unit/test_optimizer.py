@@ -56,22 +56,22 @@ def test_the_rate_rises_before_it_falls(schedule: str) -> None:
     assert whole == pytest.approx(0.5)
 
 
-def updated(gradients: list[list[float]], read_at: list[int] | None = None, parts: int = 1, **settings: Any) -> Array:
+def updated(gradients: list[list[float]], read_at: list[int] | None = None, shards: int = 1, **settings: Any) -> Array:
     """Ones, after an update by each of these gradients, each of parameters read at a number of updates."""
     shared = read_at is not None
     optimizer = Optimizer(Settings(**settings), shared)
     with tf.Graph().as_default(), tf1.Session() as session:
-        layout = parameters.Layout({"a": (SIZE,)}, (SIZE // parts,) * parts)
-        held = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * parts, 0, optimizer.slots)
+        layout = parameters.Layout({"a": (SIZE,)}, (SIZE // shards,) * shards)
+        held = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * shards, 0, optimizer.slots)
         given = tf1.placeholder(tf.float32, [SIZE])
         count = tf1.placeholder(tf.int64, [])
-        update = optimizer.apply(held, [count] * parts, tf.split(given, parts))
+        update = optimizer.apply(held, [count] * shards, tf.split(given, shards))
         session.run(tf1.global_variables_initializer())
-        session.run([part.values.assign(tf.ones_like(part.values)) for part in held])
+        session.run([shard.values.assign(tf.ones_like(shard.values)) for shard in held])
         for number, gradient in enumerate(gradients):
             session.run(update, {given: gradient, count: read_at[number] if read_at else number})
         assert session.run(held[0].updates) == len(gradients)
-        return np.concatenate(session.run([part.values.read_value() for part in held]))
+        return np.concatenate(session.run([shard.values.read_value() for shard in held]))
 
 
 def test_amsgrad_does_not_forget_a_large_gradient() -> None:
@@ -85,10 +85,10 @@ def test_amsgrad_does_not_forget_a_large_gradient() -> None:
     assert thrown > 3 * np.abs(updated(late) - updated(late[:-1])).max()
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_gradient_is_scaled_down_to_the_norm_over_all_parts(parts: int) -> None:
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_gradient_is_scaled_down_to_the_norm_over_all_parts(shards: int) -> None:
     gradient = [30.0, 0.0, 40.0, 0.0]
-    clipped = updated([gradient], parts=parts, global_clipnorm=5.0, epsilon=1.0)
+    clipped = updated([gradient], shards=shards, global_clipnorm=5.0, epsilon=1.0)
     assert clipped == pytest.approx(updated([[3.0, 0.0, 4.0, 0.0]], epsilon=1.0))
     assert clipped != pytest.approx(updated([gradient], epsilon=1.0))
 
@@ -122,18 +122,18 @@ def test_after_a_roll_back_gradients_of_parameters_read_before_are_dropped(tmp_p
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = parameters.Layout({"a": (SIZE,)}, (SIZE,))
         optimizer = Optimizer.create(settings, shared=True, device="")
-        parts = parameters.create({"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drops_stale=True)
-        saver = Saver(layout, parts, optimizer.slots, [], rolls_back=True)
+        shards = parameters.create({"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drops_stale=True)
+        saver = Saver(layout, shards, optimizer.slots, [], rolls_back=True)
         given, count = tf1.placeholder(tf.float32, [SIZE]), tf1.placeholder(tf.int64, [])
-        update = optimizer.apply(parts, [count], [given])
+        update = optimizer.apply(shards, [count], [given])
         session.run(tf1.global_variables_initializer())
         session.run(update, {given: np.ones(SIZE), count: 0})
         path = saver.save(session, tmp_path / "model.ckpt")
         session.run(update, {given: np.ones(SIZE), count: 1})
         assert saver.roll_back(session, path, step=10) == 10
-        start = session.run(parts[0].slots)
+        start = session.run(shards[0].slots)
         session.run(update, {given: np.full(SIZE, np.nan), count: 2})
-        assert np.isfinite(session.run(parts[0].values)).all()
+        assert np.isfinite(session.run(shards[0].values)).all()
         session.run(update, {given: np.ones(SIZE), count: 11})
-        assert session.run(parts[0].updates) == 12
-        assert (session.run(parts[0].slots)[1] > 0.99 * start[1]).all()
+        assert session.run(shards[0].updates) == 12
+        assert (session.run(shards[0].slots)[1] > 0.99 * start[1]).all()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies
 
 from trainer.graph.optimizer import MOMENTS
-from trainer.graph.parameters import LEAST_PART, Layout, Part, create, plan
+from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, create, plan
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
@@ -17,37 +17,37 @@ PS = ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0", "/job:ps/tas
 LARGE = {"a": Parameter((10,)), "large": Parameter((3000, 64)), "scalar": Parameter(()), "b": Parameter((7, 3))}
 
 
-def parts_on(devices: list[str], parameters: dict[str, Parameter], seed: int = 0) -> list[Part]:
+def parts_on(devices: list[str], parameters: dict[str, Parameter], seed: int = 0) -> list[Shard]:
     with tf.Graph().as_default():
         return create(parameters, plan(parameters, len(devices)), devices, seed, MOMENTS)
 
 
-def initial_values(parameters: dict[str, Parameter], seed: int = 0, parts: int = 1) -> dict[str, npt.NDArray[Any]]:
+def initial_values(parameters: dict[str, Parameter], seed: int = 0, shards: int = 1) -> dict[str, npt.NDArray[Any]]:
     with tf.Graph().as_default(), tf1.Session() as session:
-        layout = plan(parameters, parts)
-        found = create(parameters, layout, ["/device:CPU:0"] * parts, seed, MOMENTS)
+        layout = plan(parameters, shards)
+        found = create(parameters, layout, ["/device:CPU:0"] * shards, seed, MOMENTS)
         session.run(tf1.global_variables_initializer())
-        values: dict[str, Any] = session.run(layout.unpack([part.values.read_value() for part in found]))
+        values: dict[str, Any] = session.run(layout.unpack([shard.values.read_value() for shard in found]))
         return values
 
 
 def test_the_parts_are_of_equal_size_whatever_the_arrays_are() -> None:
     layout = plan(LARGE, 3)
-    assert sum(layout.parts) == 10 + 3000 * 64 + 1 + 21
-    assert max(layout.parts) - min(layout.parts) <= 1
+    assert sum(layout.shards) == 10 + 3000 * 64 + 1 + 21
+    assert max(layout.shards) - min(layout.shards) <= 1
 
 
 def test_each_part_lies_with_all_that_belongs_to_it_on_its_parameter_server() -> None:
-    parts = parts_on(PS, LARGE)
-    for part, device, numbers in zip(parts, PS, plan(LARGE, 3).parts, strict=True):
-        assert [variable.device for variable in part.variables] == [device] * 4
-        assert [variable.shape.as_list() for variable in part.variables] == [[numbers]] * 3 + [[]]
+    shards = parts_on(PS, LARGE)
+    for shard, device, numbers in zip(shards, PS, plan(LARGE, 3).shards, strict=True):
+        assert [variable.device for variable in shard.variables] == [device] * 4
+        assert [variable.shape.as_list() for variable in shard.variables] == [[numbers]] * 3 + [[]]
 
 
 def test_a_part_has_at_least_64_kib() -> None:
-    assert len(plan({"a": Parameter((LEAST_PART * 2 - 1,))}, 3).parts) == 1
-    assert len(plan({"a": Parameter((LEAST_PART * 2,))}, 3).parts) == 2
-    assert len(plan({"a": Parameter((10,))}, 3).parts) == 1
+    assert len(plan({"a": Parameter((MIN_SHARD_SIZE * 2 - 1,))}, 3).shards) == 1
+    assert len(plan({"a": Parameter((MIN_SHARD_SIZE * 2,))}, 3).shards) == 2
+    assert len(plan({"a": Parameter((10,))}, 3).shards) == 1
     assert len(parts_on(PS, {"a": Parameter((10,))})) == 1
 
 
@@ -64,15 +64,15 @@ def test_what_is_packed_is_unpacked(shapes: list[tuple[int, ...]], cuts: list[fl
     layout = Layout(dict(zip(arrays, shapes, strict=True)), tuple(int(size) for size in np.diff(ends)))
     with tf.Graph().as_default(), tf1.Session() as session:
         packed = layout.pack({name: tf.constant(array) for name, array in arrays.items()})
-        parts, unpacked = session.run([packed, layout.unpack(packed)])
-    assert np.array_equal(np.concatenate(parts), np.arange(start))
-    assert [len(part) for part in parts] == list(layout.parts)
+        shards, unpacked = session.run([packed, layout.unpack(packed)])
+    assert np.array_equal(np.concatenate(shards), np.arange(start))
+    assert [len(shard) for shard in shards] == list(layout.shards)
     assert all(np.array_equal(unpacked[name], array) for name, array in arrays.items())
 
 
 def test_no_op_of_a_variable_is_left_to_chance() -> None:
-    parts = parts_on(PS, {"a": Parameter((10,), 0.1), "large": Parameter((3000, 64), 0.1)})
-    for operation in parts[0].updates.graph.get_operations():
+    shards = parts_on(PS, {"a": Parameter((10,), 0.1), "large": Parameter((3000, 64), 0.1)})
+    for operation in shards[0].updates.graph.get_operations():
         assert operation.device or operation.colocation_groups() != [b"loc:@" + operation.name.encode()], operation.name
 
 
@@ -89,5 +89,5 @@ def test_initial_values_come_from_the_seed() -> None:
 
 def test_initial_values_are_the_same_however_the_parameters_are_cut() -> None:
     parameters = {"a": Parameter((100, 10), 0.5), "large": Parameter((3000, 64), 0.5)}
-    whole, cut = (initial_values(parameters, parts=parts) for parts in (1, 3))
+    whole, cut = (initial_values(parameters, shards=shards) for shards in (1, 3))
     assert all(np.array_equal(whole[name], cut[name]) for name in parameters)

@@ -33,7 +33,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_who_listens_is_no_complaint(answering: str) -> None:
-    assert peers.complaint(answering) is None
+    assert peers.probe_error(answering) is None
 
 
 def test_an_ipv6_address_may_stand_in_brackets() -> None:
@@ -42,24 +42,24 @@ def test_an_ipv6_address_may_stand_in_brackets() -> None:
     except OSError:
         pytest.skip("this machine has no IPv6")
     with listener:
-        assert peers.complaint(f"[::1]:{listener.getsockname()[1]}") is None
+        assert peers.probe_error(f"[::1]:{listener.getsockname()[1]}") is None
 
 
 def test_a_refused_connection_is_told(refusing: str) -> None:
-    assert "refused" in str(peers.complaint(refusing))
+    assert "refused" in str(peers.probe_error(refusing))
 
 
 def test_a_name_that_does_not_resolve_is_told() -> None:
-    assert "no-such-host.invalid does not resolve" in str(peers.complaint(NOBODY))
+    assert "no-such-host.invalid does not resolve" in str(peers.probe_error(NOBODY))
 
 
 def test_a_silent_address_is_told(silent: str) -> None:
-    assert "no answer within 0.5 s" in str(peers.complaint(silent))
+    assert "no answer within 0.5 s" in str(peers.probe_error(silent))
 
 
 @pytest.mark.parametrize("host", ["double..dot", "x" * 64])
 def test_a_name_that_cannot_be_one_is_told(host: str) -> None:
-    assert host in str(peers.complaint(f"{host}:2222"))
+    assert host in str(peers.probe_error(f"{host}:2222"))
 
 
 def test_waiting_for_all_who_answer_ends_without_a_word(answering: str) -> None:
@@ -98,7 +98,7 @@ def test_who_comes_late_ends_the_wait() -> None:
         coming = threading.Timer(0.7, late.listen)
         coming.start()
         peers.wait_for({"ps 0": address_of(late)}, 60, lambda _: None, never)
-        assert peers.complaint(address_of(late)) is None
+        assert peers.probe_error(address_of(late)) is None
         coming.join()
 
 

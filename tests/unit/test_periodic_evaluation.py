@@ -27,9 +27,9 @@ class Slow:
         self.may_end.set()
 
 
-def evaluation(examiner: Any, found: list[str], seconds: float = 1e-9, said: Any = None) -> PeriodicEvaluation:
+def evaluation(evaluator: Any, found: list[str], seconds: float = 1e-9, said: Any = None) -> PeriodicEvaluation:
     said = [] if said is None else said
-    return PeriodicEvaluation(seconds, lambda: examiner, lambda candidate, score: found.append(candidate), said.append)
+    return PeriodicEvaluation(seconds, lambda: evaluator, lambda candidate, score: found.append(candidate), said.append)
 
 
 def test_nothing_is_due_before_the_first_interval() -> None:
@@ -40,11 +40,11 @@ def test_nothing_is_due_before_the_first_interval() -> None:
 def test_one_candidate_is_examined_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
     found: list[str] = []
-    examiner = Slow(60)
-    with evaluation(examiner, found) as running:
+    evaluator = Slow(60)
+    with evaluation(evaluator, found) as running:
         running.examine(lambda: "first")
         assert not running.is_due
-        examiner.may_end.set()
+        evaluator.may_end.set()
         running.wait()
         assert running.is_due
         running.examine(lambda: "second")

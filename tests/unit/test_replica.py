@@ -28,13 +28,13 @@ both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous",
 
 
 def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings: Any) -> Replica:
-    chosen = Settings(sync_replicas=sync, batch_size=SIZE, **{"steps_per_call": 3, **settings})
+    chosen = Settings(sync_replicas=sync, batch_size=SIZE, **{"steps_per_execution": 3, **settings})
     return replica.build(chosen, cluster, mlp, PARAMETERS, EXAMPLES, gpus, "this run")
 
 
 def circle_of(found: Replica) -> list[Any]:
-    circle = found.replication.circle
-    return [circle.agreed, circle.leave] if circle else []
+    collective = found.replication.collective
+    return [collective.agreed, collective.leave] if collective else []
 
 
 def operations(found: Replica, *kinds: str) -> list[Any]:
@@ -77,18 +77,20 @@ def messages_of_the_worker(*ends: Any) -> set[tuple[str, str]]:
 
 @both_modes
 def test_a_step_of_a_replica_takes_two_messages_for_each_part(sync: bool) -> None:
-    calls = build(OTHER, sync, train_steps=100, steps_per_call=4).replication.calls
-    assert len(messages_of_the_worker(calls[4].loss)) == 4 * 2 * 2 - 2  # what is learnt last need not be given for that
-    assert len(messages_of_the_worker(calls[4].step)) <= 4 * 2 * 2 + 2  # with the call's own end
+    executions = build(OTHER, sync, train_steps=100, steps_per_execution=4).replication.executions
+    assert (
+        len(messages_of_the_worker(executions[4].loss)) == 4 * 2 * 2 - 2
+    )  # what is learnt last need not be given for that
+    assert len(messages_of_the_worker(executions[4].step)) <= 4 * 2 * 2 + 2  # with the call's own end
 
 
 def test_a_round_of_local_steps_takes_three_messages_for_each_part() -> None:
-    calls = build(OTHER, sync=True, local_steps=2, train_steps=100, steps_per_call=4).replication.calls
-    assert len(messages_of_the_worker(calls[4].step)) <= 2 * 2 * 3
+    executions = build(OTHER, sync=True, local_steps=2, train_steps=100, steps_per_execution=4).replication.executions
+    assert len(messages_of_the_worker(executions[4].step)) <= 2 * 2 * 3
 
 
 def test_the_chiefs_updates_take_no_message_of_a_worker() -> None:
-    updates = build(CHIEF, sync=True, train_steps=100, steps_per_call=4).replication.updates
+    updates = build(CHIEF, sync=True, train_steps=100, steps_per_execution=4).replication.updates
     assert not messages_of_the_worker(updates[4])
 
 
@@ -105,14 +107,16 @@ def test_a_large_models_graph_has_fewer_steps() -> None:
     settings = Settings(batch_size=SIZE, train_steps=2000)
     for model, full in ((mlp, 50), (Deep(), 25)):
         found = replica.build(settings, None, model, PARAMETERS, EXAMPLES, 0, "this run")
-        assert found.replication.calls.keys() == {1, full}
+        assert found.replication.executions.keys() == {1, full}
 
 
 @both_modes
 def test_each_step_of_a_call_reads_its_own_parameters(sync: bool) -> None:
-    call = ancestors(build(OTHER, sync).replication.calls[3].step)
+    execution = ancestors(build(OTHER, sync).replication.executions[3].step)
     reads = [
-        operation for operation in call if operation.type == "ReadVariableOp" and "values" in operation.inputs[0].name
+        operation
+        for operation in execution
+        if operation.type == "ReadVariableOp" and "values" in operation.inputs[0].name
     ]
     gives = {"ResourceApplyAdamWithAmsgrad", "ResourceAccumulatorApplyGradient", "AccumulatorApplyGradient"}
     before = sorted(sum(each.type in gives for each in ancestors(read)) for read in reads)
@@ -149,15 +153,17 @@ def test_the_chief_updates_in_synchronous_mode_only() -> None:
             [CHIEF, OTHER, None], [{}, {"sync_replicas": True}, {"sync_replicas": True, "local_steps": 3}]
         ),
         *itertools.product([RING, dataclasses.replace(RING, task=Task("worker", 1))], [{"strategy": "allreduce"}]),
-        (None, {"strategy": "local"}),
+        (None, {"strategy": "mirrored"}),
     ],
 )
 def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, settings: dict[str, Any]) -> None:
     found = build(cluster, settings.pop("sync_replicas", False), **settings)
     ways = found.replication
-    all_ways = [each for call in ways.calls.values() for each in (call.step, call.loss, call.accuracy)]
+    all_ways = [
+        each for execution in ways.executions.values() for each in (execution.step, execution.loss, execution.accuracy)
+    ]
     all_ways += [*ways.updates.values(), ways.join, ways.lead, *circle_of(found)]
-    all_ways += [found.is_ready, found.initialize, found.announce, found.global_step]
+    all_ways += [found.is_ready, found.initialize, found.mark_ready, found.global_step]
     for operation in ancestors(*all_ways):
         colocated = operation.colocation_groups() != [b"loc:@" + operation.name.encode()]
         # TensorFlow never moves an op away from the variable that it reads.
@@ -167,7 +173,7 @@ def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, setti
 
 @both_modes
 def test_a_replica_computes_at_home_and_only_on_its_own_task(sync: bool) -> None:
-    step = ancestors(build(OTHER, sync).replication.calls[3].step)
+    step = ancestors(build(OTHER, sync).replication.executions[3].step)
     multiplications = [operation for operation in step if operation.type == "MatMul"]
     assert multiplications
     assert {operation.device for operation in multiplications} == {"/job:worker/task:1/device:CPU:0"}
@@ -195,9 +201,9 @@ def test_more_gradients_a_step_than_replicas_are_refused() -> None:
         (None, Settings(sync_replicas=True), "single"),
         (CHIEF, Settings(), "asynchronous"),
         (CHIEF, Settings(sync_replicas=True), "synchronous"),
-        (CHIEF, Settings(sync_replicas=True, local_steps=8), "averaging"),
+        (CHIEF, Settings(sync_replicas=True, local_steps=8), "local_sgd"),
         (RING, Settings(strategy="allreduce"), "allreduce"),
-        (None, Settings(strategy="local"), "local"),
+        (None, Settings(strategy="mirrored"), "mirrored"),
     ],
 )
 def test_a_run_has_a_word_for_its_mode(cluster: Cluster | None, settings: Settings, mode: str) -> None:
@@ -210,11 +216,11 @@ def test_a_replica_that_holds_the_parameters_needs_nobody_elses_device() -> None
 
 
 def test_values_and_moments_cross_the_wire_each_way_in_a_round_of_local_steps_and_the_largest_once() -> None:
-    found = build(OTHER, sync=True, local_steps=3, steps_per_call=6)
-    steps = max(found.replication.calls)
+    found = build(OTHER, sync=True, local_steps=3, steps_per_execution=6)
+    steps = max(found.replication.executions)
     crossing = {
         tensor
-        for operation in ancestors(found.replication.calls[steps].step)
+        for operation in ancestors(found.replication.executions[steps].step)
         for tensor in operation.inputs
         if tensor.dtype == tf.float32 and operation.device and tensor.op.device[:8] != operation.device[:8]
     }
@@ -231,7 +237,7 @@ def test_a_run_begins_when_the_chief_has_announced_it(servers: Servers, sync: bo
         leading.run(chief.initialize)
         assert leading.run(chief.is_initialized)
         assert not following.run(other.is_ready)
-        leading.run(chief.announce)
+        leading.run(chief.mark_ready)
         assert following.run(other.is_ready)
 
 
@@ -242,14 +248,14 @@ def test_a_checkpoint_holds_whole_arrays_under_the_models_names_and_fits_any_clu
     values: Callable[[Replica, Any], dict[str, npt.NDArray[Any]]],
     tmp_path: Any,
 ) -> None:
-    chief = build(servers.member(0, workers=1), sync, steps_per_call=1)
+    chief = build(servers.member(0, workers=1), sync, steps_per_execution=1)
     with servers.session(chief.graph) as session:
-        session.run([chief.initialize, chief.announce])
+        session.run([chief.initialize, chief.mark_ready])
         session.run(chief.replication.lead)
         session.run(chief.replication.join)
         chief.batches.begin(session)
         feed = dict(zip(chief.batches.feeds, chief.batches.take(1), strict=True))
-        session.run([chief.replication.calls[1].step, *chief.replication.updates.values()], feed)
+        session.run([chief.replication.executions[1].step, *chief.replication.updates.values()], feed)
         before = values(chief, session)
         path = chief.saver.save(session, tmp_path / "model.ckpt")
     shapes = {name: parameter.shape for name, parameter in PARAMETERS.items()}

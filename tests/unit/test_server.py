@@ -10,8 +10,8 @@ from tests.ports import free_ports
 from trainer.cluster import peers, ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ConfigurationError
-from trainer.graph import flags
-from trainer.graph.flags import Flag
+from trainer.graph import shared_event
+from trainer.graph.shared_event import SharedEvent
 from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.training import server
@@ -93,8 +93,8 @@ def test_a_parameter_server_that_is_told_to_end_stays_while_the_chief_saves(monk
     serving.start()
     assert said.wait(60)
     with tf.Graph().as_default() as graph:
-        saving = Flag(flags.SAVING, "/job:ps/task:0")
-        begin, end = saving.put_up(), saving.take_down()
+        saving = SharedEvent(shared_event.SAVING, "/job:ps/task:0")
+        begin, end = saving.set(), saving.clear()
     with server.open_session(graph, server.start(worker, THREADS), THREADS, "/job:ps") as session:
         session.run(begin)
         told.set()

@@ -2,18 +2,18 @@
 
 from tests.unit.test_supervision import a_pod, a_run
 from trainer.supervisor import supervise
-from trainer.supervisor.cluster import Cluster
-from trainer.supervisor.judge import Verdict
+from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.policy import Outcome
 from trainer.telemetry import result
 
-SUCCEEDED = Verdict(True, "mnist-worker-0 ended with code 0")
+SUCCEEDED = Outcome(True, "mnist-worker-0 ended with code 0")
 LEADER = a_pod("mnist-worker-0", 0)
 RESULT = "20:24:05 worker 0: " + result.to_line({"state": "done", "test_accuracy": 0.9861, "global_step": 2000})
 TOLD = "mnist-worker-0 ended with code 0; test accuracy 0.9861"
-RESTS = "task: ended with code 0 and rests; what it said: kubectl logs --previous mnist-worker-0"
+PARKED = "task: ended with code 0 and rests; what it said: kubectl logs --previous mnist-worker-0"
 
 
-class Logs(Cluster):
+class Logs(KubernetesApi):
     """A cluster of which only the leader's two logs are known; None where one is gone."""
 
     def __init__(self, now: str | None, before: str | None) -> None:
@@ -35,7 +35,7 @@ def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -
 
 def test_the_result_is_found_before_and_after_the_container_was_started_again_to_rest() -> None:
     assert reason(f"{RESULT}\n", None) == TOLD
-    assert reason(RESTS, f"{RESULT}\n") == TOLD
+    assert reason(PARKED, f"{RESULT}\n") == TOLD
 
 
 def test_the_result_is_found_where_the_leader_was_restarted_before() -> None:

@@ -8,7 +8,7 @@ import pytest
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import judge, notes, pending, pods, run, tensorboard
+from trainer.supervisor import diagnosis, notes, pods, policy, run, tensorboard
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Ended, Pod
@@ -55,7 +55,7 @@ def a_pod(name: str, code: int | None = None, starts_again: int = 0, **more: Any
         "starts_again": starts_again,
         "ended": None if code is None else Ended(code, "Error" if code else "Completed", NOW),
         "leaving": False,
-        "complaint": "",
+        "problem": "",
     }
     return Pod(**given | more)
 
@@ -64,45 +64,47 @@ SCALE = {"worker": 2, "ps": 1}
 STARTED = Notes(hash="abc", state="Running", started=NOW)
 
 
-def verdict_on(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60) -> judge.Verdict | None:
-    known = judge.take_note(the_run, before, there, now)
-    return judge.judge(the_run, known, {pod.name: pod for pod in there}, SCALE, now)
+def outcome_of(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60) -> policy.Outcome | None:
+    known = policy.observe_pods(the_run, before, there, now)
+    return policy.outcome(the_run, known, {pod.name: pod for pod in there}, SCALE, now)
 
 
 def awaited(
     the_run: Run, there: dict[str, Pod], absent: dict[str, float], nameless: dict[str, str] | None = None
-) -> list[judge.Awaited]:
-    return judge.awaited(the_run, STARTED, there, absent, judge.expected(the_run, SCALE), nameless or {})
+) -> list[policy.Awaited]:
+    return policy.awaited(the_run, STARTED, there, absent, policy.expected(the_run, SCALE), nameless or {})
 
 
 def start(
     the_run: Run, there: dict[str, Pod], absent: dict[str, float], now: float, heard: str = ""
-) -> judge.Verdict | None:
+) -> policy.Outcome | None:
     waiting = awaited(the_run, there, absent)
-    return judge.judge_start(the_run, waiting, now, lambda task: pending.explain(task.role, task.complaint or heard))
+    return policy.start_outcome(
+        the_run, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
+    )
 
 
 def test_a_run_goes_on_while_its_tasks_run() -> None:
-    assert verdict_on(a_run(), a_pod("mnist-worker-0"), a_pod("mnist-worker-1"), a_pod("mnist-ps-0")) is None
+    assert outcome_of(a_run(), a_pod("mnist-worker-0"), a_pod("mnist-worker-1"), a_pod("mnist-ps-0")) is None
 
 
 def test_the_chief_ends_the_run_and_others_need_not_have_ended() -> None:
-    found = verdict_on(a_run(), a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1"), a_pod("mnist-ps-0"))
-    assert found == judge.Verdict(True, "mnist-worker-0 ended with code 0")
+    found = outcome_of(a_run(), a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1"), a_pod("mnist-ps-0"))
+    assert found == policy.Outcome(True, "mnist-worker-0 ended with code 0")
 
 
 def test_all_workers_end_the_run_where_that_is_the_policy() -> None:
-    policy = a_run(success_policy="AllWorkers")
-    assert verdict_on(policy, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1")) is None
-    found = verdict_on(policy, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1", 0, 1), a_pod("mnist-ps-0"))
+    the_run = a_run(success_policy="AllWorkers")
+    assert outcome_of(the_run, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1")) is None
+    found = outcome_of(the_run, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1", 0, 1), a_pod("mnist-ps-0"))
     assert found
     assert found.succeeded
 
 
 def test_a_code_that_is_not_tried_again_fails_the_run_and_names_the_task() -> None:
     oom = a_pod("mnist-worker-1", ended=Ended(1, "OOMKilled", NOW), starts_again=1)
-    found = verdict_on(a_run(), a_pod("mnist-worker-0"), oom)
-    assert found == judge.Verdict(
+    found = outcome_of(a_run(), a_pod("mnist-worker-0"), oom)
+    assert found == policy.Outcome(
         False, "mnist-worker-1 failed with code 1 (OOMKilled), which is not tried again", ("mnist-worker-1",)
     )
 
@@ -110,8 +112,8 @@ def test_a_code_that_is_not_tried_again_fails_the_run_and_names_the_task() -> No
 def test_what_kubernetes_has_forgotten_is_recalled_from_a_task_that_rests() -> None:
     forgotten = a_pod("mnist-worker-0", starts_again=1)
     assert pods.is_forgotten(forgotten)
-    rests = "task: ended with code 7 and rests; what it said: kubectl logs --previous mnist-worker-0\n"
-    assert pods.recall(forgotten, rests, NOW).ended == Ended(7, "", NOW)
+    parked = "task: ended with code 7 and rests; what it said: kubectl logs --previous mnist-worker-0\n"
+    assert pods.recall(forgotten, parked, NOW).ended == Ended(7, "", NOW)
     for other in ("", "12:00:00 worker 0: at step 5 of 500\n"):
         assert pods.recall(forgotten, other, NOW) == forgotten
 
@@ -129,7 +131,7 @@ def test_a_task_that_never_ended_or_is_known_to_have_is_not_forgotten(pod: Pod) 
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "over"),
+    ("restart_policy", "code", "over"),
     [
         ("ExitCode", 0, True),
         ("ExitCode", 127, True),
@@ -140,57 +142,55 @@ def test_a_task_that_never_ended_or_is_known_to_have_is_not_forgotten(pod: Pod) 
         ("Always", 0, False),
     ],
 )
-def test_the_restart_policy_says_what_is_for_good(policy: Any, code: int, over: bool) -> None:
-    the_run = a_run(roles={"worker": Role(replicas=1, restart_policy=policy)})
-    known = judge.take_note(the_run, STARTED, [a_pod("mnist-worker-0", code, 1)], NOW)
+def test_the_restart_policy_says_what_is_for_good(restart_policy: Any, code: int, over: bool) -> None:
+    the_run = a_run(roles={"worker": Role(replicas=1, restart_policy=restart_policy)})
+    known = policy.observe_pods(the_run, STARTED, [a_pod("mnist-worker-0", code, 1)], NOW)
     assert known.finished == ({"mnist-worker-0": code} if over else {})
 
 
 def test_restarts_over_the_limit_fail_the_run_but_resting_is_no_restart() -> None:
     again = [a_pod("mnist-worker-0", 137, 3), a_pod("mnist-ps-0", 0, 1)]
-    assert verdict_on(a_run(), *again) is None
-    found = verdict_on(a_run(), a_pod("mnist-worker-0", 137, 4), a_pod("mnist-ps-0", 0, 1))
+    assert outcome_of(a_run(), *again) is None
+    found = outcome_of(a_run(), a_pod("mnist-worker-0", 137, 4), a_pod("mnist-ps-0", 0, 1))
     assert found
     assert "4 restarts are more than run.backoffLimit (3)" in found.reason
     assert "mnist-worker-0 with code 137" in found.reason
-    assert verdict_on(a_run(backoff_limit=None), a_pod("mnist-worker-0", 137, 400)) is None
+    assert outcome_of(a_run(backoff_limit=None), a_pod("mnist-worker-0", 137, 400)) is None
 
 
 def test_ten_quiet_minutes_wipe_the_slate_clean() -> None:
     worker = a_pod("mnist-worker-0", 137, 3)
-    known = judge.take_note(a_run(), STARTED, [worker], NOW)
+    known = policy.observe_pods(a_run(), STARTED, [worker], NOW)
     assert known.restarts == 3
     one_more = dataclasses.replace(worker, starts_again=4)
-    assert judge.take_note(a_run(), known, [one_more], NOW + 599).restarts == 4
-    assert judge.take_note(a_run(), known, [one_more], NOW + 601).restarts == 1
+    assert policy.observe_pods(a_run(), known, [one_more], NOW + 599).restarts == 4
+    assert policy.observe_pods(a_run(), known, [one_more], NOW + 601).restarts == 1
 
 
 def test_a_pod_that_is_evicted_or_replaced_is_not_counted() -> None:
     evicted = a_pod("mnist-worker-0", 137, 0, leaving=True, running=False)
-    known = judge.take_note(a_run(), STARTED, [evicted], NOW)
+    known = policy.observe_pods(a_run(), STARTED, [evicted], NOW)
     assert (known.restarts, known.finished) == (0, {})
     replaced = a_pod("mnist-worker-0", uid="another")
-    assert judge.take_note(a_run(), known, [replaced], NOW).restarts == 0
+    assert policy.observe_pods(a_run(), known, [replaced], NOW).restarts == 0
 
 
 def test_a_task_that_ended_stays_finished_whatever_becomes_of_its_pod() -> None:
-    known = judge.take_note(a_run(), STARTED, [a_pod("mnist-ps-0", 0, 1)], NOW)
+    known = policy.observe_pods(a_run(), STARTED, [a_pod("mnist-ps-0", 0, 1)], NOW)
     after_a_reboot = a_pod("mnist-ps-0", 255, 2)
-    assert judge.take_note(a_run(), known, [after_a_reboot], NOW).finished == {"mnist-ps-0": 0}
+    assert policy.observe_pods(a_run(), known, [after_a_reboot], NOW).finished == {"mnist-ps-0": 0}
 
 
 def test_a_deadline_fails_the_run() -> None:
     the_run = a_run(active_deadline_seconds=100)
-    assert verdict_on(the_run, a_pod("mnist-worker-0"), now=NOW + 99) is None
-    found = verdict_on(the_run, a_pod("mnist-worker-0"), now=NOW + 101)
-    assert found == judge.Verdict(False, "it took longer than run.activeDeadlineSeconds (100 s)")
+    assert outcome_of(the_run, a_pod("mnist-worker-0"), now=NOW + 99) is None
+    found = outcome_of(the_run, a_pod("mnist-worker-0"), now=NOW + 101)
+    assert found == policy.Outcome(False, "it took longer than run.activeDeadlineSeconds (100 s)")
 
 
 def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
     the_run = a_run(start_timeout_seconds=30)
-    waiting = a_pod(
-        "mnist-worker-1", running=False, complaint="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-    )
+    waiting = a_pod("mnist-worker-1", running=False, problem="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
     there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), waiting, a_pod("mnist-ps-0"))}
     assert start(the_run, there, {}, NOW + 29) is None
     found = start(the_run, there, {}, NOW + 31)
@@ -200,24 +200,24 @@ def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "started", "complaint"),
+    ("pod", "started", "problem"),
     [
         (None, False, ""),
-        (a_pod("mnist-worker-1", running=False, complaint="Pending"), False, "Pending"),
-        (a_pod("mnist-worker-1", 137, 4, running=False, complaint="CrashLoopBackOff"), True, "CrashLoopBackOff"),
+        (a_pod("mnist-worker-1", running=False, problem="Pending"), False, "Pending"),
+        (a_pod("mnist-worker-1", 137, 4, running=False, problem="CrashLoopBackOff"), True, "CrashLoopBackOff"),
     ],
 )
-def test_what_is_awaited(pod: Pod | None, started: bool, complaint: str) -> None:
+def test_what_is_awaited(pod: Pod | None, started: bool, problem: str) -> None:
     there = {found.name: found for found in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"), pod) if found}
     found = awaited(a_run(), there, {"mnist-worker-1": NOW})
-    assert found == [judge.Awaited("mnist-worker-1", "worker", NOW, started, complaint)]
+    assert found == [policy.Awaited("mnist-worker-1", "worker", NOW, started, problem)]
 
 
 def test_a_task_that_runs_under_a_name_that_nobody_finds_has_not_started() -> None:
     there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
     (found,) = awaited(a_run(), there, {}, {"mnist-ps-0": "mnist-ps-0.mnist-ps"})
     assert (found.name, found.started) == ("mnist-ps-0", False)
-    assert "DNS does not know mnist-ps-0.mnist-ps" in pending.explain("ps", found.complaint)
+    assert "DNS does not know mnist-ps-0.mnist-ps" in diagnosis.diagnose("ps", found.problem)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_task_that_runs_under_a_name_that_nobody_finds_has_not_started() -> No
         (None, None),
         (a_pod("mnist-worker-0"), 1),
         (a_pod("mnist-worker-0", placed=False), None),
-        (a_pod("mnist-worker-0", placed=False, complaint="Insufficient nvidia.com/gpu"), 0),
+        (a_pod("mnist-worker-0", placed=False, problem="Insufficient nvidia.com/gpu"), 0),
     ],
 )
 def test_tensorboard_goes_after_the_leader_and_makes_way_for_it(leader: Pod | None, scale: int | None) -> None:
@@ -236,9 +236,9 @@ def test_tensorboard_goes_after_the_leader_and_makes_way_for_it(leader: Pod | No
 
 def test_that_the_leader_had_a_node_once_is_noted() -> None:
     waiting = a_pod("mnist-worker-0", placed=False)
-    assert not judge.take_note(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).leader
-    known = judge.take_note(a_run(), STARTED, [a_pod("mnist-worker-0")], NOW)
-    assert judge.take_note(a_run(), known, [waiting], NOW).leader
+    assert not policy.observe_pods(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).leader
+    known = policy.observe_pods(a_run(), STARTED, [a_pod("mnist-worker-0")], NOW)
+    assert policy.observe_pods(a_run(), known, [waiting], NOW).leader
 
 
 def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> None:
@@ -348,7 +348,7 @@ def test_what_becomes_of_a_pod_that_was_replaced_is_no_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "complaint"),
+    ("status", "problem"),
     [
         ({}, ""),
         (
@@ -370,8 +370,8 @@ def test_what_becomes_of_a_pod_that_was_replaced_is_no_matter() -> None:
         ),
     ],
 )
-def test_why_a_pod_does_not_run(status: dict[str, Any], complaint: str) -> None:
-    assert observe(OBJECT | {"status": status}).complaint == complaint
+def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
+    assert observe(OBJECT | {"status": status}).problem == problem
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], complaint: str) -> None:
     ],
 )
 def test_a_pending_pod_is_explained_in_one_sentence(said: str, sentence: str) -> None:
-    assert sentence in pending.explain("worker", said)
+    assert sentence in diagnosis.diagnose("worker", said)
 
 
 def test_notes_come_back_as_they_were_written() -> None:

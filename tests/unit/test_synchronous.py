@@ -43,8 +43,8 @@ class Member:
         """Begin a call that gives the gradients of these batches; it will end with the global step after them."""
         picks = dict(zip(self.replica.batches.feeds, [[pick(number) for number in batches]], strict=True))
         options = tf1.RunOptions(timeout_in_ms=int(1000 * seconds))
-        call = self.replica.replication.calls[len(batches)].step
-        return self.thread.submit(self.session.run, call, picks, options)
+        execution = self.replica.replication.executions[len(batches)].step
+        return self.thread.submit(self.session.run, execution, picks, options)
 
     def update(self, steps: int = 1) -> int:
         """Make global steps of gradients, as the chief does beside its own steps; the global step after them."""
@@ -58,10 +58,10 @@ class Member:
         self.run(self.replica.replication.join)
 
 
-def waits(*calls: "Future[int]") -> bool:
+def waits(*executions: "Future[int]") -> bool:
     """Whether calls do not end by themselves."""
     time.sleep(0.5)
-    return not any(call.done() for call in calls)
+    return not any(execution.done() for execution in executions)
 
 
 def is_timed_out(run: Callable[[], Any]) -> bool:
@@ -104,14 +104,14 @@ def member(servers: Servers) -> Iterator[Callable[..., Member]]:
             index: int,
             aggregate: int | None = None,
             model: Model = mlp,
-            steps_per_call: int = 1,
+            steps_per_execution: int = 1,
             train_steps: int = TRAIN_STEPS,
         ) -> Member:
             settings = Settings(
                 sync_replicas=True,
                 replicas_to_aggregate=aggregate,
                 batch_size=SIZE,
-                steps_per_call=steps_per_call,
+                steps_per_execution=steps_per_execution,
                 train_steps=train_steps,
             )
             found = replica.build(settings, servers.member(index), model, PARAMETERS, EXAMPLES, 0, "this run")
@@ -136,18 +136,18 @@ def begin(member: Callable[..., Member]) -> Callable[..., tuple[Member, Member]]
     return run
 
 
-def accumulator(part: int) -> Any:
+def accumulator(shard: int) -> Any:
     """A part's accumulator, in the default graph."""
-    name = f"part_{part}_of_2/gradients"
-    with tf1.device(f"/job:ps/task:{part}"):
-        shape = [parameters.plan(PARAMETERS, 2).parts[part]]
+    name = f"part_{shard}_of_2/gradients"
+    with tf1.device(f"/job:ps/task:{shard}"):
+        shape = [parameters.plan(PARAMETERS, 2).shards[shard]]
         return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name)
 
 
 def wait_for_gradients(servers: Servers, count: int) -> None:
     """Wait until so many replicas have given theirs."""
     with tf.Graph().as_default() as graph:
-        given = [accumulator(part).num_accumulated() for part in range(2)]
+        given = [accumulator(shard).num_accumulated() for shard in range(2)]
     with servers.session(graph) as session:
         deadline = time.monotonic() + 60
         while session.run(given) != [count, count]:
@@ -162,9 +162,9 @@ def test_two_replicas_learn_as_one_that_averages_their_gradients(
     start = save(chief.replica, chief.session)
     pairs = [(0, 1), (2, 3), (4, 5), (6, 7)]
     for step, (mine, others) in enumerate(pairs, start=1):
-        calls = [chief.steps(mine), other.steps(others)]
+        executions = [chief.steps(mine), other.steps(others)]
         assert chief.update() == step
-        assert [call.result() for call in calls] == [step, step]
+        assert [execution.result() for execution in executions] == [step, step]
     end = values(chief.replica, chief.session)
     assert_close(end, alone(start, *pairs))
     assert not np.allclose(end["hidden/weights"], values_in(start)["hidden/weights"], atol=1e-2)  # they did move
@@ -173,14 +173,14 @@ def test_two_replicas_learn_as_one_that_averages_their_gradients(
 def test_a_call_of_several_steps_is_the_same_as_so_many_calls(
     begin: Any, save: Save, values: ValuesOf, alone: Alone
 ) -> None:
-    chief, other = begin(steps_per_call=4)
+    chief, other = begin(steps_per_execution=4)
     start = save(chief.replica, chief.session)
-    calls = [chief.steps(0, 2, 4, 6), other.steps(1, 3, 5, 7)]
+    executions = [chief.steps(0, 2, 4, 6), other.steps(1, 3, 5, 7)]
     assert chief.update(4) == 4
-    assert [call.result() for call in calls] == [4, 4]
-    calls = [chief.steps(8), other.steps(9)]  # a call that is cut to one step
+    assert [execution.result() for execution in executions] == [4, 4]
+    executions = [chief.steps(8), other.steps(9)]  # a call that is cut to one step
     assert chief.update() == 5
-    assert [call.result() for call in calls] == [5, 5]
+    assert [execution.result() for execution in executions] == [5, 5]
     end = values(chief.replica, chief.session)
     assert_close(end, alone(start, (0, 1), (2, 3), (4, 5), (6, 7), (8, 9)))
 
@@ -206,11 +206,11 @@ def test_an_update_waits_for_all_replicas(begin: Any) -> None:
 
 
 def test_after_the_last_step_nobody_waits(begin: Any) -> None:
-    chief, other = begin(steps_per_call=4, train_steps=2)
-    calls = [chief.steps(0, 1, 2, 3), other.steps(0, 1, 2, 3)]  # both reach beyond the end
+    chief, other = begin(steps_per_execution=4, train_steps=2)
+    executions = [chief.steps(0, 1, 2, 3), other.steps(0, 1, 2, 3)]  # both reach beyond the end
     assert chief.update() == 1
     assert chief.update() == 2
-    assert [call.result() for call in calls] == [2, 2]
+    assert [execution.result() for execution in executions] == [2, 2]
     assert other.steps(4).result() == 2
 
 
@@ -292,10 +292,10 @@ def test_a_replica_that_was_away_takes_part_in_the_step_that_is_on_now(
     assert others.result() == 5
 
 
-def take_from(servers: Servers, part: int) -> None:
+def take_from(servers: Servers, shard: int) -> None:
     """Take the gradients of one part alone, as a chief does that dies in the midst of an update."""
     with tf.Graph().as_default() as graph:
-        taken = accumulator(part).take_grad(2)
+        taken = accumulator(shard).take_grad(2)
     with servers.session(graph) as session:
         assert session.run(taken, options=tf1.RunOptions(timeout_in_ms=60_000)).any()
 
@@ -311,27 +311,27 @@ def test_a_chief_that_comes_back_forgets_what_it_took_in_part_and_goes_on(
     alone: Alone,
 ) -> None:
     former, other = begin()
-    calls = [former.steps(0), other.steps(1)]
+    executions = [former.steps(0), other.steps(1)]
     former.update()
-    assert [call.result() for call in calls] == [1, 1]
+    assert [execution.result() for execution in executions] == [1, 1]
     start = save(former.replica, former.session)
     former.steps(2)
     others = other.steps(3)
     wait_for_gradients(servers, 2)
-    for part in taken:
-        take_from(servers, part)
+    for shard in taken:
+        take_from(servers, shard)
     former.session.close()
 
     chief = member(0)
     chief.lead()
     chief.join()
     assert others.result() == 1  # its gradient is forgotten: the same step once more
-    calls = [chief.steps(4), other.steps(5)]
+    executions = [chief.steps(4), other.steps(5)]
     assert chief.update() == 2
-    assert [call.result() for call in calls] == [2, 2]
-    calls = [chief.steps(6), other.steps(7)]
+    assert [execution.result() for execution in executions] == [2, 2]
+    executions = [chief.steps(6), other.steps(7)]
     assert chief.update() == 3
-    assert [call.result() for call in calls] == [3, 3]
+    assert [execution.result() for execution in executions] == [3, 3]
     assert_close(values(chief.replica, chief.session), alone(start, (4, 5), (6, 7)))
 
 

@@ -58,7 +58,8 @@ def test_only_the_cpus_that_this_process_is_bound_to_count(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     cpu = min(os.sched_getaffinity(0))
-    program = f"import os; os.sched_setaffinity(0, [{cpu}]); from trainer.training.threads import usable_cpus; print(usable_cpus())"
+    bind = f"import os; os.sched_setaffinity(0, [{cpu}])"
+    program = f"{bind}; from trainer.training import threads; print(threads.usable_cpus())"
     assert run_python("-c", program).stdout == "1\n"
 
 

@@ -20,7 +20,7 @@ REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The complaint of an address whose machine or pod is there, and its process is not."""
 
 
-def complaint(address: str) -> str | None:
+def probe_error(address: str) -> str | None:
     """Why nobody can be reached at an address ("HOST:PORT") now; None where somebody listens."""
     host, port = _parts(address)
     try:
@@ -38,10 +38,10 @@ def complaint(address: str) -> str | None:
         return f"{error.strerror or error}"
 
 
-def complaints(addresses: Sequence[str]) -> list[str | None]:
+def probe_errors(addresses: Sequence[str]) -> list[str | None]:
     """The complaint of each address, all probed at the same time."""
     with ThreadPoolExecutor(max_workers=min(64, len(addresses) or 1)) as pool:
-        return list(pool.map(complaint, addresses))
+        return list(pool.map(probe_error, addresses))
 
 
 def wait_for(
@@ -61,7 +61,7 @@ def wait_for(
     deadline = time.monotonic() + seconds
     next_message = time.monotonic() + 1.0
     while True:
-        reasons = zip(peers, complaints(list(peers.values())), strict=True)
+        reasons = zip(peers, probe_errors(list(peers.values())), strict=True)
         silent = {name: reason for name, reason in reasons if reason}
         if not silent or interrupted():
             return

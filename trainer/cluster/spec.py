@@ -18,7 +18,7 @@ from trainer.errors import ConfigurationError
 
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = get_args(Role)
-Strategy = Literal["ps", "allreduce", "local"]
+Strategy = Literal["ps", "allreduce", "mirrored"]
 """Who holds the parameters: parameter servers; every replica, all of them; or a single process for all its devices."""
 ALIASES: Mapping[str, Role] = {"master": "chief"}
 
@@ -282,9 +282,9 @@ def _checked(
         raise ConfigurationError(f"{origin}: this task is {role} {index}, but {there_are}.")
     if not chief and not worker:
         raise ConfigurationError(f"{origin}: no worker and no chief is listed, so nobody would train.")
-    if strategy == "local":
+    if strategy == "mirrored":
         raise ConfigurationError(
-            f"{origin}: a cluster is named, but by strategy local one process trains alone, on all of its devices; "
+            f"{origin}: a cluster is named, but by strategy mirrored one process trains alone, on all of its devices; "
             "name none, or choose strategy ps or allreduce."
         )
     if strategy == "allreduce" and ps:

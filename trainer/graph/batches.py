@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trainer.data.datasets import Examples
 from trainer.tensorflow import tf, tf1
 
-RESIDENT_BYTES = 1 << 30
+IN_MEMORY_BYTES = 1 << 30
 """Images that are larger in all are not put on the device."""
 PREFETCHED = 16
 """Batches that are prepared ahead."""
@@ -64,7 +64,7 @@ class Batches(Feeding, Protocol):
         ...
 
 
-class Together:
+class MultiDeviceBatches:
     """The batches of several learners, for one session."""
 
     def __init__(self, batches: Sequence[Batches]) -> None:
@@ -79,7 +79,7 @@ class Together:
         return [value for each in self._batches for value in each.take(steps)]
 
 
-class Resident:
+class InMemoryBatches:
     """Batches of examples that lie on the replica's own device."""
 
     def __init__(self, examples: Examples, size: int, seed: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ class Resident:
         return [np.stack(list(itertools.islice(self._order, steps)))]
 
 
-class Streamed:
+class PipelineBatches:
     """Batches that a `tf.data` pipeline brings from this process's memory, prepared while others are learnt."""
 
     feeds: Sequence[Any] = ()
@@ -150,6 +150,6 @@ def make_batches(examples: Examples, size: int, seed: Sequence[int], host: str) 
         seed: Of their order.
         host: The CPU of the process that holds the examples.
     """
-    if examples.images.nbytes <= RESIDENT_BYTES:
-        return Resident(examples, size, seed)
-    return Streamed(examples, size, seed, host)
+    if examples.images.nbytes <= IN_MEMORY_BYTES:
+        return InMemoryBatches(examples, size, seed)
+    return PipelineBatches(examples, size, seed, host)

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data.files import write_atomically
-from trainer.graph.flags import SAVING, Flag
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS
-from trainer.graph.parameters import Layout, Part
+from trainer.graph.parameters import Layout, Shard
+from trainer.graph.shared_event import SAVING, SharedEvent
 from trainer.tensorflow import tf, tf1
 
 GLOBAL_STEP = "global_step"
 
 
 class Saver:
-    """The ops that save and restore all parts."""
+    """The ops that save and restore all shards."""
 
     def __init__(
         self,
         layout: Layout,
-        parts: Sequence[Part],
+        shards: Sequence[Shard],
         slots: Sequence[str],
         servers: Sequence[str],
         rolls_back: bool = False,
@@ -33,14 +33,14 @@ class Saver:
 
         Args:
             layout: Of the parameters.
-            parts: Where they are.
+            shards: Where they are.
             slots: Names of the optimiser's slots.
             servers: The parameter servers' devices, whose flag `flags.SAVING` is up meanwhile.
             rolls_back: Whether `roll_back` may be called.
         """
-        self._layout, self._parts = layout, parts
-        self._vectors = {"": [part.values for part in parts]}
-        self._vectors |= {f"/{slot}": [part.slots[index] for part in parts] for index, slot in enumerate(slots)}
+        self._layout, self._parts = layout, shards
+        self._vectors = {"": [shard.values for shard in shards]}
+        self._vectors |= {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
         self._path = tf1.placeholder(tf.string, [], "checkpoint")
         self._save = self._add_save(servers)
         self._has_largest = LARGEST_MOMENT in slots
@@ -48,15 +48,15 @@ class Saver:
         ages = {False, self._has_largest}
         self._restore = {is_older: self._add_restore(is_older) for is_older in ages}
         self._roll_back = {is_older: self._add_roll_back(is_older) for is_older in ages if rolls_back}
-        self._accept = tf.group(*[_accept(part) for part in parts if part.accepted_from is not None])
-        self._are_finite = tf.reduce_all(tf.stack([_is_finite(part) for part in parts]))
+        self._accept = tf.group(*[_accept(shard) for shard in shards if shard.accepted_from is not None])
+        self._are_finite = tf.reduce_all(tf.stack([_is_finite(shard) for shard in shards]))
 
     def save(self, session: Any, stem: Path) -> str:
         """Save a checkpoint; its path, STEM-STEP."""
         return str(session.run(self._save, {self._path: str(stem)}).decode())
 
     def restore(self, session: Any, path: str) -> None:
-        """Give all parts the values of a checkpoint.
+        """Give all shards the values of a checkpoint.
 
         One that was saved without AMSGrad has no largest second moment: it goes on from the second moment.
 
@@ -66,7 +66,7 @@ class Saver:
         session.run(self._restore[self._is_older(path)], {self._path: path})
 
     def roll_back(self, session: Any, path: str, step: int) -> int:
-        """Give parts that have values those of a checkpoint, and this global step; the step that they have then.
+        """Give shards that have values those of a checkpoint, and this global step; the step that they have then.
 
         Where other replicas go on meanwhile, the step is a later one if theirs is, and what they have computed with
         earlier parameters is dropped.
@@ -77,11 +77,11 @@ class Saver:
         return int(session.run(self._roll_back[self._is_older(path)], {self._path: path, self._step: step}))
 
     def accept(self, session: Any) -> None:
-        """Let parts accept gradients again on which a roll-back was interrupted."""
+        """Let shards accept gradients again on which a roll-back was interrupted."""
         session.run(self._accept)
 
     def _is_older(self, path: str) -> bool:
-        """Whether a checkpoint lacks the largest second moment that the parts have."""
+        """Whether a checkpoint lacks the largest second moment that the shards have."""
         try:
             names = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
         except tf.errors.OpError as error:  # of no particular kind
@@ -99,8 +99,8 @@ class Saver:
             arrays = self._layout.unpack([variable.read_value() for variable in variables])
             tensors |= {name + suffix: array for name, array in arrays.items()}
         path = tf.strings.join([self._path, tf.strings.as_string(step)], "-")
-        saving = [Flag(SAVING, device) for device in servers]
-        with tf.control_dependencies([flag.put_up() for flag in saving]):
+        saving = [SharedEvent(SAVING, device) for device in servers]
+        with tf.control_dependencies([flag.set() for flag in saving]):
             saved = tf.raw_ops.SaveV2(
                 prefix=path,
                 tensor_names=list(tensors),
@@ -108,30 +108,30 @@ class Saver:
                 tensors=list(tensors.values()),
             )
         with tf.control_dependencies([saved]):
-            down = [flag.take_down() for flag in saving]
+            down = [flag.clear() for flag in saving]
         with tf.control_dependencies([saved, *down]):
             return tf.identity(path)
 
     def _add_restore(self, is_older: bool) -> Any:
         """An op that restores."""
         assigned, step = self._add_assignments(is_older)
-        for part in self._parts:
-            assigned.append(part.updates.assign(step, read_value=False))
-            if part.accepted_from is not None:
-                assigned.append(part.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
+        for shard in self._parts:
+            assigned.append(shard.updates.assign(step, read_value=False))
+            if shard.accepted_from is not None:
+                assigned.append(shard.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
         return tf.group(*assigned)
 
     def _add_roll_back(self, is_older: bool) -> Any:
-        """A tensor that is the global step when the parts are rolled back."""
-        dropping = [part.accepted_from for part in self._parts if part.accepted_from is not None]
+        """A tensor that is the global step when the shards are rolled back."""
+        dropping = [shard.accepted_from for shard in self._parts if shard.accepted_from is not None]
         with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in dropping]):
             assigned, _ = self._add_assignments(is_older)
         with tf.control_dependencies(assigned):
             step = tf.identity(self._step)
             if dropping:
-                counts = tf.stack([part.updates.read_value() for part in self._parts])
+                counts = tf.stack([shard.updates.read_value() for shard in self._parts])
                 step = tf.maximum(step, tf.reduce_max(counts) + 1)
-        counted = [part.updates.assign(step, read_value=False) for part in self._parts]
+        counted = [shard.updates.assign(step, read_value=False) for shard in self._parts]
         with tf.control_dependencies(counted):
             accepted = [each.assign(step, read_value=False) for each in dropping]
         with tf.control_dependencies([*counted, *accepted]):
@@ -158,18 +158,18 @@ class Saver:
         return assigned, tf.reshape(found[0], [])
 
 
-def _accept(part: Part) -> Any:
+def _accept(shard: Shard) -> Any:
     """An op that accepts gradients from now on, if none are accepted."""
-    with tf1.device(part.device):
-        accepted = part.accepted_from
+    with tf1.device(shard.device):
+        accepted = shard.accepted_from
         assert accepted is not None  # noqa: S101
         now = accepted.read_value()
-        return accepted.assign(tf.where(tf.equal(now, tf.int64.max), part.updates.read_value(), now), read_value=False)
+        return accepted.assign(tf.where(tf.equal(now, tf.int64.max), shard.updates.read_value(), now), read_value=False)
 
 
-def _is_finite(part: Part) -> Any:
-    with tf1.device(part.device):
-        return tf.reduce_all(tf.math.is_finite(part.values.read_value()))
+def _is_finite(shard: Shard) -> Any:
+    with tf1.device(shard.device):
+        return tf.reduce_all(tf.math.is_finite(shard.values.read_value()))
 
 
 class CheckpointList:

@@ -1,4 +1,4 @@
-"""The update of a step: Adam and what keeps it stable, on the parts of the flat parameters.
+"""The update of a step: Adam and what keeps it stable, on the shards of the flat parameters.
 
 Adam is by Kingma and Ba ("Adam: A Method for Stochastic Optimization", 2015), in the form that ends their section 2.
 When gradients vanish late in a run, its second moment decays, and one batch can then throw the parameters far off.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import Settings
-from trainer.graph.parameters import Part
+from trainer.graph.parameters import Shard
 from trainer.tensorflow import tf, tf1
 
 BETAS = (0.9, 0.999)
@@ -30,7 +30,7 @@ class Optimizer:
 
     settings: Settings
     shared: bool
-    """Whether replicas update the parts each on its own, so that a gradient may be stale."""
+    """Whether replicas update the shards each on its own, so that a gradient may be stale."""
     scale: Any = None
     """float32 variable by which the learning rate is multiplied, where the run may be rolled back; else None."""
     scale_now: Any = None
@@ -47,52 +47,52 @@ class Optimizer:
 
     @property
     def variables(self) -> list[Any]:
-        """All variables beside those of the parts."""
+        """All variables beside those of the shards."""
         return [] if self.scale is None else [self.scale]
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the vectors that each part has beside its values, each of the part's size."""
+        """Names of the vectors that each shard has beside its values, each of the shard's size."""
         return (*MOMENTS, LARGEST_MOMENT) if self.settings.amsgrad else MOMENTS
 
-    def apply(self, parts: Sequence[Part], updates: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Add the ops of one update of all parts, each on its part's own device.
+    def apply(self, shards: Sequence[Shard], updates: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """Add the ops of one update of all shards, each on its shard's own device.
 
         Args:
-            parts: What to update.
-            updates: int64 scalar of each part: the updates that it had when the parameters were read.
-            gradients: float32 [n] of each part.
+            shards: What to update.
+            updates: int64 scalar of each shard: the updates that it had when the parameters were read.
+            gradients: float32 [n] of each shard.
 
         Returns:
-            For each part an op that is done when it is updated and the update is counted.
+            For each shard an op that is done when it is updated and the update is counted.
         """
         return [
-            self._apply(part, count, gradient)
-            for part, count, gradient in zip(parts, updates, self._clip(gradients), strict=True)
+            self._apply(shard, count, gradient)
+            for shard, count, gradient in zip(shards, updates, self._clip(gradients), strict=True)
         ]
 
     def _clip(self, gradients: Sequence[Any]) -> Sequence[Any]:
         limit = self.settings.global_clipnorm
         return gradients if limit is None else tf.clip_by_global_norm(gradients, limit)[0]
 
-    def _apply(self, part: Part, updates: Any, gradient: Any) -> Any:
-        with tf1.device(part.device):
+    def _apply(self, shard: Shard, updates: Any, gradient: Any) -> Any:
+        with tf1.device(shard.device):
             gradient = tf.identity(gradient)  # here, so that what waits for it needs no message of its own
-            if part.accepted_from is not None:
+            if shard.accepted_from is not None:
                 with tf.control_dependencies([gradient]):
-                    is_accepted = updates >= part.accepted_from.read_value()
+                    is_accepted = updates >= shard.accepted_from.read_value()
                 gradient = tf.where(is_accepted, gradient, tf.zeros_like(gradient))
-            rate = self._weighted(self.rate(updates), part, updates, gradient)
+            rate = self._weighted(self.rate(updates), shard, updates, gradient)
             decayed = []
             if self.settings.weight_decay:
                 with tf.control_dependencies([gradient]):
-                    decay = rate * self.settings.weight_decay * part.values.read_value()
-                    decayed.append(part.values.assign_sub(decay, read_value=False, use_locking=True))
+                    decay = rate * self.settings.weight_decay * shard.values.read_value()
+                    decayed.append(shard.values.assign_sub(decay, read_value=False, use_locking=True))
             number = tf.cast(updates + 1, tf.float32)
             arguments = {
-                "var": part.values.handle,
-                "m": part.slots[0].handle,
-                "v": part.slots[1].handle,
+                "var": shard.values.handle,
+                "m": shard.slots[0].handle,
+                "v": shard.slots[1].handle,
                 "beta1_power": BETAS[0] ** number,
                 "beta2_power": BETAS[1] ** number,
                 "lr": rate,
@@ -104,11 +104,11 @@ class Optimizer:
             }
             with tf.control_dependencies(decayed):
                 if self.settings.amsgrad:
-                    applied = tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=part.slots[2].handle, **arguments)
+                    applied = tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=shard.slots[2].handle, **arguments)
                 else:
                     applied = tf.raw_ops.ResourceApplyAdam(**arguments)
             with tf.control_dependencies([applied]):
-                return part.updates.assign_add(1, read_value=False)
+                return shard.updates.assign_add(1, read_value=False)
 
     def rate(self, step: Any) -> Any:
         """The learning rate of the update after this global step: a float, or a float32 scalar where it changes."""
@@ -127,10 +127,10 @@ class Optimizer:
         risen = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
         return base * risen * share
 
-    def _weighted(self, rate: Any, part: Part, updates: Any, gradient: Any) -> Any:
+    def _weighted(self, rate: Any, shard: Shard, updates: Any, gradient: Any) -> Any:
         """The rate, divided by the gradient's staleness: the updates that others have made since it was read."""
         if not (self.shared and self.settings.staleness_aware):
             return rate
         with tf.control_dependencies([gradient]):
-            staleness = tf.cast(part.updates.read_value() - updates, tf.float32)
+            staleness = tf.cast(shard.updates.read_value() - updates, tf.float32)
         return rate / tf.maximum(1.0, staleness)

@@ -1,8 +1,8 @@
 """A model's parameters as flat vectors, one on each parameter server.
 
 Every tensor that crosses the wire costs a round trip of its own, so all parameters lie end to end in one vector, cut
-into parts of equal size for the parameter servers. Models are given ordinary arrays, by name: `Layout` says where in
-the vector each one is. Checkpoints hold them so as well (`trainer.graph.checkpoints`), and fit any number of parts.
+into shards of equal size for the parameter servers. Models are given ordinary arrays, by name: `Layout` says where in
+the vector each one is. Checkpoints hold them so as well (`trainer.graph.checkpoints`), and fit any number of shards.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from typing import Any
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
-LEAST_PART = 16 << 10
-"""Numbers (64 KiB) below which a part is not worth another parameter server's round trip."""
+MIN_SHARD_SIZE = 16 << 10
+"""Numbers (64 KiB) below which a shard is not worth another parameter server's round trip."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class Layout:
 
     shapes: Mapping[str, tuple[int, ...]]
     """Of the parameters by name, in the order in which they lie in the vector."""
-    parts: tuple[int, ...]
-    """How many numbers are in each part."""
+    shards: tuple[int, ...]
+    """How many numbers are in each shard."""
 
-    def unpack(self, parts: Sequence[Any]) -> dict[str, Any]:
-        """The parameters by name, from the parts of the vector."""
-        flat = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
+    def unpack(self, shards: Sequence[Any]) -> dict[str, Any]:
+        """The parameters by name, from the shards of the vector."""
+        flat = shards[0] if len(shards) == 1 else tf.concat(shards, axis=0)
         pieces = tf.split(flat, [math.prod(shape) for shape in self.shapes.values()])
         return {
             name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
     def pack(self, arrays: Mapping[str, Any]) -> list[Any]:
-        """The parts of the vector, from arrays by the parameters' names."""
+        """The shards of the vector, from arrays by the parameters' names."""
         flat = tf.concat([_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()], axis=0)
-        return [flat] if len(self.parts) == 1 else tf.split(flat, self.parts)
+        return [flat] if len(self.shards) == 1 else tf.split(flat, self.shards)
 
 
 def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
@@ -47,7 +47,7 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """What one parameter server holds."""
 
     name: str
@@ -57,7 +57,7 @@ class Part:
     slots: tuple[Any, ...]
     """float32 variables [n]: what the optimiser remembers of earlier gradients, beginning with 0."""
     updates: Any
-    """int64 variable: how often the values were updated; the first part's is the global step."""
+    """int64 variable: how often the values were updated; the first shard's is the global step."""
     accepted_from: Any | None = None
     """int64 variable: gradients of parameters that were read before so many updates are dropped. Only where replicas
     update the values each on its own, and the run may be rolled back."""
@@ -68,16 +68,16 @@ class Part:
         return [self.values, *self.slots, self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
 
     def read(self) -> tuple[Any, Any]:
-        """Add ops that read values and updates now (after the control dependencies in force), on the part's device."""
+        """Add ops that read values and updates now (after the control dependencies in force), on the shard's device."""
         with tf1.device(self.device):
             return self.values.read_value(), self.updates.read_value()
 
 
 def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
-    """Lay parameters out over at most so many parameter servers, in parts that differ by one number at most."""
+    """Lay parameters out over at most so many parameter servers, in shards that differ by one number at most."""
     shapes = {name: parameter.shape for name, parameter in parameters.items()}
     numbers = sum(math.prod(shape) for shape in shapes.values())
-    count = max(1, min(servers, numbers // LEAST_PART))
+    count = max(1, min(servers, numbers // MIN_SHARD_SIZE))
     ends = [numbers * index // count for index in range(count + 1)]
     return Layout(shapes, tuple(end - start for start, end in itertools.pairwise(ends)))
 
@@ -89,42 +89,44 @@ def create(
     seed: int,
     slots: Sequence[str],
     drops_stale: bool = False,
-) -> list[Part]:
+) -> list[Shard]:
     """Add the variables of these parameters to the default graph.
 
     Args:
         parameters: What the model asks for, by name.
         layout: Of these parameters.
-        devices: The parameter servers'; as many of them are used as the layout has parts.
+        devices: The parameter servers'; as many of them are used as the layout has shards.
         seed: Of the initial values, which do not depend on the layout.
         slots: Names of the optimiser's slots.
-        drops_stale: Whether the parts have `accepted_from`.
+        drops_stale: Whether the shards have `accepted_from`.
     """
     with tf1.device(devices[0]):
         initial = {
             name: _initial_values(parameter, (seed, position))
             for position, (name, parameter) in enumerate(parameters.items())
         }
-        parts = layout.pack(initial)
+        shards = layout.pack(initial)
     # The count is in the name because parameter servers may outlive a cluster that had another number of them.
     return [
-        _create_part(f"part_{index}_of_{len(parts)}", values, device, slots, drops_stale)
-        for index, (values, device) in enumerate(zip(parts, devices, strict=False))
+        _create_shard(f"part_{index}_of_{len(shards)}", values, device, slots, drops_stale)
+        for index, (values, device) in enumerate(zip(shards, devices, strict=False))
     ]
 
 
-def copy(part: Part, device: str, slots: Sequence[str]) -> Part:
-    """Add variables like a part's on another device to the default graph; they have no values of their own."""
-    return _create_part(f"copy_of_{part.name}", tf.zeros(part.values.shape), device, slots)
+def copy(shard: Shard, device: str, slots: Sequence[str]) -> Shard:
+    """Add variables like a shard's on another device to the default graph; they have no values of their own."""
+    return _create_shard(f"copy_of_{shard.name}", tf.zeros(shard.values.shape), device, slots)
 
 
-def _create_part(name: str, initial_values: Any, device: str, slots: Sequence[str], drops_stale: bool = False) -> Part:
+def _create_shard(
+    name: str, initial_values: Any, device: str, slots: Sequence[str], drops_stale: bool = False
+) -> Shard:
     def variable(kind: str, initial: Any) -> Any:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
 
     with tf1.device(device):
         zeros = tf.zeros_like(initial_values)
-        return Part(
+        return Shard(
             name,
             device,
             variable("values", initial_values),

@@ -11,13 +11,21 @@ from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.datasets import Examples
 from trainer.errors import ConfigurationError
-from trainer.graph import devices, lessons, pace
-from trainer.graph.batches import Batches, Feeding, Together, make_batches
+from trainer.graph import devices, execution, step_graph
+from trainer.graph.batches import Batches, Feeding, MultiDeviceBatches, make_batches
 from trainer.graph.checkpoints import Saver
-from trainer.graph.lessons import Pattern
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Part, create, plan
-from trainer.graph.replication import Learn, Replication, allreduce, asynchronous, averaging, local, synchronous
+from trainer.graph.parameters import Shard, create, plan
+from trainer.graph.replication import (
+    GradientFunction,
+    Replication,
+    allreduce,
+    asynchronous,
+    local_sgd,
+    mirrored,
+    synchronous,
+)
+from trainer.graph.step_graph import GraphTemplate
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
 
@@ -27,7 +35,7 @@ class Replica:
     """A replica's ops, in their graph."""
 
     graph: Any
-    lessons: Sequence[Pattern]
+    step_graph: Sequence[GraphTemplate]
     """What is copied into the graph for each step, by learners; kept for the Python functions that a model may have."""
     batches: Feeding
     learners: int
@@ -41,11 +49,11 @@ class Replica:
     """bool scalar: every variable has a value."""
     initialize: Any
     """Gives every variable its initial value; the chief's."""
-    announce: Any
+    mark_ready: Any
     """Makes `is_ready` true; the chief's."""
     rate_scale: Any
     """The optimiser's variable of this name; None where the run cannot be rolled back."""
-    led_run: Any
+    run_id: Any
     """string scalar: the run that the parameter servers hold; to be read when `is_ready`."""
     saver: Any
     """The chief's `Saver`, all of its own ops on the chief; None on others."""
@@ -76,7 +84,7 @@ def build(
     """
     here, worker, index = (cluster.task.device, cluster.task.index, cluster.replica_index) if cluster else ("", 0, 0)
     host = f"{here}/device:CPU:0"
-    if settings.strategy == "local":
+    if settings.strategy == "mirrored":
         compute = devices.all_of(gpus)
     else:
         compute = [f"{here}/device:GPU:{worker % gpus}" if gpus else host]
@@ -86,15 +94,15 @@ def build(
         homes = compute[:1]
     layout = plan(parameters, len(homes))
     # One for each learner: a Python function's gradient finds its own call by the number of the function.
-    patterns = [lessons.make(model, layout, examples, settings.batch_size) for _ in compute]
-    steps = pace.steps_per_call(settings, sum(pattern.ops for pattern in patterns))
+    templates = [step_graph.make(model, layout, examples, settings.batch_size) for _ in compute]
+    steps = execution.steps_per_execution(settings, sum(template.ops for template in templates))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute[0]):
         shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
         optimizer = Optimizer.create(settings, shared, homes[0])
         rolls_back = settings.on_divergence == "restore"
-        parts = create(parameters, layout, homes, settings.seed, optimizer.slots, drops_stale=shared and rolls_back)
+        shards = create(parameters, layout, homes, settings.seed, optimizer.slots, drops_stale=shared and rolls_back)
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
             leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
         batches = []
@@ -102,32 +110,32 @@ def build(
             with tf1.device(device), tf1.variable_scope(f"learner_{number}"):
                 batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
 
-        def learner(pattern: Pattern, own: Batches) -> Learn:
-            return lambda values, number: pattern.copy(values, *own.tensors(number))
+        def learner(template: GraphTemplate, own: Batches) -> GradientFunction:
+            return lambda values, number: template.copy(values, *own.tensors(number))
 
-        learners = [learner(pattern, own) for pattern, own in zip(patterns, batches, strict=True)]
-        learn = learners[0] if len(learners) == 1 else local.learn_on(compute, learners)
-        replication = _replicate(settings, optimizer, cluster, parts, learn, steps, compute[0])
+        learners = [learner(template, own) for template, own in zip(templates, batches, strict=True)]
+        compute_gradients = learners[0] if len(learners) == 1 else mirrored.learn_on(compute, learners)
+        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, compute[0])
 
         with tf1.device(host):
-            values = [variable for part in parts for variable in part.variables] + optimizer.variables
+            values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
             is_chief = cluster is None or cluster.is_chief
             servers = homes if cluster and settings.strategy == "ps" else []
-            saver = Saver(layout, parts, optimizer.slots, servers, rolls_back) if is_chief else None
+            saver = Saver(layout, shards, optimizer.slots, servers, rolls_back) if is_chief else None
         replica = Replica(
             graph=graph,
-            lessons=patterns,
-            batches=Together(batches),
+            step_graph=templates,
+            batches=MultiDeviceBatches(batches),
             learners=len(learners),
             replication=replication,
-            global_step=parts[0].updates.read_value(),
+            global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
             initialize=tf1.variables_initializer(values),
-            announce=leading.initializer,
-            led_run=leading.read_value(),
+            mark_ready=leading.initializer,
+            run_id=leading.read_value(),
             saver=saver,
             rate_scale=optimizer.scale,
         )
@@ -139,8 +147,8 @@ def _replicate(
     settings: Settings,
     optimizer: Optimizer,
     cluster: Cluster | None,
-    parts: Sequence[Part],
-    learn: Learn,
+    shards: Sequence[Shard],
+    compute_gradients: GradientFunction,
     steps: int,
     device: str,
 ) -> Replication:
@@ -153,14 +161,14 @@ def _replicate(
             "each of which gives one."
         )
     if settings.strategy == "allreduce":
-        return allreduce.build(parts, learn, optimizer, steps, replicas, leads=index == 0)
+        return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, leads=index == 0)
     if not settings.sync_replicas:
-        return asynchronous.build(parts, learn, optimizer, steps)
+        return asynchronous.build(shards, compute_gradients, optimizer, steps)
     if settings.local_steps > 1:
-        exchange = averaging.exchange(parts, learn, optimizer, settings.local_steps, device)
+        aggregation = local_sgd.aggregation(shards, compute_gradients, optimizer, settings.local_steps, device)
     else:
-        exchange = synchronous.gradients(parts, learn, optimizer)
-    return synchronous.build(parts, exchange, steps, settings.train_steps, replicas, index, aggregate)
+        aggregation = synchronous.gradients(shards, compute_gradients, optimizer)
+    return synchronous.build(shards, aggregation, steps, settings.train_steps, replicas, index, aggregate)
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
@@ -170,5 +178,5 @@ def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
     if cluster is None:
         return "single"
     if settings.local_steps > 1:
-        return "averaging"
+        return "local_sgd"
     return "synchronous" if settings.sync_replicas else "asynchronous"

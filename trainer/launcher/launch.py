@@ -24,8 +24,8 @@ from trainer.config import Settings
 from trainer.data import datasets
 from trainer.errors import ConfigurationError
 from trainer.launcher.display import Display, make_display
-from trainer.telemetry import result, time_split
-from trainer.telemetry.time_split import TimeSplit
+from trainer.telemetry import result, step_time
+from trainer.telemetry.step_time import StepTime
 from trainer.training.training_directory import TrainingDirectory, new_path
 
 POLL_SECONDS = 0.1
@@ -71,7 +71,7 @@ class Process:
         self.handle: subprocess.Popen[bytes] | None = None
         self.restarts = 0
         self.ended = False
-        self.time_split: TimeSplit | None = None
+        self.step_time_breakdown: StepTime | None = None
         """Where the time of its steps went, once a replica has said so."""
         self._read = self.log.stat().st_size if self.log.exists() else 0
 
@@ -161,8 +161,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _check(arguments: argparse.Namespace, strategy: Strategy) -> None:
-    if strategy == "local":
-        raise ConfigurationError("strategy: local is one process, and nothing to launch: trainer train runs it.")
+    if strategy == "mirrored":
+        raise ConfigurationError("strategy: mirrored is one process, and nothing to launch: trainer train runs it.")
     if strategy == "allreduce" and arguments.ps > 0:
         raise ConfigurationError(
             f"--ps: {arguments.ps} was given, but by strategy allreduce the workers hold the parameters themselves; "
@@ -209,7 +209,9 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
             failed, code = failure
             _explain_failure(failed, code)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
-        _show_result(directory, plan, [process.time_split for process in processes if process.time_split])
+        _show_result(
+            directory, plan, [process.step_time_breakdown for process in processes if process.step_time_breakdown]
+        )
         if plan.tensorboard:
             print(f"TensorBoard stays at {address} until Ctrl-C.", file=sys.stderr)
             board.wait()
@@ -289,7 +291,7 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
                 if result.parse(line):
                     continue  # its words come from result.json
                 display.line(process.task, line)
-                process.time_split = time_split.parse(line) or process.time_split
+                process.step_time_breakdown = step_time.parse(line) or process.step_time_breakdown
             if code is None:
                 continue
             if code == 0:
@@ -343,11 +345,11 @@ def _explain_failure(failed: Process, code: int) -> None:
         print(f"    {line}", file=sys.stderr)
 
 
-def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[TimeSplit]) -> None:
+def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[StepTime]) -> None:
     found = directory.read_result()
-    split = time_split.mean(splits) if splits else None
+    split = step_time.mean(splits) if splits else None
     if plan.json:
-        print(json.dumps(found | ({"time_split": asdict(split)} if split else {})))
+        print(json.dumps(found | ({"step_time_breakdown": asdict(split)} if split else {})))
         return
     more = 5 * plan.settings.train_steps
     print(
@@ -360,7 +362,7 @@ def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[Time
   model        {found["export"]} (SavedModel)
   summaries    {directory.train_summaries}, {directory.test_summaries}
   logs         {directory.logs}
-{_show_split(split, len(splits)) if plan.settings.time_split else ""}
+{_show_split(split, len(splits)) if plan.settings.step_time_breakdown else ""}
 next:
   {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
   {_again(plan, directory)} --train_steps {more}   # train on from here
@@ -381,10 +383,10 @@ def _show_where_it_goes_on(plan: Plan, directory: TrainingDirectory) -> None:
     print(f"{saved} with: {_again(plan, directory)}", file=sys.stderr)
 
 
-def _show_split(split: TimeSplit | None, replicas: int) -> str:
+def _show_split(split: StepTime | None, replicas: int) -> str:
     """The lines that say where the time of a step went."""
     if split is None:
-        return "\nno call was traced, as the run was too short: time_split needs more train_steps\n"
+        return "\nno call was traced, as the run was too short: step_time_breakdown needs more train_steps\n"
     parts = "".join(
         f"  {name:12} {milliseconds:7.3f} ms {milliseconds / split.milliseconds:6.1%}\n"
         for name, milliseconds in split.parts.items()

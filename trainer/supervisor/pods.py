@@ -12,7 +12,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 COMPONENT = "app.kubernetes.io/component"
-RESTS = "task: ended with code "
+PARKED = "task: ended with code "
 """So begins what the chart's task.sh says where a task has ended for good and its container was started again."""
 
 
@@ -56,7 +56,7 @@ class Pod:
     """None also where that is forgotten: the kubelet's garbage collection may remove what it is known by."""
     leaving: bool
     """It is being deleted, or was evicted: what happens to it now is none of the task's doing."""
-    complaint: str
+    problem: str
     """Why it does not run, in Kubernetes' words; empty where it runs, or nothing is known."""
 
 
@@ -84,7 +84,7 @@ def observe(pod: KubernetesPod) -> Pod:
         starts_again=container.restartCount if container else 0,
         ended=Ended(ended.exitCode, ended.reason or "", _seconds(ended.finishedAt)) if ended else None,
         leaving=metadata.deletionTimestamp is not None or status.phase == "Failed",
-        complaint=_complaint(status, conditions),
+        problem=_problem(status, conditions),
     )
 
 
@@ -101,7 +101,7 @@ def recall(pod: Pod, says: str, now: float) -> Pod:
         says: Its container's last line.
         now: Seconds since 1970.
     """
-    found = re.match(rf"{RESTS}(\d+) and rests", says)
+    found = re.match(rf"{PARKED}(\d+) and rests", says)
     return dataclasses.replace(pod, ended=Ended(int(found[1]), "", now)) if found else pod
 
 
@@ -127,7 +127,7 @@ def _seconds(time: datetime | None) -> float:
     return time.timestamp() if time else 0.0
 
 
-def _complaint(status: PodStatus, conditions: Mapping[str, PodCondition]) -> str:
+def _problem(status: PodStatus, conditions: Mapping[str, PodCondition]) -> str:
     scheduled = conditions.get("PodScheduled")
     if scheduled and scheduled.status == "False":
         return scheduled.message or scheduled.reason or "it is not scheduled"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lightkube.resources.core_v1 import Event
 
-from trainer.supervisor.cluster import Cluster
-from trainer.supervisor.judge import Awaited
+from trainer.supervisor.diagnosis import diagnose
+from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes
-from trainer.supervisor.pending import explain
 from trainer.supervisor.pods import Pod
+from trainer.supervisor.policy import Awaited
 from trainer.supervisor.run import Run
 from trainer.telemetry.progress import Progress, parse
 
@@ -23,8 +23,8 @@ BETWEEN_PROGRESS = 10.0
 class Reporter:
     """Tells the story of one run to `say`; follows the leader's log, by a thread, for its progress."""
 
-    def __init__(self, run: Run, cluster: Cluster, say: Callable[[str], None]) -> None:
-        self._run, self._cluster, self._say = run, cluster, say
+    def __init__(self, run: Run, api: KubernetesApi, say: Callable[[str], None]) -> None:
+        self._run, self._cluster, self._say = run, api, say
         self._heard: dict[str, str] = {}
         self._uids: dict[str, str] = {}
         self._said: dict[str, tuple[str, float]] = {}
@@ -43,7 +43,7 @@ class Reporter:
         """Why it does not run: by its pod, else by the last warning about that, or about its StatefulSet or Job."""
         maker = self._run.roles[task.role].job or self._run.stateful_set(task.role)
         warned = self._heard.get(task.name) or self._heard.get(maker, "")
-        return explain(task.role, task.complaint or warned)
+        return diagnose(task.role, task.problem or warned)
 
     def compare(self, before: Notes, after: Notes, there: Mapping[str, Pod]) -> None:
         """Say what has changed."""

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainer.supervisor import judge, notes, pods, tensorboard
-from trainer.supervisor.cluster import Change, Changes, Cluster
-from trainer.supervisor.judge import Verdict
+from trainer.supervisor import notes, pods, policy, tensorboard
+from trainer.supervisor.kubernetes_api import Change, Changes, KubernetesApi
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.names import Names
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod
+from trainer.supervisor.policy import Outcome
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
 from trainer.telemetry import result
@@ -35,7 +35,7 @@ class StoppedError(Exception):
     """We end before the run does, in this sentence's words: it goes on, and another supervisor looks after it."""
 
 
-def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict:
+def supervise(run: Run, api: KubernetesApi, say: Callable[[str], None]) -> Outcome:
     """Bring the run to its end, clean up after it, and return its verdict.
 
     Raises:
@@ -46,43 +46,43 @@ def supervise(run: Run, cluster: Cluster, say: Callable[[str], None]) -> Verdict
     changes: Changes = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: changes.put(("STOP", None)))
-    known = notes.parse(cluster.read_notes())
+    known = notes.parse(api.read_notes())
     metrics = RunMetrics(run, known if known.hash == run.hash else Notes())
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
     if known.hash == run.hash and known.over:
-        verdict = Verdict(known.state == "Succeeded", known.reason)
+        outcome = Outcome(known.state == "Succeeded", known.reason)
         say("this run was over before")
     else:
-        cluster.follow(changes)
-        known = _begin(run, cluster, known, changes, say)
-        known, verdict, there = _watch(run, cluster, known, changes, say, metrics)
-        if verdict.succeeded and (leader := there.get(run.leader)):
-            verdict = _with_result(run, cluster, verdict, leader)
-        for pod in (there[name] for name in verdict.failed if name in there):
-            for line in cluster.last_words(pod.own_name, pod.role, LAST_LINES):
+        api.follow(changes)
+        known = _begin(run, api, known, changes, say)
+        known, outcome, there = _watch(run, api, known, changes, say, metrics)
+        if outcome.succeeded and (leader := there.get(run.leader)):
+            outcome = _with_result(run, api, outcome, leader)
+        for pod in (there[name] for name in outcome.failed if name in there):
+            for line in api.last_words(pod.own_name, pod.role, LAST_LINES):
                 say(f"| {pod.name}: {line}")
-        state = "Succeeded" if verdict.succeeded else "Failed"
-        known = metrics.notes = dataclasses.replace(known, state=state, reason=verdict.reason)
-        _write(run, cluster, known)
-    _clean_up(run, cluster, known, say)
-    _tell(cluster, verdict, say)
-    return verdict
+        state = "Succeeded" if outcome.succeeded else "Failed"
+        known = metrics.notes = dataclasses.replace(known, state=state, reason=outcome.reason)
+        _write(run, api, known)
+    _clean_up(run, api, known, say)
+    _tell(api, outcome, say)
+    return outcome
 
 
-def _write(run: Run, cluster: Cluster, known: Notes, takes_over: bool = False) -> None:
+def _write(run: Run, api: KubernetesApi, known: Notes, takes_over: bool = False) -> None:
     def change(data: Mapping[str, str]) -> dict[str, str | None]:
         # At an upgrade two supervisors overlap for a moment; the later one alone has a say.
         if not takes_over and notes.parse(data).job != run.job_uid:
             raise StoppedError("another supervisor has taken the run over")
         return notes.to_data(known, data)
 
-    cluster.change_notes(change)
+    api.change_notes(change)
 
 
 def _begin(
     run: Run,
-    cluster: Cluster,
+    api: KubernetesApi,
     known: Notes,
     changes: Changes,
     say: Callable[[str], None],
@@ -93,15 +93,15 @@ def _begin(
         return known
     interrupted = known.state == "Starting"
     known = dataclasses.replace(known, job=run.job_uid, state="Starting")
-    _write(run, cluster, known, takes_over=True)
-    there = [pods.observe(pod) for pod in cluster.pods()]
+    _write(run, api, known, takes_over=True)
+    there = [pods.observe(pod) for pod in api.pods()]
     if any(pod.run != run.hash for pod in there):
         # Revisions never mix: what was there before is gone when this run begins.
         say("the run has changed: ending the tasks of the one before")
-        _empty(run, cluster, changes, say)
+        _empty(run, api, changes, say)
     if known.hash != run.hash:
         known = Notes(hash=run.hash, job=run.job_uid, leader=known.leader)
-    scales = {role: cluster.scale(role) for role in run.roles}
+    scales = {role: api.scale(role) for role in run.roles}
     # Kubernetes gives 1 where the chart leaves the scale to us: at an installation, and when a run is resumed. That may
     # be all that a run under way has as well, but then its leader's pod is the one we know.
     anew = all(scale <= 1 for scale in scales.values()) and all(pod.uid != known.leader or pod.leaving for pod in there)
@@ -116,17 +116,17 @@ def _begin(
         # Under way, a scale that somebody else has set, as by `kubectl scale`, is left alone. A changed client is
         # another Job, which is made suspended.
         if begins or values.job or known.replicas.get(role) != values.replicas:
-            cluster.set_scale(role, values.replicas)
+            api.set_scale(role, values.replicas)
     replicas = {role: values.replicas for role, values in run.roles.items()}
     known = dataclasses.replace(known, state="Running", replicas=replicas)
-    _write(run, cluster, known)
+    _write(run, api, known)
     return known
 
 
-def _empty(run: Run, cluster: Cluster, changes: Changes, say: Callable[[str], None]) -> None:
+def _empty(run: Run, api: KubernetesApi, changes: Changes, say: Callable[[str], None]) -> None:
     """Scale every role to 0 and wait until no task's pod is left."""
     for role in run.roles:
-        cluster.set_scale(role, 0)
+        api.set_scale(role, 0)
     there: dict[str, Pod] = {}
     began = said = time.monotonic()
     while True:
@@ -154,19 +154,19 @@ def _next(changes: Changes, seconds: float) -> Change | None:
 
 def _watch(
     run: Run,
-    cluster: Cluster,
+    api: KubernetesApi,
     known: Notes,
     changes: Changes,
     say: Callable[[str], None],
     metrics: RunMetrics,
-) -> tuple[Notes, Verdict, Mapping[str, Pod]]:
+) -> tuple[Notes, Outcome, Mapping[str, Pod]]:
     """Follow the run until it has a verdict; its notes, that, and the pods then."""
     there: dict[str, Pod] = {}
     absent: dict[str, float] = {}
-    scale = {role: cluster.scale(role) for role in run.roles}
+    scale = {role: api.scale(role) for role in run.roles}
     boards: int | None = None
     names = Names(run)
-    reporter = Reporter(run, cluster, say)
+    reporter = Reporter(run, api, say)
     try:
         while True:
             change = _next(changes, 2)
@@ -174,80 +174,82 @@ def _watch(
             if kind == "EVENT":
                 reporter.hear(found)
             elif kind:
-                there = _recall(cluster, known, pods.apply(there, kind, found))
+                there = _recall(api, known, pods.apply(there, kind, found))
                 if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
-                    scale = {role: cluster.scale(role) for role in run.roles}
+                    scale = {role: api.scale(role) for role in run.roles}
             now = time.time()
-            expected = judge.expected(run, scale)
+            expected = policy.expected(run, scale)
             absent = {name: absent.get(name, now) for name, _ in expected if name not in there}
             names.ask(there.values())
 
-            noted = judge.take_note(run, known, there.values(), now)
-            awaited = judge.awaited(run, noted, there, absent, expected, names.unknown())
+            noted = policy.observe_pods(run, known, there.values(), now)
+            awaited = policy.awaited(run, noted, there, absent, expected, names.unknown())
             if expected and not noted.running and all(task.started for task in awaited):
                 noted = dataclasses.replace(noted, running=now)
             if noted != known:
-                _write(run, cluster, noted)
+                _write(run, api, noted)
             reporter.compare(known, noted, there)
             known = metrics.notes = noted
 
             wanted = tensorboard.scale(run, there.get(run.leader))
             if wanted is not None and wanted != boards:
                 boards = wanted
-                cluster.set_tensorboard(wanted)
+                api.set_tensorboard(wanted)
 
             reporter.remind(awaited, now)
-            verdict = judge.judge(run, known, there, scale, now) or judge.judge_start(run, awaited, now, reporter.why)
-            if verdict:
-                return known, verdict, there
+            outcome = policy.outcome(run, known, there, scale, now) or policy.start_outcome(
+                run, awaited, now, reporter.why
+            )
+            if outcome:
+                return known, outcome, there
     finally:
         reporter.close()
 
 
-def _with_result(run: Run, cluster: Cluster, verdict: Verdict, leader: Pod) -> Verdict:
+def _with_result(run: Run, api: KubernetesApi, outcome: Outcome, leader: Pod) -> Outcome:
     """The verdict with the result that the leader's log ends with, and the command that shows it, if there is one."""
     # Not `last_words`: of a leader that was restarted in the run it may give the container that ended before the last.
-    lines = cluster.last_lines(leader.own_name, leader.role, LAST_LINES)
+    lines = api.last_lines(leader.own_name, leader.role, LAST_LINES)
     found = next(filter(None, map(result.parse, reversed(lines))), None)
     if found is None:
-        return verdict
+        return outcome
     command = f": {run.result_command}" if run.result_command else ""
-    return dataclasses.replace(verdict, reason=f"{verdict.reason}; {result.describe(found)}{command}")
+    return dataclasses.replace(outcome, reason=f"{outcome.reason}; {result.describe(found)}{command}")
 
 
-def _recall(cluster: Cluster, known: Notes, there: Mapping[str, Pod]) -> dict[str, Pod]:
+def _recall(api: KubernetesApi, known: Notes, there: Mapping[str, Pod]) -> dict[str, Pod]:
     """The pods, with the ends of tasks that Kubernetes has forgotten and that those tasks still say."""
     return {
-        name: pods.recall(pod, cluster.last_line(pod.own_name, pod.role), time.time())
+        name: pods.recall(pod, api.last_line(pod.own_name, pod.role), time.time())
         if pods.is_forgotten(pod) and name not in known.finished
         else pod
         for name, pod in there.items()
     }
 
 
-def _clean_up(run: Run, cluster: Cluster, known: Notes, say: Callable[[str], None]) -> None:
+def _clean_up(run: Run, api: KubernetesApi, known: Notes, say: Callable[[str], None]) -> None:
     """Free what the tasks hold, as run.cleanPodPolicy says."""
     freed = []
     for role, values in run.roles.items():
-        tasks = {f"{run.stem}-{role}-{index}" for index in range(cluster.scale(role))}
+        tasks = {f"{run.stem}-{role}-{index}" for index in range(api.scale(role))}
         if values.job and all(known.finished.get(task) == 0 for task in tasks):
             continue  # its Job ends by itself, holds nothing, and shows its log
         if tasks and (
             run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not tasks <= set(known.finished))
         ):
-            cluster.set_scale(role, 0)
+            api.set_scale(role, 0)
             freed.append(role)
     if run.holds_tensorboard and known.leader:
-        cluster.set_tensorboard(1)
+        api.set_tensorboard(1)
     if freed:
         say(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
 
 
-def _tell(cluster: Cluster, verdict: Verdict, say: Callable[[str], None]) -> None:
+def _tell(api: KubernetesApi, outcome: Outcome, say: Callable[[str], None]) -> None:
     """Leave the verdict where people look: the termination message, an event, the last line."""
-    word = "succeeded" if verdict.succeeded else "failed"
-    sentence = f"the run {word}: {verdict.reason}"
+    word = "succeeded" if outcome.succeeded else "failed"
+    sentence = f"the run {word}: {outcome.reason}"
     if TERMINATION_MESSAGE.exists():
         TERMINATION_MESSAGE.write_text(sentence)
-    cluster.say_event(*("Normal", "RunSucceeded") if verdict.succeeded else ("Warning", "RunFailed"), sentence)
+    api.say_event(*("Normal", "RunSucceeded") if outcome.succeeded else ("Warning", "RunFailed"), sentence)
     say(sentence)

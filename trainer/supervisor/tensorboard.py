@@ -19,4 +19,4 @@ def scale(run: Run, leader: Pod | None) -> int | None:
         return None
     if leader.placed:
         return 1
-    return 0 if leader.complaint else None
+    return 0 if leader.problem else None

@@ -1,6 +1,6 @@
 """A TensorBoard profile of some global steps: which ops this process ran, on which thread or device, and when.
 
-It is for looking at single ops; `trainer.telemetry.time_split` says in four numbers where the time goes.
+It is for looking at single ops; `trainer.telemetry.step_time` says in four numbers where the time goes.
 """
 
 from collections.abc import Callable

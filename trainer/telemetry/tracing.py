@@ -1,4 +1,4 @@
-"""Has TensorFlow trace a few of a replica's calls, for `trainer.telemetry.time_split`.
+"""Has TensorFlow trace a few of a replica's calls, for `trainer.telemetry.step_time`.
 
 A traced call takes half as long again, as every op is noted and all notes come over the wire, and is then examined in
 Python. So a call is traced only while the time spent on that is below a small share of the whole.
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer.telemetry.time_split import TimeSplit, mean, measure
+from trainer.telemetry.step_time import StepTime, mean, measure
 from trainer.tensorflow import tf1
 
 SHARE = 0.05
@@ -24,7 +24,7 @@ class Tracer:
         self._options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
         self._began: float | None = None
         self._spent = 0.0
-        self._splits: list[TimeSplit] = []
+        self._splits: list[StepTime] = []
 
     def watch(self, steps: int, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same callable of a session, of so many steps, some of whose calls are traced; never the first one.
@@ -55,6 +55,6 @@ class Tracer:
         return self._spent <= SHARE * (now - self._began)
 
     @property
-    def split(self) -> TimeSplit | None:
+    def split(self) -> StepTime | None:
         """The mean step of all calls that were traced; None where none was."""
         return mean(self._splits) if self._splits else None

@@ -81,7 +81,7 @@ class Chief:
             ConfigurationError: there are checkpoints, but none can be read; or the parameter servers hold another run.
         """
         if self._session.run(self._replica.is_ready):
-            if self._session.run(self._replica.led_run).decode() != self._run:
+            if self._session.run(self._replica.run_id).decode() != self._run:
                 raise ConfigurationError(
                     "ps_hosts: the parameter servers still hold a run of another model, data set or train_dir: "
                     "end them and start them again."
@@ -96,7 +96,7 @@ class Chief:
             scale = 0.5 ** self._count_roll_backs()
             self._session.run(self._replica.rate_scale.initializer, {self._replica.rate_scale.initial_value: scale})
         self._session.run(self._replica.replication.lead)
-        self._session.run(self._replica.announce)
+        self._session.run(self._replica.mark_ready)
         step = int(self._session.run(self._replica.global_step))
         if step < self._settings.train_steps:
             self._record.write_running(step)

@@ -41,7 +41,7 @@ class Score:
         return {"global_step": self.global_step, "test_accuracy": round(self.accuracy, 4), "test_loss": loss}
 
 
-class Examiner:
+class CheckpointEvaluator:
     """The graph, and a session in it; a context manager."""
 
     def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples) -> None:
@@ -63,7 +63,7 @@ class Examiner:
         # GPUs are for training; the graph is on the CPU anyway.
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
-    def __enter__(self) -> "Examiner":
+    def __enter__(self) -> "CheckpointEvaluator":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -21,16 +21,16 @@ from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf1
 from trainer.training import best
-from trainer.training.evaluation import UNREADABLE, Examiner
-from trainer.training.guard import Guard
+from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
 from trainer.training.run_record import describe as describe_score
 from trainer.training.run_record import write_score
 from trainer.training.training_directory import TrainingDirectory, describe
+from trainer.training.watchdog import Watchdog
 
 POLL_SECONDS = 0.5
 
 
-def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None], metrics: Metrics) -> None:
+def evaluate(settings: Settings, watchdog: Watchdog, say: Callable[[str], None], metrics: Metrics) -> None:
     """Follow a run's checkpoints until the one of its last step has been examined, or the guard stops it.
 
     Raises:
@@ -48,8 +48,8 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None], metri
     deadline = time.monotonic() + settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     next_message = time.monotonic() + BETWEEN_MESSAGES
     summaries = SummaryWriter(directory.test_summaries)
-    with Examiner(model, parameters, dataset.test) as examiner:
-        while not guard.stopping and max(examined, default=0) < settings.train_steps:
+    with CheckpointEvaluator(model, parameters, dataset.test) as evaluator:
+        while not watchdog.stopping and max(examined, default=0) < settings.train_steps:
             directory.check(run)
             with contextlib.suppress(OSError):
                 directory.test_summaries.mkdir(exist_ok=True)
@@ -58,9 +58,9 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None], metri
             checkpoints = state.all_model_checkpoint_paths if state else []
             waiting = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in examined]
             for checkpoint in waiting:
-                if guard.stopping:
+                if watchdog.stopping:
                     return
-                _examine(checkpoint, examiner, directory, summaries, say, metrics)
+                _examine(checkpoint, evaluator, directory, summaries, say, metrics)
                 examined.add(_step_of(checkpoint))
                 deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
             now = time.monotonic()
@@ -74,7 +74,7 @@ def evaluate(settings: Settings, guard: Guard, say: Callable[[str], None], metri
 
 def _examine(
     checkpoint: str,
-    examiner: Examiner,
+    evaluator: CheckpointEvaluator,
     directory: TrainingDirectory,
     summaries: SummaryWriter,
     say: Callable[[str], None],
@@ -82,7 +82,7 @@ def _examine(
 ) -> None:
     """Score one checkpoint, unless it is gone already, and note the score."""
     try:
-        score = examiner.score(checkpoint)
+        score = evaluator.score(checkpoint)
     except UNREADABLE:
         say(f"{checkpoint} is damaged, or was deleted before it could be examined")
         return

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from trainer.training.evaluation import Examiner, Score
+from trainer.training.evaluation import CheckpointEvaluator, Score
 from trainer.training.server import brief
 
 SHARE = 0.05
@@ -20,13 +20,13 @@ class PeriodicEvaluation:
     def __init__(
         self,
         seconds: float,
-        make_examiner: Callable[[], Examiner],
+        make_examiner: Callable[[], CheckpointEvaluator],
         report: Callable[[str, Score], None],
         say: Callable[[str], None],
     ) -> None:
         """Examine every so many seconds at most, and call `report` with each candidate and its score, in the thread."""
         self._seconds, self._make_examiner, self._report, self._say = seconds, make_examiner, report, say
-        self._examiner: Examiner | None = None
+        self._examiner: CheckpointEvaluator | None = None
         self._thread: threading.Thread | None = None
         self._next = time.monotonic() + seconds
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from trainer.cluster import peers
 from trainer.cluster.spec import Cluster, Task
-from trainer.graph import flags
+from trainer.graph import shared_event
 from trainer.graph.devices import count_cpus
-from trainer.graph.flags import Flag
+from trainer.graph.shared_event import SharedEvent
 from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.training.threads import Threads
@@ -116,7 +116,9 @@ def serve(
     metrics.serving = True
     say(f"serving on {cluster.address(cluster.task)}")
     with tf.Graph().as_default() as graph:
-        is_done, is_saving = (Flag(name, _cpu(cluster.task)).is_up() for name in (flags.DONE, flags.SAVING))
+        is_done, is_saving = (
+            SharedEvent(name, _cpu(cluster.task)).is_set() for name in (shared_event.DONE, shared_event.SAVING)
+        )
     with open_session(graph, server, threads) as session:
         while not stopping() and not session.run(is_done):
             time.sleep(POLL_SECONDS)
@@ -139,7 +141,7 @@ def _wait_until_gone(addresses: list[str], seconds: float, stopping: Callable[[]
     def watch() -> None:
         there = addresses
         while there and not given_up.is_set():  # who was gone once is not asked again: it may never have existed
-            there = [address for address, why in zip(there, peers.complaints(there), strict=True) if why is None]
+            there = [address for address, why in zip(there, peers.probe_errors(there), strict=True) if why is None]
             given_up.wait(0.2)
 
     # In a thread, because looking up the names of a large cluster can take a slow name server longer than the bound.
@@ -163,15 +165,15 @@ def say_done(cluster: Cluster, server: Any, threads: Threads, say: Callable[[str
     for ps, thread in telling.items():
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
-            reason = peers.complaint(cluster.address(ps)) or "it listens, but does not answer"
+            reason = peers.probe_error(cluster.address(ps)) or "it listens, but does not answer"
             say(f"{ps} at {cluster.address(ps)} could not be told that the run is done: {reason}")
 
 
 def _tell_done(ps: Task, address: str, server: Any, threads: Threads) -> None:
     with tf.Graph().as_default() as graph:
-        set_done = Flag(flags.DONE, _cpu(ps)).put_up()
+        set_done = SharedEvent(shared_event.DONE, _cpu(ps)).set()
     while True:
-        if peers.complaint(address) is None:
+        if peers.probe_error(address) is None:
             with contextlib.suppress(*LOST), open_session(graph, server, threads, ps.device) as session:
                 session.run(set_done)
                 return

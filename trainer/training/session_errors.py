@@ -32,7 +32,7 @@ _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
 _REMOTE = "Additional GRPC error information from remote target"
 """In an error of a call to another task."""
 _MODEL_OP = re.compile(r"\{\{node (lesson(?:_\d+)?/[^}]+)\}\}")
-"""`trainer.graph.lessons` copies the model into this scope."""
+"""`trainer.graph.step_graph` copies the model into this scope."""
 _PYTHON_ERROR = re.compile(
     r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
     r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",

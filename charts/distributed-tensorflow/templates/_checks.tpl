@@ -65,8 +65,8 @@
 {{- end -}}
 {{- $strategy := $values.train.strategy | default "ps" -}}
 {{- if $packaged -}}
-{{- if eq $strategy "local" -}}
-{{- fail "train.strategy: local is one process without a cluster, and the chart makes one; use ps or allreduce." -}}
+{{- if has $strategy (list "mirrored" "local") -}}
+{{- fail "train.strategy: mirrored is one process without a cluster, and the chart makes one; use ps or allreduce." -}}
 {{- end -}}
 {{- if and (eq $strategy "ps") (not (int $values.ps.replicas)) -}}
 {{- fail "ps.replicas: the packaged trainer keeps its variables on parameter servers and needs at least 1, or train.strategy: allreduce." -}}

@@ -4,7 +4,7 @@ Each way is one module with a function `build` that adds its ops to a replica's 
 `trainer.training.train` drives all of them alike and knows none of them.
 
 A run of a session takes several steps, which are unrolled in the graph: so Python and the session's own round trip are
-paid once for all of them. Each step still reads the parameters after the one before has done its part.
+paid once for all of them. Each step still reads the parameters after the one before has done its shard.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,23 +13,23 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Lesson:
+class StepOutputs:
     """What one batch teaches."""
 
     gradients: Sequence[Any]
-    """float32 [n] of each part of the parameters."""
+    """float32 [n] of each shard of the parameters."""
     loss: Any
     """float32 scalar."""
     accuracy: Any
     """float32 scalar."""
 
 
-Learn = Callable[[Sequence[Any], int], Lesson]
-"""Adds the ops that learn from a call's batch of a number, at parameters given by their parts."""
+GradientFunction = Callable[[Sequence[Any], int], StepOutputs]
+"""Adds the ops that learn from a call's batch of a number, at parameters given by their shards."""
 
 
 @dataclass(frozen=True)
-class Call:
+class Execution:
     """The ops of so many steps."""
 
     step: Any
@@ -41,7 +41,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Circle:
+class CollectiveGroup:
     """What replicas need that hold the parameters themselves, and so can take their steps only all together."""
 
     wanted: Any
@@ -56,7 +56,7 @@ class Circle:
 class Replication:
     """The ops by which one replica takes part."""
 
-    calls: Mapping[int, Call]
+    executions: Mapping[int, Execution]
     """By the number of steps that they take: the fewest that are possible, and the run's steps per call."""
     join: Any
     """To be run once in each session before the first step."""
@@ -65,5 +65,5 @@ class Replication:
     updates: Mapping[int, Any]
     """int64 scalars that the chief runs in a loop beside its own steps, by the number of global steps that they make,
     each giving the global step after it; empty where replicas update by themselves."""
-    circle: Circle | None = None
+    collective: CollectiveGroup | None = None
     """None where parameters are held for all replicas, which come and go."""

@@ -15,15 +15,15 @@ from typing import Any
 from tensorflow.python.ops import collective_ops  # TensorFlow's own strategies are the only other users
 
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Part
-from trainer.graph.replication import Circle, Learn, Lesson, Replication, asynchronous
+from trainer.graph.parameters import Shard
+from trainer.graph.replication import CollectiveGroup, GradientFunction, Replication, StepOutputs, asynchronous
 from trainer.tensorflow import tf, tf1
 
 GROUP = 1
 """Key of the group that all replicas are."""
 
 
-class Ring:
+class CollectiveOps:
     """Adds sums over all replicas to the default graph. All replicas must add the same ones in the same order."""
 
     def __init__(self, replicas: int, leads: bool) -> None:
@@ -44,29 +44,34 @@ class Ring:
 
 
 def build(
-    parts: Sequence[Part], learn: Learn, optimizer: Optimizer, steps: int, replicas: int, leads: bool
+    shards: Sequence[Shard],
+    compute_gradients: GradientFunction,
+    optimizer: Optimizer,
+    steps: int,
+    replicas: int,
+    leads: bool,
 ) -> Replication:
     """Add the ops of one of these replicas to the default graph.
 
     Args:
-        parts: Where the parameters are, on this replica's own device.
-        learn: Gives the gradients.
+        shards: Where the parameters are, on this replica's own device.
+        compute_gradients: Gives the gradients.
         optimizer: Applies the averages.
         steps: How many steps a call takes.
         replicas: How many replicas there are.
         leads: Whether this one is the chief.
     """
-    ring = Ring(replicas, leads)
+    collectives = CollectiveOps(replicas, leads)
     wanted = tf1.placeholder(tf.int64, [], "wanted_steps")
-    circle = Circle(wanted, agreed=ring.of_the_chief(wanted), leave=ring.sum(tf.zeros([])))
-    variables = [variable for part in parts for variable in part.variables] + optimizer.variables
-    join = [each.assign(ring.of_the_chief(each.read_value()), read_value=False) for each in variables]
+    collective = CollectiveGroup(wanted, agreed=collectives.of_the_chief(wanted), leave=collectives.sum(tf.zeros([])))
+    variables = [variable for shard in shards for variable in shard.variables] + optimizer.variables
+    join = [each.assign(collectives.of_the_chief(each.read_value()), read_value=False) for each in variables]
 
-    def learn_together(values: Sequence[Any], number: int) -> Lesson:
-        lesson = learn(values, number)
-        averages = [ring.sum(gradient) / replicas for gradient in lesson.gradients]
-        return dataclasses.replace(lesson, gradients=averages)
+    def learn_together(values: Sequence[Any], number: int) -> StepOutputs:
+        outputs = compute_gradients(values, number)
+        averages = [collectives.sum(gradient) / replicas for gradient in outputs.gradients]
+        return dataclasses.replace(outputs, gradients=averages)
 
     # With parameters of its own and everybody's gradients, a replica trains as one that is alone.
-    alone = asynchronous.build(parts, learn_together, optimizer, steps)
-    return dataclasses.replace(alone, join=tf.group(*join), circle=circle)
+    alone = asynchronous.build(shards, learn_together, optimizer, steps)
+    return dataclasses.replace(alone, join=tf.group(*join), collective=collective)

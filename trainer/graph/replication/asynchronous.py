@@ -8,24 +8,26 @@ With parameters that nobody else updates it is plain training: so a single proce
 from collections.abc import Sequence
 
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Part
-from trainer.graph.replication import Call, Learn, Replication
+from trainer.graph.parameters import Shard
+from trainer.graph.replication import Execution, GradientFunction, Replication
 from trainer.graph.replication.steps import take
 from trainer.tensorflow import tf
 
 
-def build(parts: Sequence[Part], learn: Learn, optimizer: Optimizer, steps: int) -> Replication:
+def build(
+    shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer, steps: int
+) -> Replication:
     """Add the ops of one asynchronous replica to the default graph.
 
     Args:
-        parts: Where the parameters are.
-        learn: Gives the gradients.
+        shards: Where the parameters are.
+        compute_gradients: Gives the gradients.
         optimizer: Applies the gradients.
         steps: How many steps a call takes.
     """
-    calls = {}
-    for number, (applied, lesson) in enumerate(take(parts, learn, optimizer, range(steps)), start=1):
+    executions = {}
+    for number, (applied, outputs) in enumerate(take(shards, compute_gradients, optimizer, range(steps)), start=1):
         if number in (1, steps):
             with tf.control_dependencies(applied):
-                calls[number] = Call(parts[0].updates.read_value(), lesson.loss, lesson.accuracy)
-    return Replication(calls, join=tf.no_op(), lead=tf.no_op(), updates={})
+                executions[number] = Execution(shards[0].updates.read_value(), outputs.loss, outputs.accuracy)
+    return Replication(executions, join=tf.no_op(), lead=tf.no_op(), updates={})

@@ -5,7 +5,7 @@ What they give is an `Exchange`: `gradients`, for one global step a round, or wh
 With N below the number of replicas, the slowest of each round are backups: their gifts come too late and are
 dropped (Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
 
-Two kinds of things on the parameter servers make it work. An accumulator beside each part of the parameters takes
+Two kinds of things on the parameter servers make it work. An accumulator beside each shard of the parameters takes
 gifts marked with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica
 tells it that a round has begun; a token is the global step then. A replica takes its newest token, reads the
 parameters, gives once, and waits for the next token. The chief, in a loop of its own, takes N replicas' average,
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Part
-from trainer.graph.replication import Call, Learn, Lesson, Replication
+from trainer.graph.parameters import Shard
+from trainer.graph.replication import Execution, GradientFunction, Replication, StepOutputs
 from trainer.tensorflow import tf, tf1
 
 TOKENS_KEPT = 1000
@@ -29,42 +29,42 @@ TOKENS_KEPT = 1000
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Aggregation:
     """What a replica gives in each round, and what becomes of the average."""
 
     steps: int
     """Global steps that a round makes."""
     size: int
-    """Numbers in what is given, for each number of the part that it is for."""
-    give: Callable[[int, Any], tuple[Sequence[Any], Lesson]]
-    """Adds the ops of a call's round of a number: what it gives for each part, float32 [size * n], of parameters read
+    """Numbers in what is given, for each number of the shard that it is for."""
+    push: Callable[[int, Any], tuple[Sequence[Any], StepOutputs]]
+    """Adds the ops of a call's round of a number: what it gives for each shard, float32 [size * n], of parameters read
     after an op that lets it begin, and what it learnt last. Only the reading waits for that op: nothing else needs to
     hear of it, which would be one more message over the wire."""
     apply: Callable[[Sequence[Any]], list[Any]]
-    """Adds the ops by which the averages change their parts, on the parts' devices, after the control dependencies in
-    force, so that what else they need is read while the averages are awaited; for each part the last of them, which
+    """Adds the ops by which the averages change their shards, on the shards' devices, after the control dependencies in
+    force, so that what else they need is read while the averages are awaited; for each shard the last of them, which
     counts the steps."""
 
 
-def gradients(parts: Sequence[Part], learn: Learn, optimizer: Optimizer) -> Exchange:
+def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer) -> Aggregation:
     """The exchange of gradients, each round one step of the optimiser."""
 
-    def give(number: int, begin: Any) -> tuple[Sequence[Any], Lesson]:
+    def push(number: int, begin: Any) -> tuple[Sequence[Any], StepOutputs]:
         with tf.control_dependencies([begin]):
-            values, _ = zip(*[part.read() for part in parts], strict=True)
-        lesson = learn(values, number)
-        return lesson.gradients, lesson
+            values, _ = zip(*[shard.read() for shard in shards], strict=True)
+        outputs = compute_gradients(values, number)
+        return outputs.gradients, outputs
 
     def apply(averages: Sequence[Any]) -> list[Any]:
-        counts = [part.read()[1] for part in parts]
-        return optimizer.apply(parts, counts, averages)
+        counts = [shard.read()[1] for shard in shards]
+        return optimizer.apply(shards, counts, averages)
 
-    return Exchange(1, 1, give, apply)
+    return Aggregation(1, 1, push, apply)
 
 
 def build(
-    parts: Sequence[Part],
-    exchange: Exchange,
+    shards: Sequence[Shard],
+    aggregation: Aggregation,
     steps: int,
     train_steps: int,
     replicas: int,
@@ -74,40 +74,40 @@ def build(
     """Add the ops of one synchronous replica to the default graph.
 
     Args:
-        parts: Where the parameters are.
-        exchange: What replicas give for them.
+        shards: Where the parameters are.
+        aggregation: What replicas give for them.
         steps: How many steps a call takes, in whole rounds.
         train_steps: The run's last global step.
         replicas: How many replicas there are.
         replica_index: Which one this is; 0 is the chief.
         replicas_to_aggregate: How many of them make a round.
     """
-    accumulators = [_accumulator(part, exchange.size) for part in parts]
-    with tf1.device(parts[0].device):
+    accumulators = [_accumulator(shard, aggregation.size) for shard in shards]
+    with tf1.device(shards[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
     wanted = replicas_to_aggregate if replicas_to_aggregate < replicas else None
-    rounds = steps // exchange.steps
-    join, calls = _follow(parts, exchange, rounds, train_steps, accumulators, queues[replica_index], wanted)
+    rounds = steps // aggregation.steps
+    join, executions = _follow(shards, aggregation, rounds, train_steps, accumulators, queues[replica_index], wanted)
     if replica_index > 0:
-        return Replication(calls, join, lead=tf.no_op(), updates={})
-    lead, updates = _lead(parts, exchange, rounds, accumulators, queues, replicas_to_aggregate)
-    return Replication(calls, join, lead, updates)
+        return Replication(executions, join, lead=tf.no_op(), updates={})
+    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, replicas_to_aggregate)
+    return Replication(executions, join, lead, updates)
 
 
 def _follow(
-    parts: Sequence[Part],
-    exchange: Exchange,
+    shards: Sequence[Shard],
+    aggregation: Aggregation,
     rounds: int,
     train_steps: int,
     accumulators: Sequence[Any],
     queue: Any,
     wanted: int | None,
-) -> tuple[Any, dict[int, Call]]:
+) -> tuple[Any, dict[int, Execution]]:
     """What every replica does: join the run, and give.
 
     `queue` has its tokens. With backups, only so many gifts of a round are `wanted`; None where all are.
     """
-    home, global_step = parts[0].device, parts[0].updates
+    home, global_step = shards[0].device, shards[0].updates
 
     def take_tokens() -> Any:
         """All tokens that are there, at least one; after the last step also none."""
@@ -119,36 +119,38 @@ def _follow(
     with tf1.device(home), tf.control_dependencies([forgotten]):
         join = queue.enqueue(global_step.read_value())
 
-    calls = {}
+    executions = {}
     given: list[Any] = []
     for number in range(rounds):
         with tf.control_dependencies(given), tf1.device(home):
             local_step = tf.reduce_max(take_tokens())  # of no tokens: the least of all numbers, a stale step
-        gifts, lesson = exchange.give(number, local_step)
+        contributions, outputs = aggregation.push(number, local_step)
         given = []
-        for part, accumulator, gift in zip(parts, accumulators, gifts, strict=True):
-            with tf1.device(part.device):
-                arrived = tf.identity(gift)
+        for shard, accumulator, contribution in zip(shards, accumulators, contributions, strict=True):
+            with tf1.device(shard.device):
+                arrived = tf.identity(contribution)
                 mark = local_step if wanted is None else _unless_enough(accumulator, wanted, arrived, local_step)
                 given.append(accumulator.apply_grad(arrived, mark))
         if number + 1 in (1, rounds):
             with tf.control_dependencies(given), tf1.device(home):
                 next_tokens = take_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next call
-                    calls[(number + 1) * exchange.steps] = Call(global_step.read_value(), lesson.loss, lesson.accuracy)
-    return join, calls
+                    executions[(number + 1) * aggregation.steps] = Execution(
+                        global_step.read_value(), outputs.loss, outputs.accuracy
+                    )
+    return join, executions
 
 
 def _lead(
-    parts: Sequence[Part],
-    exchange: Exchange,
+    shards: Sequence[Shard],
+    aggregation: Aggregation,
     rounds: int,
     accumulators: Sequence[Any],
     queues: Sequence[Any],
     replicas_to_aggregate: int,
 ) -> tuple[Any, dict[int, Any]]:
     """What the chief does besides: begin, and make global steps of what is given."""
-    home, global_step = parts[0].device, parts[0].updates
+    home, global_step = shards[0].device, shards[0].updates
 
     def begin_round(number: Any) -> tuple[list[Any], Any]:
         """Let replicas begin a round at this step: what is of earlier steps' parameters is dropped from now on.
@@ -157,8 +159,8 @@ def _lead(
             What is done when they are dropped, and what is done when all replicas have been told.
         """
         marked = []
-        for part, accumulator in zip(parts, accumulators, strict=True):
-            with tf1.device(part.device):
+        for shard, accumulator in zip(shards, accumulators, strict=True):
+            with tf1.device(shard.device):
                 marked.append(accumulator.set_global_step(number))
         with tf.control_dependencies(marked), tf1.device(home):
             return marked, tf.group(*[_offer(queue, number) for queue in queues])
@@ -166,9 +168,9 @@ def _lead(
     # A chief that comes back finds gifts of which its former life took some and not others: all are forgotten, and
     # replicas give theirs again.
     forgotten = []
-    for part, accumulator in zip(parts, accumulators, strict=True):
-        with tf1.device(part.device):
-            forgotten.append(_forget(accumulator, exchange.size * part.values.shape[0]))
+    for shard, accumulator in zip(shards, accumulators, strict=True):
+        with tf1.device(shard.device):
+            forgotten.append(_forget(accumulator, aggregation.size * shard.values.shape[0]))
     with tf.control_dependencies(forgotten):
         _, lead = begin_round(global_step.read_value())
 
@@ -178,25 +180,25 @@ def _lead(
     for number in range(rounds):
         averages = []
         with tf.control_dependencies(marked):
-            for part, accumulator in zip(parts, accumulators, strict=True):
-                with tf1.device(part.device):
+            for shard, accumulator in zip(shards, accumulators, strict=True):
+                with tf1.device(shard.device):
                     averages.append(accumulator.take_grad(replicas_to_aggregate))
-            applied = exchange.apply(averages)
+            applied = aggregation.apply(averages)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
         marked, all_told = begin_round(next_step)
         told.append(all_told)
         if number + 1 in (1, rounds):
             with tf.control_dependencies(told), tf1.device(home):
-                updates[(number + 1) * exchange.steps] = tf.identity(next_step)
+                updates[(number + 1) * aggregation.steps] = tf.identity(next_step)
     return lead, updates
 
 
-def _accumulator(part: Part, size: int) -> Any:
-    """The accumulator of what is given for a part, which all replicas share by its name."""
-    name = f"{part.name}/gradients"
-    with tf1.device(part.device):
-        shape = [size * part.values.shape[0]]
+def _accumulator(shard: Shard, size: int) -> Any:
+    """The accumulator of what is given for a shard, which all replicas share by its name."""
+    name = f"{shard.name}/gradients"
+    with tf1.device(shard.device):
+        shape = [size * shard.values.shape[0]]
         return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name)
 
 

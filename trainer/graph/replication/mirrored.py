@@ -7,23 +7,25 @@ where the parameters are. It is the single process, with a batch that is so many
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.graph.replication import Learn, Lesson
+from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.tensorflow import tf, tf1
 
 
-def learn_on(devices: Sequence[str], learners: Sequence[Learn]) -> Learn:
+def learn_on(devices: Sequence[str], learners: Sequence[GradientFunction]) -> GradientFunction:
     """The learner that averages what these learn, each on its own device."""
 
-    def learn(values: Sequence[Any], number: int) -> Lesson:
-        lessons = []
+    def compute_gradients(values: Sequence[Any], number: int) -> StepOutputs:
+        step_graph = []
         for device, learner in zip(devices, learners, strict=True):
             with tf1.device(device):
-                lessons.append(learner(values, number))
+                step_graph.append(learner(values, number))
         with tf1.device(devices[0]):
-            gradients = [_mean(parts) for parts in zip(*[each.gradients for each in lessons], strict=True)]
-            return Lesson(gradients, _mean([each.loss for each in lessons]), _mean([each.accuracy for each in lessons]))
+            gradients = [_mean(shards) for shards in zip(*[each.gradients for each in step_graph], strict=True)]
+            return StepOutputs(
+                gradients, _mean([each.loss for each in step_graph]), _mean([each.accuracy for each in step_graph])
+            )
 
-    return learn
+    return compute_gradients
 
 
 def _mean(values: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The guard, in processes of its own, as it ends them."""
+"""The watchdog, in processes of its own, as it ends them."""
 
 import signal
 import subprocess
@@ -9,26 +9,26 @@ import pytest
 
 START = """
 import sys, time
-from trainer.training.guard import Guard
-guard = Guard(stall_seconds={stall}, grace_seconds={grace}, save_seconds={save})
-guard.start()
+from trainer.training.watchdog import Watchdog
+watchdog = Watchdog(stall_seconds={stall}, grace_seconds={grace}, save_seconds={save})
+watchdog.start()
 def save():
     print("saved", flush=True)
 """
 BUSY = "\nprint('ready', flush=True)\ntime.sleep(100)\n"
 POLITE = """
 print("ready", flush=True)
-while not guard.stopping:
+while not watchdog.stopping:
     time.sleep(0.01)
-guard.finished()
+watchdog.finished()
 print("left", flush=True)
-sys.exit(guard.exit_code)
+sys.exit(watchdog.exit_code)
 """
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a program with a guard, and waits until it is ready."""
+    """Starts a program with a watchdog, and waits until it is ready."""
     started: list[subprocess.Popen[str]] = []
 
     def run(program: str, stall: float = 600, grace: float = 0.2, save: float = 60) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def test_a_task_that_is_told_to_end_may_do_so_by_itself(
 
 
 def test_a_task_that_does_not_hear_is_saved_and_ended(start: Callable[..., subprocess.Popen[str]]) -> None:
-    process = start("guard.last_save = save" + BUSY)
+    process = start("watchdog.last_save = save" + BUSY)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143
@@ -66,7 +66,7 @@ def test_a_task_that_does_not_hear_is_saved_and_ended(start: Callable[..., subpr
 
 
 def test_a_save_that_hangs_does_not_keep_the_task(start: Callable[..., subprocess.Popen[str]]) -> None:
-    process = start("guard.last_save = lambda: time.sleep(100)" + BUSY, save=0.2)
+    process = start("watchdog.last_save = lambda: time.sleep(100)" + BUSY, save=0.2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
@@ -76,11 +76,11 @@ def test_a_signal_to_a_guard_at_rest_waits_for_the_next_one(start: Callable[...,
     process = start(
         """
 import signal
-guard.rest()
+watchdog.rest()
 print("ready", flush=True)
 while signal.SIGTERM not in signal.sigpending():
     time.sleep(0.01)
-another = Guard(stall_seconds=600, grace_seconds=60, save_seconds=0)
+another = Watchdog(stall_seconds=600, grace_seconds=60, save_seconds=0)
 another.start()
 while not another.stopping:
     time.sleep(0.01)
@@ -95,14 +95,14 @@ sys.exit(another.exit_code)
 
 def test_who_ends_is_not_held_up(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start(
-        "guard.progress()\n"
+        "watchdog.progress()\n"
         "time.sleep(0.5)\n"
-        "before = guard.held_up()\n"
+        "before = watchdog.stalled_for()\n"
         "print('ready', flush=True)\n"
-        "while not guard.stopping:\n"
+        "while not watchdog.stopping:\n"
         "    time.sleep(0.01)\n"
-        "print(before >= 0.5, guard.held_up(), flush=True)\n"
-        "guard.finished()\n"
+        "print(before >= 0.5, watchdog.stalled_for(), flush=True)\n"
+        "watchdog.finished()\n"
     )
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
@@ -112,14 +112,16 @@ def test_who_ends_is_not_held_up(start: Callable[..., subprocess.Popen[str]]) ->
 def test_a_task_that_makes_no_progress_ends_so_that_it_is_tried_again(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
-    process = start("guard.progress()" + BUSY, stall=0.2)
+    process = start("watchdog.progress()" + BUSY, stall=0.2)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 138
     assert "no global step within 0.2 s" in errors
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("phase", ["", "guard.progress()\nguard.pause()"], ids=["before the first step", "paused"])
+@pytest.mark.parametrize(
+    "phase", ["", "watchdog.progress()\nwatchdog.pause()"], ids=["before the first step", "paused"]
+)
 def test_a_phase_with_bounds_of_its_own_is_no_stall(start: Callable[..., subprocess.Popen[str]], phase: str) -> None:
     process = start(phase + BUSY, stall=0.2)
     with pytest.raises(subprocess.TimeoutExpired):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-class Updates:
+class UpdateLoop:
     """Runs updates until the run's last global step; a context manager that waits for their end."""
 
     def __init__(self, session: Any, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
@@ -19,7 +19,7 @@ class Updates:
         self.error: Exception | None = None
         """Why the loop ended before its time."""
 
-    def __enter__(self) -> "Updates":
+    def __enter__(self) -> "UpdateLoop":
         self._thread.start()
         return self
 

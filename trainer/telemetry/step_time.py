@@ -37,7 +37,7 @@ _LINE = re.compile(
 
 
 @dataclass(frozen=True)
-class TimeSplit:
+class StepTime:
     """Where the time of a step went, in milliseconds; its text is the line that a replica prints, to be parsed."""
 
     waiting: float
@@ -69,12 +69,12 @@ class TimeSplit:
         return sum(self.parts.values())
 
 
-def parse(line: str) -> TimeSplit | None:
+def parse(line: str) -> StepTime | None:
     """The split in a line of a log; None where it is another line."""
     found = _LINE.search(line.rstrip())
     if not found:
         return None
-    return TimeSplit(
+    return StepTime(
         float(found["waiting"]),
         float(found["reading"]),
         float(found["computing"]),
@@ -83,14 +83,14 @@ def parse(line: str) -> TimeSplit | None:
     )
 
 
-def mean(splits: Sequence[TimeSplit]) -> TimeSplit:
+def mean(splits: Sequence[StepTime]) -> StepTime:
     """The mean over all steps of these splits, which are one at least."""
     steps = sum(split.steps for split in splits)
     means = {name: sum(split.parts[name] * split.steps for split in splits) / steps for name in splits[0].parts}
-    return TimeSplit(**means, steps=steps)
+    return StepTime(**means, steps=steps)
 
 
-def measure(step_stats: Any, began: float, ended: float, steps: int) -> TimeSplit:
+def measure(step_stats: Any, began: float, ended: float, steps: int) -> StepTime:
     """The split of one traced call of so many steps, which began and ended so, in seconds since 1970."""
     whole = (began * 1e6, ended * 1e6)
     found: dict[str, list[Interval]] = {"computing": [], "applying": [], "reading": [], "waiting": []}
@@ -109,7 +109,7 @@ def measure(step_stats: Any, began: float, ended: float, steps: int) -> TimeSpli
         length = sum(end - begin for begin, end in covered)
         milliseconds[kind] = (length - before) / 1e3 / steps
         before = length
-    return TimeSplit(waiting=(whole[1] - whole[0] - before) / 1e3 / steps, steps=steps, **milliseconds)
+    return StepTime(waiting=(whole[1] - whole[0] - before) / 1e3 / steps, steps=steps, **milliseconds)
 
 
 def _kind(node: Any, on_server: bool) -> str:

@@ -15,73 +15,75 @@ from typing import Any
 
 from trainer.graph import parameters
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS, Optimizer
-from trainer.graph.parameters import Part
-from trainer.graph.replication import Learn, Lesson
+from trainer.graph.parameters import Shard
+from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.graph.replication.steps import take
-from trainer.graph.replication.synchronous import Exchange
+from trainer.graph.replication.synchronous import Aggregation
 from trainer.tensorflow import tf, tf1
 
 
-def exchange(parts: Sequence[Part], learn: Learn, optimizer: Optimizer, steps: int, device: str) -> Exchange:
+def aggregation(
+    shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer, steps: int, device: str
+) -> Aggregation:
     """The exchange of replicas' own parameters and moments after each round.
 
     Args:
-        parts: Where the parameters are that all replicas begin a round with.
-        learn: Gives the gradients.
+        shards: Where the parameters are that all replicas begin a round with.
+        compute_gradients: Gives the gradients.
         optimizer: Takes the steps of a round.
         steps: How many steps a replica takes in a round.
         device: Where this replica has its copy.
     """
-    own = [parameters.copy(part, device, optimizer.slots) for part in parts]
+    own = [parameters.copy(shard, device, optimizer.slots) for shard in shards]
     keeps_largest = LARGEST_MOMENT in optimizer.slots
-    largest: dict[str, Any] = {}  # second moment of each part, at the begin of the latest round
+    largest: dict[str, Any] = {}  # second moment of each shard, at the begin of the latest round
 
-    def give(round_number: int, begin: Any) -> tuple[list[Any], Lesson]:
+    def push(round_number: int, begin: Any) -> tuple[list[Any], StepOutputs]:
         begun = []
         reads_largest = keeps_largest and round_number == 0
-        for part, mine in zip(parts, own, strict=True):
-            with tf.control_dependencies([begin]), tf1.device(part.device):
-                wanted = [part.values, *(part.slots if reads_largest else part.slots[: len(MOMENTS)])]
-                read, count = _join(wanted), part.updates.read_value()
+        for shard, mine in zip(shards, own, strict=True):
+            with tf.control_dependencies([begin]), tf1.device(shard.device):
+                wanted = [shard.values, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
+                read, count = _join(wanted), shard.updates.read_value()
             with tf1.device(device):
                 state = tf.split(read, len(wanted))
                 if keeps_largest and not reads_largest:
-                    state.append(tf.maximum(largest[part.name], state[-1]))
-                largest[part.name] = state[-1]
+                    state.append(tf.maximum(largest[shard.name], state[-1]))
+                largest[shard.name] = state[-1]
                 begun.append(_assign(mine, state, count))
         numbers = range(round_number * steps, (round_number + 1) * steps)
-        *_, (taken, lesson) = take(own, learn, optimizer, numbers, begun)
+        *_, (taken, outputs) = take(own, compute_gradients, optimizer, numbers, begun)
         with tf.control_dependencies(taken):
-            return [_averaged(mine) for mine in own], lesson
+            return [_averaged(mine) for mine in own], outputs
 
     def apply(averages: Sequence[Any]) -> list[Any]:
-        counts = [part.read()[1] for part in parts]
+        counts = [shard.read()[1] for shard in shards]
         applied = []
-        for part, average, count in zip(parts, averages, counts, strict=True):
-            with tf1.device(part.device):
+        for shard, average, count in zip(shards, averages, counts, strict=True):
+            with tf1.device(shard.device):
                 state = tf.split(average, 1 + len(MOMENTS))
                 if keeps_largest:
-                    state.append(tf.maximum(part.slots[-1].read_value(), state[-1]))
-                applied.append(_assign(part, state, count + steps))
+                    state.append(tf.maximum(shard.slots[-1].read_value(), state[-1]))
+                applied.append(_assign(shard, state, count + steps))
         return applied
 
-    return Exchange(steps, 1 + len(MOMENTS), give, apply)
+    return Aggregation(steps, 1 + len(MOMENTS), push, apply)
 
 
-def _averaged(part: Part) -> Any:
-    """What is averaged of a part, end to end, as it is now: its values and moments."""
-    with tf1.device(part.device):
-        return _join([part.values, *part.slots[: len(MOMENTS)]])
+def _averaged(shard: Shard) -> Any:
+    """What is averaged of a shard, end to end, as it is now: its values and moments."""
+    with tf1.device(shard.device):
+        return _join([shard.values, *shard.slots[: len(MOMENTS)]])
 
 
 def _join(vectors: Sequence[Any]) -> Any:
     return tf.concat([each.read_value() for each in vectors], axis=0)
 
 
-def _assign(part: Part, state: Sequence[Any], updates: Any) -> Any:
-    """Give a part these values and slots; an op that is done when it has them, and then has counted its updates."""
-    with tf1.device(part.device):
-        variables = (part.values, *part.slots)
+def _assign(shard: Shard, state: Sequence[Any], updates: Any) -> Any:
+    """Give a shard these values and slots; an op that is done when it has them, and then has counted its updates."""
+    with tf1.device(shard.device):
+        variables = (shard.values, *shard.slots)
         assigned = [each.assign(vector, read_value=False) for each, vector in zip(variables, state, strict=True)]
         with tf.control_dependencies(assigned):
-            return part.updates.assign(updates, read_value=False)
+            return shard.updates.assign(updates, read_value=False)

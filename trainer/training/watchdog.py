@@ -17,7 +17,7 @@ from trainer.errors import EXIT_LOST_PEERS
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Guard:
+class Watchdog:
     """The thread, and what it and the main thread tell each other."""
 
     def __init__(self, stall_seconds: float, grace_seconds: float, save_seconds: float) -> None:
@@ -50,7 +50,7 @@ class Guard:
         """The task got on."""
         self._last_progress = time.monotonic()
 
-    def held_up(self) -> float:
+    def stalled_for(self) -> float:
         """Seconds since the task last got on; 0 in a phase with bounds of its own, of which its end is one."""
         since = self._last_progress
         return 0.0 if since is None or self.stopping else time.monotonic() - since
@@ -78,7 +78,7 @@ class Guard:
                 if not self._finished.wait(self._grace_seconds):
                     self._save_and_exit()
                 return
-            if self.held_up() > self._stall_seconds:
+            if self.stalled_for() > self._stall_seconds:
                 print(
                     f"trainer: no global step within {self._stall_seconds:g} s: another task is lost or far too slow; "
                     f"giving up with code {EXIT_LOST_PEERS}, so that this one may be tried again.",

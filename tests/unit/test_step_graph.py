@@ -20,7 +20,7 @@ PARAMETERS = mlp.parameters((784,), 10, 100)
 
 def build(logits: Callable[[Any, Any], Any]) -> replica.Replica:
     """A single process's graph, with a single step and calls of three."""
-    settings = Settings(batch_size=SIZE, steps_per_call=3)
+    settings = Settings(batch_size=SIZE, steps_per_execution=3)
     return replica.build(settings, None, SimpleNamespace(logits=logits), PARAMETERS, EXAMPLES, 0, "this run")
 
 
@@ -29,9 +29,9 @@ def take(found: replica.Replica, steps: int) -> tuple[int, float]:
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
         found.batches.begin(session)
-        call = found.replication.calls[steps]
+        execution = found.replication.executions[steps]
         feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
-        step, loss = session.run([call.step, call.loss], feeds)
+        step, loss = session.run([execution.step, execution.loss], feeds)
     return int(step), float(loss)
 
 

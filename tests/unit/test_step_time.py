@@ -13,8 +13,8 @@ from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.telemetry import time_split
-from trainer.telemetry.time_split import TimeSplit
+from trainer.telemetry import step_time
+from trainer.telemetry.step_time import StepTime
 from trainer.telemetry.tracing import Tracer
 from trainer.tensorflow import tf1
 
@@ -24,33 +24,33 @@ STEPS = 5
 
 
 def build(cluster: Cluster | None, sync: bool = False) -> Replica:
-    settings = Settings(sync_replicas=sync, batch_size=SIZE, steps_per_call=STEPS)
+    settings = Settings(sync_replicas=sync, batch_size=SIZE, steps_per_execution=STEPS)
     return replica.build(settings, cluster, mlp, mlp.parameters((784,), 10, 100), EXAMPLES, 0, "this run")
 
 
 def begin(found: Replica, session: Any) -> None:
-    for op in (found.initialize, found.replication.lead, found.announce):
+    for op in (found.initialize, found.replication.lead, found.mark_ready):
         session.run(op)
     found.batches.begin(session)
     session.run(found.replication.join)
 
 
 def callable_of(found: Replica, session: Any) -> Callable[..., Any]:
-    call: Callable[..., Any] = session.make_callable(
-        [found.replication.calls[STEPS].step], found.batches.feeds, accept_options=True
+    execution: Callable[..., Any] = session.make_callable(
+        [found.replication.executions[STEPS].step], found.batches.feeds, accept_options=True
     )
-    return call
+    return execution
 
 
-def trace(found: Replica, session: Any) -> tuple[TimeSplit, float]:
+def trace(found: Replica, session: Any) -> tuple[StepTime, float]:
     """The split of a call, and the milliseconds of each of its steps."""
-    call = callable_of(found, session)
+    execution = callable_of(found, session)
     metadata = tf1.RunMetadata()
     picks = found.batches.take(STEPS)
     began = time.time()
-    call(*picks, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=metadata)
+    execution(*picks, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=metadata)
     ended = time.time()
-    return time_split.measure(metadata.step_stats, began, ended, STEPS), (ended - began) * 1e3 / STEPS
+    return step_time.measure(metadata.step_stats, began, ended, STEPS), (ended - began) * 1e3 / STEPS
 
 
 @pytest.mark.parametrize("servers_used", [0, 1, 2], ids=["alone", "1 ps", "2 ps"])
@@ -99,7 +99,7 @@ def test_a_moment_of_several_ops_counts_once() -> None:
     for device, name, label, begin, end in nodes:
         node = stats.dev_stats.add(device=device).node_stats.add(node_name=name, timeline_label=label)
         node.all_start_micros, node.all_end_rel_micros = 1_000_000 + begin, end - begin
-    split = time_split.measure(stats, 1.0, 1.0001, steps=2)
+    split = step_time.measure(stats, 1.0, 1.0001, steps=2)
     assert split.parts == pytest.approx(
         {
             "computing": 20 / 2000,  # 10 to 30
@@ -111,14 +111,14 @@ def test_a_moment_of_several_ops_counts_once() -> None:
 
 
 def test_the_line_of_a_log_is_read_back() -> None:
-    split = TimeSplit(waiting=1.25, reading=0.5, computing=0.75, applying=0.0625, steps=150)
-    assert time_split.parse(f"12:00:00 worker 0: {split}\n") == split
-    assert time_split.parse("12:00:00 worker 0: step 100/200: loss 0.1, accuracy 1.000, 5.0 steps/s") is None
+    split = StepTime(waiting=1.25, reading=0.5, computing=0.75, applying=0.0625, steps=150)
+    assert step_time.parse(f"12:00:00 worker 0: {split}\n") == split
+    assert step_time.parse("12:00:00 worker 0: step 100/200: loss 0.1, accuracy 1.000, 5.0 steps/s") is None
 
 
 def test_each_step_of_a_mean_counts_alike() -> None:
-    few, many = TimeSplit(1, 2, 3, 4, steps=10), TimeSplit(3, 2, 1, 0, steps=30)
-    assert time_split.mean([few, many]) == TimeSplit(2.5, 2, 1.5, 1, steps=40)
+    few, many = StepTime(1, 2, 3, 4, steps=10), StepTime(3, 2, 1, 0, steps=30)
+    assert step_time.mean([few, many]) == StepTime(2.5, 2, 1.5, 1, steps=40)
 
 
 def test_some_calls_are_traced_and_never_the_first_nor_beside_a_profile() -> None:
@@ -127,11 +127,11 @@ def test_some_calls_are_traced_and_never_the_first_nor_beside_a_profile() -> Non
     tracer = Tracer(lambda: profiling)
     with tf1.Session(graph=found.graph) as session:
         begin(found, session)
-        call = tracer.watch(STEPS, callable_of(found, session))
-        steps = [int(*call(*found.batches.take(STEPS))) for _ in range(3)]
+        execution = tracer.watch(STEPS, callable_of(found, session))
+        steps = [int(*execution(*found.batches.take(STEPS))) for _ in range(3)]
         assert tracer.split is None
         profiling = False
-        steps += [int(*call(*found.batches.take(STEPS))) for _ in range(2)]
+        steps += [int(*execution(*found.batches.take(STEPS))) for _ in range(2)]
         assert tracer.split is not None
         assert tracer.split.steps == STEPS  # the second one came too soon after
     assert steps == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS, 5 * STEPS]

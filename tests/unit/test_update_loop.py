@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.tensorflow import tf, tf1
-from trainer.training.updates import Updates
+from trainer.training.update_loop import UpdateLoop
 
 
 @pytest.fixture
@@ -24,21 +24,21 @@ def session() -> Iterator[Any]:
             yield made
 
 
-def wait_for(updates: Updates) -> None:
+def wait_for(updates: UpdateLoop) -> None:
     updates._thread.join(60)
     assert not updates._thread.is_alive()
 
 
 def test_updates_go_on_until_the_last_step(session: Any) -> None:
     several = {1: session.make_callable("count:0"), 6: session.make_callable("count_six:0")}
-    with Updates(session, several, step=0, train_steps=20) as updates:
+    with UpdateLoop(session, several, step=0, train_steps=20) as updates:
         wait_for(updates)
     assert updates.error is None
     assert session.run("now:0") == 20
 
 
 def test_no_update_is_run_where_the_last_step_is_done(session: Any) -> None:
-    with Updates(session, {1: session.make_callable("count:0")}, step=20, train_steps=20) as updates:
+    with UpdateLoop(session, {1: session.make_callable("count:0")}, step=20, train_steps=20) as updates:
         wait_for(updates)
     assert session.run("now:0") == 0
 
@@ -51,7 +51,7 @@ def test_leaving_the_loop_ends_it_before_the_last_step(session: Any) -> None:
         begun.set()
         return int(count())
 
-    with Updates(session, {1: update}, step=0, train_steps=10**9) as updates:
+    with UpdateLoop(session, {1: update}, step=0, train_steps=10**9) as updates:
         assert begun.wait(60)
     wait_for(updates)
     assert updates.error is None
@@ -61,6 +61,6 @@ def test_an_error_frees_a_main_thread_that_waits_and_is_what_it_meets(session: A
     def update() -> int:
         raise tf.errors.UnavailableError(None, None, "the parameter server is gone")
 
-    updates = Updates(session, {1: update}, step=0, train_steps=20)
+    updates = UpdateLoop(session, {1: update}, step=0, train_steps=20)
     with pytest.raises(tf.errors.UnavailableError, match="the parameter server is gone"), updates:
         session.run("wait:0")

@@ -72,14 +72,14 @@ _KNOWN: Sequence[tuple[str, str]] = (
 )
 
 
-def explain(role: str, complaint: str) -> str:
+def diagnose(role: str, problem: str) -> str:
     """A sentence for what Kubernetes says of a pod that does not run; Kubernetes' own words where they are not known.
 
     Args:
         role: The task's role, whose values the remedy names.
-        complaint: `Pod.complaint`, or the message of an event about the pod.
+        problem: `Pod.problem`, or the message of an event about the pod.
     """
     for pattern, sentence in _KNOWN:
-        if found := re.search(pattern, complaint):
+        if found := re.search(pattern, problem):
             return sentence.format(role=role, **found.groupdict())
-    return " ".join(complaint.split())[:300] or "Kubernetes has not said why yet"
+    return " ".join(problem.split())[:300] or "Kubernetes has not said why yet"

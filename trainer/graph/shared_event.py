@@ -14,7 +14,7 @@ SAVING = "saving"
 """Up while the chief saves what the parameter server holds, which is not to end before that."""
 
 
-class Flag:
+class SharedEvent:
     """The ops of one flag on one device, in the default graph; each acts anew whenever it is run."""
 
     def __init__(self, name: str, device: str) -> None:
@@ -22,17 +22,17 @@ class Flag:
             queue = tf.queue.FIFOQueue(100, tf.bool, shapes=[()], shared_name=name, name=name)
             self._queue, self._device = queue, device
 
-    def put_up(self) -> Any:
+    def set(self) -> Any:
         """Add an op that puts it up; first it is taken down, so that the queue never fills."""
-        with tf.control_dependencies([self.take_down()]), tf1.device(self._device):
+        with tf.control_dependencies([self.clear()]), tf1.device(self._device):
             return self._queue.enqueue(True)
 
-    def take_down(self) -> Any:
+    def clear(self) -> Any:
         """Add an op that takes it down."""
         with tf1.device(self._device):
             return self._queue.dequeue_many(self._queue.size()).op
 
-    def is_up(self) -> Any:
+    def is_set(self) -> Any:
         """Add a bool scalar: whether it is up."""
         with tf1.device(self._device):
             return tf.greater(self._queue.size(), 0)

@@ -23,7 +23,8 @@ from trainer.models import mlp
 def build(**settings):
     return replica.build(Settings(**settings), None, mlp, PARAMETERS, EXAMPLES, 0, "this run")
 
-local, alone = build(strategy="local", batch_size=SIZE, steps_per_call=2), build(batch_size=2 * SIZE, steps_per_call=2)
+local = build(strategy="mirrored", batch_size=SIZE, steps_per_execution=2)
+alone = build(batch_size=2 * SIZE, steps_per_execution=2)
 steps = [[0, 1], [2, 3]], [[4, 5], [6, 7]]  # of each call, the batches of each step
 with server.open_session(local.graph, None, THREADS) as session:
     session.run(local.initialize)
@@ -31,14 +32,14 @@ with server.open_session(local.graph, None, THREADS) as session:
     start = local.saver.save(session, Path("start"))
     for call in steps:
         picks = [[pick(batches[device]) for batches in call] for device in range(2)]
-        session.run(local.replication.calls[2].step, dict(zip(local.batches.feeds, picks, strict=True)))
+        session.run(local.replication.executions[2].step, dict(zip(local.batches.feeds, picks, strict=True)))
     together = local.saver.save(session, Path("local"))
 with server.open_session(alone.graph, None, THREADS) as session:
     alone.saver.restore(session, start)
     alone.batches.begin(session)
     for call in steps:
         picks = [[*pick(first), *pick(second)] for first, second in call]
-        session.run(alone.replication.calls[2].step, {alone.batches.feeds[0]: picks})
+        session.run(alone.replication.executions[2].step, {alone.batches.feeds[0]: picks})
     by_one = alone.saver.save(session, Path("alone"))
 assert_close(values_in(together), values_in(by_one))
 moved = values_in(together)["hidden/weights"] - values_in(start)["hidden/weights"]

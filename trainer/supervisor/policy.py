@@ -18,7 +18,7 @@ QUIET_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Outcome:
     """How a run ended."""
 
     succeeded: bool
@@ -27,7 +27,7 @@ class Verdict:
     """The pods whose tasks are to blame."""
 
 
-def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
+def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     """The notes with what these pods show: tasks that ended for good, and restarts.
 
     Args:
@@ -67,7 +67,7 @@ def take_note(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     )
 
 
-def judge(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, int], now: float) -> Verdict | None:
+def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, int], now: float) -> Outcome | None:
     """The run's verdict, or None while it goes on.
 
     Args:
@@ -84,23 +84,23 @@ def judge(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, i
         needed = {f"{run.stem}-{role}-{index}" for role in ("chief", "worker") for index in range(scale.get(role, 0))}
     if needed and all(notes.finished.get(pod) == 0 for pod in needed):
         who = run.leader if run.success_policy == "Chief" else "every worker"
-        return Verdict(True, f"{who} ended with code 0")
+        return Outcome(True, f"{who} ended with code 0")
     if failed:
         pod, code = next(iter(failed.items()))
-        return Verdict(False, f"{pod} failed with {_ending(pods.get(pod), code)}, which is not tried again", (pod,))
+        return Outcome(False, f"{pod} failed with {_ending(pods.get(pod), code)}, which is not tried again", (pod,))
     if run.backoff_limit is not None and notes.restarts > run.backoff_limit:
         culprits = sorted(
             (pod for pod in pods.values() if pod.ended), key=lambda pod: -(pod.ended.at if pod.ended else 0)
         )
         last = culprits[0] if culprits else None
         ending = f"; the last was {last.name} with {last.ended}" if last else ""
-        return Verdict(
+        return Outcome(
             False,
             f"{notes.restarts} restarts are more than run.backoffLimit ({run.backoff_limit}) allows{ending}",
             (last.name,) if last else (),
         )
     if run.active_deadline_seconds is not None and now - notes.started > run.active_deadline_seconds:
-        return Verdict(False, f"it took longer than run.activeDeadlineSeconds ({run.active_deadline_seconds} s)")
+        return Outcome(False, f"it took longer than run.activeDeadlineSeconds ({run.active_deadline_seconds} s)")
     return None
 
 
@@ -114,7 +114,7 @@ class Awaited:
     """Seconds since 1970."""
     started: bool
     """Whether it has run and could be found: it only keeps ending."""
-    complaint: str
+    problem: str
     """Why, in Kubernetes' words; empty where its pod does not say."""
 
 
@@ -140,16 +140,16 @@ def awaited(
     for name, role in expected:
         pod = pods.get(name)
         started = pod is not None and has_started(pod) and name not in nameless
-        complaint = pod.complaint if pod else ""
-        if name in nameless and not complaint:
-            complaint = f"does not resolve: {nameless[name]}"
-        if name not in notes.finished and (complaint or not started):
+        problem = pod.problem if pod else ""
+        if name in nameless and not problem:
+            problem = f"does not resolve: {nameless[name]}"
+        if name not in notes.finished and (problem or not started):
             since = max(notes.started, pod.created if pod else absent[name])
-            found.append(Awaited(name, role, since, started, complaint))
+            found.append(Awaited(name, role, since, started, problem))
     return found
 
 
-def judge_start(run: Run, waiting: Iterable[Awaited], now: float, why: Callable[[Awaited], str]) -> Verdict | None:
+def start_outcome(run: Run, waiting: Iterable[Awaited], now: float, why: Callable[[Awaited], str]) -> Outcome | None:
     """The verdict on a run one of whose tasks has not started in the time allowed, or None.
 
     Args:
@@ -161,7 +161,7 @@ def judge_start(run: Run, waiting: Iterable[Awaited], now: float, why: Callable[
     limit = run.start_timeout_seconds
     for task in waiting:
         if limit is not None and not task.started and now - task.since > limit:
-            return Verdict(
+            return Outcome(
                 False,
                 f"{task.name} did not start within run.startTimeoutSeconds ({limit} s): {why(task)}",
                 (task.name,),

@@ -26,7 +26,7 @@ from lightkube.types import PatchType
 
 from trainer.cluster.spec import ROLES
 from trainer.errors import ConfigurationError
-from trainer.supervisor.pods import RESTS
+from trainer.supervisor.pods import PARKED
 from trainer.supervisor.run import Run
 
 Change = tuple[str, Any]
@@ -39,12 +39,12 @@ _WATCH_SECONDS = 240
 _STARTS_SECONDS = 60
 _AWAY = (httpx2.HTTPError, json.JSONDecodeError)
 """What calls raise while the API server is away; the second where a proxy before it answers in its stead."""
-_NOT_ITS_WORDS = (RESTS, "unable to retrieve container logs for ")
+_NOT_ITS_WORDS = (PARKED, "unable to retrieve container logs for ")
 """What task.sh says in a container that was started again after its task's end, and the kubelet of one that is gone."""
 _Result = TypeVar("_Result")
 
 
-class Cluster:
+class KubernetesApi:
     """The API of one namespace, as far as one run is concerned."""
 
     def __init__(self, run: Run) -> None:

@@ -14,12 +14,12 @@ LONGEST_CALL = 0.5
 """Seconds: a task that is told to end hears it between two calls."""
 
 
-def steps_per_call(settings: Settings, ops_per_step: int) -> int:
+def steps_per_execution(settings: Settings, ops_per_step: int) -> int:
     """The steps of a full call: as set, or few enough for the graph, for the run, and for reports and saves in between.
 
     With local steps they are whole rounds, one at least.
     """
-    steps = settings.steps_per_call
+    steps = settings.steps_per_execution
     if steps is None:
         most = max(1, min(MOST_STEPS, MOST_OPS // ops_per_step, settings.train_steps // LEAST_CALLS))
         interval = min(settings.report_steps, settings.save_steps or settings.report_steps)
@@ -32,7 +32,7 @@ def next_multiple(of: int, after: int) -> int:
     return (after // of + 1) * of
 
 
-class Pace:
+class ExecutionPlanner:
     """Chooses between a full call and a single step (with local steps: a single round), for one replica."""
 
     def __init__(self, settings: Settings, full: int, replicas: int) -> None:
@@ -46,7 +46,7 @@ class Pace:
         """How many steps to take next, from this global step: full calls as long as all replicas' fit."""
         settings = self._settings
         slow = self._seconds_per_step is None or self._full * self._seconds_per_step > LONGEST_CALL
-        if slow and settings.steps_per_call is None:
+        if slow and settings.steps_per_execution is None:
             return settings.local_steps
         return self._full if step + self._full * self._replicas <= self._stop(step) else settings.local_steps
 

@@ -10,21 +10,21 @@ from typing import Any
 
 from trainer.data.datasets import Examples
 from trainer.graph.parameters import Layout
-from trainer.graph.replication import Lesson
+from trainer.graph.replication import StepOutputs
 from trainer.models import Model, accuracy, cross_entropy
 from trainer.tensorflow import tf, tf1
 
 
 @dataclass(frozen=True)
-class Pattern:
+class GraphTemplate:
     """The graph to copy."""
 
     definition: Any
     """A `GraphDef` without its placeholders."""
     inputs: Sequence[str]
-    """The names of what goes in: of the parameters' parts, of the images and of the labels."""
+    """The names of what goes in: of the parameters' shards, of the images and of the labels."""
     outputs: Sequence[str]
-    """The names of what comes out: of the gradients of the parts, of the loss and of the accuracy."""
+    """The names of what comes out: of the gradients of the shards, of the loss and of the accuracy."""
     origin: Any
     """The graph that it was made in. A model's Python functions (`tf.numpy_function`) live only as long as that does,
     so who runs copies keeps it."""
@@ -34,11 +34,11 @@ class Pattern:
         """How many it takes."""
         return len(self.definition.node)
 
-    def copy(self, values: Sequence[Any], images: Any, labels: Any) -> Lesson:
-        """Add the ops that learn from a batch, at parameters given by their parts, on the device in force.
+    def copy(self, values: Sequence[Any], images: Any, labels: Any) -> StepOutputs:
+        """Add the ops that learn from a batch, at parameters given by their shards, on the device in force.
 
         Args:
-            values: float32 [n] of each part of the parameters.
+            values: float32 [n] of each shard of the parameters.
             images: float32 [batch, ...].
             labels: int32 [batch].
         """
@@ -46,20 +46,20 @@ class Pattern:
         *gradients, loss, right = tf.graph_util.import_graph_def(
             self.definition, input_map=given, return_elements=self.outputs, name="lesson"
         )
-        return Lesson(gradients, loss, right)
+        return StepOutputs(gradients, loss, right)
 
 
-def make(model: Model, layout: Layout, examples: Examples, size: int) -> Pattern:
+def make(model: Model, layout: Layout, examples: Examples, size: int) -> GraphTemplate:
     """The pattern for batches of this size of these examples."""
     with tf.Graph().as_default() as graph:
-        values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.parts]
+        values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.shards]
         images = tf1.placeholder(tf.float32, [size, *examples.images.shape[1:]])
         labels = tf1.placeholder(tf.int32, [size])
         arrays = layout.unpack(values)
         # A model may wait for its images, be placed beside them, or leave them alone: no copy does that with an input.
         logits = model.logits(arrays, tf.identity(images))
         loss = cross_entropy(logits, labels)
-        # By the arrays and not by the flat parts: through the unpacking, gradients are slow sums of padded arrays.
+        # By the arrays and not by the flat shards: through the unpacking, gradients are slow sums of padded arrays.
         gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
         packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
         outputs = [*packed, loss, accuracy(logits, labels)]
@@ -68,4 +68,4 @@ def make(model: Model, layout: Layout, examples: Examples, size: int) -> Pattern
     for number in reversed(range(len(definition.node))):
         if definition.node[number].op == "Placeholder":  # a copy has the real thing in its place
             del definition.node[number]
-    return Pattern(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
+    return GraphTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)

@@ -28,7 +28,7 @@ class Pair:
             replicas_to_aggregate=aggregate,
             local_steps=LOCAL_STEPS,
             batch_size=SIZE,
-            steps_per_call=2 * LOCAL_STEPS,
+            steps_per_execution=2 * LOCAL_STEPS,
             train_steps=300,
         )
         self.replicas = [
@@ -51,8 +51,8 @@ class Pair:
         """Begin a replica's call that learns from these batches; it ends with the global step after them."""
         found, session = self.replicas[index], self.sessions[index]
         picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
-        call = found.replication.calls[len(batches)].step
-        return self._threads[index].submit(session.run, call, picks, tf1.RunOptions(timeout_in_ms=60_000))
+        execution = found.replication.executions[len(batches)].step
+        return self._threads[index].submit(session.run, execution, picks, tf1.RunOptions(timeout_in_ms=60_000))
 
     def raise_largest_moments(self, value: float) -> None:
         """Let some have been this large, and so larger than they get by the steps of a test, before the run."""
@@ -93,9 +93,9 @@ def test_after_each_round_the_parameters_are_the_average_of_replicas_that_traine
     both.raise_largest_moments(1e-3)
     for number, (mine, others) in enumerate([((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))], start=1):
         start = save(both.chief, both.session)
-        calls = [both.steps(0, *mine), both.steps(1, *others)]
+        executions = [both.steps(0, *mine), both.steps(1, *others)]
         assert both.update(LOCAL_STEPS) == number * LOCAL_STEPS
-        assert [call.result() for call in calls] == [number * LOCAL_STEPS] * 2
+        assert [execution.result() for execution in executions] == [number * LOCAL_STEPS] * 2
         expected = average(start, *[alone(start, *[(batch,) for batch in batches]) for batches in (mine, others)])
         assert expected["global_step"] == number * LOCAL_STEPS
         assert_close(values(both.chief, both.session), expected)
@@ -109,9 +109,9 @@ def test_a_call_of_two_rounds_is_the_same_as_two_calls(
         both = pair()
         both.raise_largest_moments(1e-3)
         for mine, others in rounds:
-            calls = [both.steps(0, *mine), both.steps(1, *others)]
+            executions = [both.steps(0, *mine), both.steps(1, *others)]
             both.update(len(mine))
-            steps = {int(call.result()) for call in calls}
+            steps = {int(execution.result()) for execution in executions}
         assert steps == {2 * LOCAL_STEPS}
         ends.append(values(both.chief, both.session))
     assert_close(*ends)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from trainer.cluster import peers
 
-HELD_UP = 1.0
+STALLED_SECONDS = 1.0
 """Seconds without progress after which it looks; a replica that gets on looks at nobody."""
 BETWEEN_LOOKS = 0.5
 """Seconds; one that begins anew listens to nobody for more than two of these."""
@@ -21,18 +21,18 @@ AT_A_LOOK = 8
 """The most that one look asks, as all replicas of a large circle may look at the same time."""
 
 
-class Lookout:
+class PeerMonitor:
     """Acts once, in a thread of its own, when somebody is gone; a context manager that waits for the end of that."""
 
-    def __init__(self, others: Mapping[str, str], held_up: Callable[[], float], act: Callable[[], None]) -> None:
+    def __init__(self, others: Mapping[str, str], stalled_for: Callable[[], float], act: Callable[[], None]) -> None:
         """Looks at the others' addresses ("HOST:PORT") by their names, when held up for so many seconds."""
-        self._others, self._held_up, self._act = others, held_up, act
+        self._others, self._stalled_for, self._act = others, stalled_for, act
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="lookout", daemon=True)
         self.found = ""
         """Who is gone."""
 
-    def __enter__(self) -> "Lookout":
+    def __enter__(self) -> "PeerMonitor":
         self._thread.start()
         return self
 
@@ -43,11 +43,11 @@ class Lookout:
     def _look(self) -> None:
         turns = itertools.cycle(self._others.items())
         while not self._over.wait(BETWEEN_LOOKS):
-            if self._held_up() < HELD_UP:
+            if self._stalled_for() < STALLED_SECONDS:
                 continue
             asked = dict(itertools.islice(turns, min(AT_A_LOOK, len(self._others))))
-            complaints = zip(asked.items(), peers.complaints(list(asked.values())), strict=True)
-            gone = [f"{name} at {address} is gone" for (name, address), why in complaints if why == peers.REFUSED]
+            probe_errors = zip(asked.items(), peers.probe_errors(list(asked.values())), strict=True)
+            gone = [f"{name} at {address} is gone" for (name, address), why in probe_errors if why == peers.REFUSED]
             if gone and not self._over.is_set():
                 self.found = gone[0]
                 self._act()
