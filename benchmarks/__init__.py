@@ -1,1 +1,1 @@
-"""The figures of README and docs/performance.md: `python -m benchmarks` measures and writes them."""
+"""Benchmarks of the trainer: `python -m benchmarks` measures the figures of README and docs/performance.md."""

@@ -1,12 +1,13 @@
-"""The yardstick: MNIST replica as tutorials of the years of TensorFlow 1 taught it. Not how to do it today.
+"""The classic program: MNIST replica as TensorFlow 1 tutorials taught it. Do not use it as a model today.
 
-A placeholder feed and a `session.run` for every step, each variable on its own, `MonitoredTrainingSession`'s parts,
-`SyncReplicasOptimizer` for synchronous training. `python -m benchmarks` runs it beside the trainer.
+Each step feeds placeholders and calls `session.run`. Each variable is separate. Sessions are built from the parts of
+`MonitoredTrainingSession`; synchronous training uses `SyncReplicasOptimizer`. `python -m benchmarks` compares it with
+the trainer.
 
     python -m benchmarks.classic_mnist_replica --job_name=worker --task_index=0 --ps_hosts=… --worker_hosts=… --data=…
 
-A worker prints one line of JSON when it has reached the last step: worker, global_steps, rate (global steps/s after the
-warm-up) and loss.
+A worker prints one line of JSON after the last step: worker, global_steps, rate (global steps/s after the warm-up) and
+loss.
 """
 
 import argparse
@@ -24,7 +25,7 @@ PIXELS, CLASSES = 784, 10
 
 
 def main() -> None:
-    """Be one task."""
+    """Run one task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job_name", choices=["ps", "worker"], required=True)
     parser.add_argument("--task_index", type=int, default=0)
@@ -43,11 +44,11 @@ def main() -> None:
     server = tf.distribute.Server(cluster, job_name=arguments.job_name, task_index=arguments.task_index)
     if arguments.job_name == "ps":
         server.join()
-    work(arguments, cluster, server.target)
+    train(arguments, cluster, server.target)
 
 
-def work(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: str) -> None:
-    """Be a worker."""
+def train(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: str) -> None:
+    """Train as a worker."""
     is_chief = arguments.task_index == 0
     here = f"/job:worker/task:{arguments.task_index}"
     with tf1.device(tf1.train.replica_device_setter(worker_device=here, cluster=cluster)):
@@ -63,7 +64,7 @@ def work(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: s
             workers = len(cluster["worker"])
             optimizer = tf1.train.SyncReplicasOptimizer(optimizer, workers, workers)
             hooks.append(optimizer.make_session_run_hook(is_chief, num_tokens=0))
-        train = optimizer.minimize(loss, global_step)
+        train_op = optimizer.minimize(loss, global_step)
 
     with np.load(arguments.data) as data:
         all_images, all_onehot = data["x"].astype(np.float32), np.eye(CLASSES, dtype=np.float32)[data["y"]]
@@ -74,31 +75,31 @@ def work(arguments: argparse.Namespace, cluster: dict[str, list[str]], target: s
         creator = tf1.train.ChiefSessionCreator(scaffold, target, config)
     else:
         creator = tf1.train.WorkerSessionCreator(scaffold, target, config, max_wait_secs=60)
-        wait_briefly_for_the_chief()
+        poll_chief_every_second()
     since, step_then = math.inf, 0
     with tf1.train.MonitoredSession(creator, hooks) as session:
         while not session.should_stop():
             pick = random.integers(0, len(all_images), arguments.batch_size)
             feed = {images: all_images[pick], onehot: all_onehot[pick]}
-            _, step, value = session.run([train, global_step, loss], feed)
+            _, step, value = session.run([train_op, global_step, loss], feed)
             now = time.monotonic()
             if since == math.inf and step >= arguments.warmup_steps:
                 since, step_then = now, step
-        # Before the session closes: in synchronous mode that may take a minute, as other workers have left.
+        # Print before the session closes: in synchronous mode closing may take a minute after other workers have left.
         rate = float(step - step_then) / (now - since)
         line = {"worker": arguments.task_index, "global_steps": int(step), "rate": rate, "loss": float(value)}
         print(json.dumps(line), flush=True)
 
 
 def layer(inputs: object, size: int, units: int, name: str) -> object:
-    """A dense layer before its non-linearity."""
+    """A dense layer without activation."""
     weights = tf1.get_variable(f"{name}/w", initializer=tf1.truncated_normal([size, units], stddev=1 / math.sqrt(size)))
     biases = tf1.get_variable(f"{name}/b", initializer=tf.zeros([units]))
     return tf1.nn.xw_plus_b(inputs, weights, biases)
 
 
-def wait_briefly_for_the_chief() -> None:
-    """Let this worker look for the chief every second: every 30 s is the default."""
+def poll_chief_every_second() -> None:
+    """Make this worker poll for the chief every second instead of every 30 s, the default."""
     prepare = tf1.train.SessionManager.__init__
 
     def patched(self: object, *positional: object, **named: object) -> None:

@@ -1,7 +1,7 @@
-"""How fast a run learns: its parameters are looked at while it trains, and examined when it is over.
+"""How fast a run learns: samples its parameters while it trains, and computes their test accuracy afterwards.
 
-Looking is all that disturbs a run: a reader of its own reads the parameters from the parameter server every 20 ms, as a
-worker does for every step; no program is changed for it. The test accuracy of what was seen is computed afterwards.
+A separate session reads the parameters from the parameter server every 20 ms, as a worker does for every step. The
+programs run unchanged, and these reads are the only disturbance.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ import numpy.typing as npt
 from trainer.cluster import peers
 
 PIXELS, CLASSES = 784, 10
-BETWEEN_LOOKS = 0.02
+SAMPLE_INTERVAL = 0.02
+"""Seconds."""
 
 TRAINER = ("part_0_of_1/updates", ("part_0_of_1/values",))
 CLASSIC = ("global_step", ("hidden/w", "hidden/b", "softmax/w", "softmax/b"))
@@ -26,29 +27,29 @@ CLASSIC = ("global_step", ("hidden/w", "hidden/b", "softmax/w", "softmax/b"))
 
 
 @dataclass
-class Seen:
-    """The parameters at some moments of a run, each as one flat vector."""
+class Samples:
+    """Samples of a run's parameters, each as one flat vector."""
 
-    looks: list[tuple[float, int, npt.NDArray[np.float32]]] = field(default_factory=list)
+    items: list[tuple[float, int, npt.NDArray[np.float32]]] = field(default_factory=list)
 
     def add(self, step: int, values: Sequence[Any]) -> None:
-        """They are these now, at this global step."""
-        if not self.looks or self.looks[-1][1] != step:
-            self.looks.append((time.time(), step, np.concatenate([np.ravel(value) for value in values])))
+        """Add the current values at this global step."""
+        if not self.items or self.items[-1][1] != step:
+            self.items.append((time.time(), step, np.concatenate([np.ravel(value) for value in values])))
 
     def curve(self, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> list[tuple[float, int, float]]:
-        """Seconds from the first step, the global step, and the test accuracy then."""
+        """Samples as (seconds since the first step, global step, test accuracy)."""
         begin = self.first_step
-        return [(at - begin, step, accuracy(values, images, labels)) for at, step, values in self.looks if step > 0]
+        return [(at - begin, step, accuracy(values, images, labels)) for at, step, values in self.items if step > 0]
 
     @property
     def first_step(self) -> float:
-        """When a step was first seen to have been taken, in seconds since 1970; infinity where none was."""
-        return next((at for at, step, _ in self.looks if step > 0), math.inf)
+        """When a sample first showed a step, in seconds since 1970; infinity if none did."""
+        return next((at for at, step, _ in self.items if step > 0), math.inf)
 
 
 def accuracy(flat: npt.NDArray[Any], images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Of the classic network with these parameters, end to end in the order of its layers, on images [n, 784]."""
+    """Accuracy on images [n, 784] of the classic network with these parameters, concatenated in the order of layers."""
     hidden = (len(flat) - CLASSES) // (PIXELS + 1 + CLASSES)
     ends = np.cumsum([PIXELS * hidden, hidden, hidden * CLASSES])
     first, first_biases, second, second_biases = np.split(flat, ends)
@@ -58,12 +59,12 @@ def accuracy(flat: npt.NDArray[Any], images: npt.NDArray[Any], labels: npt.NDArr
 
 
 @contextlib.contextmanager
-def watching(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> Iterator[Seen]:
-    """Look at the parameters on this parameter server (HOST:PORT) until the end of the context.
+def sample_parameters(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> Iterator[Samples]:
+    """Sample the parameters on this parameter server (HOST:PORT) until the context ends.
 
-    A server that is not there yet, that holds other variables, or that is gone again, shows nothing.
+    A server that is not up yet, has other variables, or has stopped gives no samples.
     """
-    from trainer.tensorflow import tf, tf1  # it takes eager execution away, which the strategies' programs need
+    from trainer.tensorflow import tf, tf1  # it disables eager execution, which the strategies need
 
     shapes_of = {
         "hidden/w": (PIXELS, hidden_units),
@@ -83,23 +84,23 @@ def watching(ps: str, names: tuple[str, Sequence[str]], hidden_units: int) -> It
         flat_size = (PIXELS + 1 + CLASSES) * hidden_units + CLASSES
         with tf.control_dependencies([step]):
             values = [read(name, tf.float32, shapes_of.get(name, (flat_size,))) for name in value_names]
-    seen, over = Seen(), threading.Event()
+    samples, stopped = Samples(), threading.Event()
     config = tf1.ConfigProto(device_filters=["/job:ps"], operation_timeout_in_ms=5000)
 
-    def look() -> None:
-        while not over.wait(BETWEEN_LOOKS):
+    def sample() -> None:
+        while not stopped.wait(SAMPLE_INTERVAL):
             if peers.probe_error(ps):
-                continue  # gRPC itself would look for a server that is not there yet at ever longer intervals
-            session = tf1.Session(f"grpc://{ps}", graph, config)  # never closed, as the server is gone by then
+                continue  # gRPC retries a server that is not up yet at ever longer intervals
+            session = tf1.Session(f"grpc://{ps}", graph, config)  # never closed: the server has stopped by then
             with contextlib.suppress(tf.errors.OpError):
-                while not over.wait(BETWEEN_LOOKS):
+                while not stopped.wait(SAMPLE_INTERVAL):
                     now, arrays = session.run([step, values])
-                    seen.add(int(now), arrays)
+                    samples.add(int(now), arrays)
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
     try:
-        yield seen
+        yield samples
     finally:
-        over.set()
-        looking.join(10)
+        stopped.set()
+        sampler.join(10)

@@ -1,8 +1,8 @@
-"""`tf.distribute.ParameterServerStrategy` on the work of the classic program, to be run beside the trainer.
+"""`tf.distribute.ParameterServerStrategy` on the workload of the classic program, to compare with the trainer.
 
-A chief gives out calls, workers take them, a ps keeps the variables; each runs this file, with TF_CONFIG. Plain as
-tutorials have it: four variables, a batch of `tf.data` and one step a call. With `--flat --steps_per_execution 10` in
-its best form: one variable, and so many steps on batches that are drawn where the examples are.
+The chief schedules closures, workers run them, and a ps holds the variables. Each runs this file with TF_CONFIG. The
+default is the plain form of the tutorials: four variables, `tf.data` batches and one step per execution. The best form
+is `--flat --steps_per_execution 10`: one variable, and 10 steps on batches drawn inside the `tf.function`.
 """
 
 import os
@@ -11,22 +11,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.learning import BETWEEN_LOOKS, Seen
-from benchmarks.strategy_model import Network, Stopwatch, load, read_arguments, tell
+from benchmarks.learning import SAMPLE_INTERVAL, Samples
+from benchmarks.strategy_model import Network, Stopwatch, load, print_result, read_arguments
 
 
 def main() -> None:
-    """Play the role that TF_CONFIG gives this process."""
+    """Run the task that TF_CONFIG names."""
     arguments = read_arguments(__doc__)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         tf.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id).join()
     train(arguments, resolver)
-    os._exit(0)  # the coordinator's own end waits for workers that never end
+    os._exit(0)  # a normal exit waits for workers that never exit
 
 
 def train(arguments: Any, resolver: Any) -> None:
-    """Give out the steps, and say how fast they were taken."""
+    """Schedule all steps as the chief, and print rate and accuracy."""
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
@@ -38,34 +38,34 @@ def train(arguments: Any, resolver: Any) -> None:
         return dataset.shuffle(len(images)).repeat().batch(arguments.batch_size).prefetch(2)
 
     def step(batches: Any) -> None:
-        network.apply(network.learn(*next(batches)))
+        network.apply(network.gradients(*next(batches)))
 
     def steps() -> None:
         all_images, all_labels = tf.constant(images), tf.constant(labels)
         for _ in range(arguments.steps_per_execution):
             pick = tf.random.uniform([arguments.batch_size], maxval=len(images), dtype=tf.int32)
-            network.apply(network.learn(tf.gather(all_images, pick), tf.gather(all_labels, pick)))
+            network.apply(network.gradients(tf.gather(all_images, pick), tf.gather(all_labels, pick)))
 
     if arguments.steps_per_execution == 1:
-        call, given = tf.function(step), [iter(coordinator.create_per_worker_dataset(batches))]
+        function, inputs = tf.function(step), [iter(coordinator.create_per_worker_dataset(batches))]
     else:
-        call, given = tf.function(steps), []
-    over, seen, stopwatch = threading.Event(), Seen(), Stopwatch(arguments.train_steps)
+        function, inputs = tf.function(steps), []
+    stopped, samples, stopwatch = threading.Event(), Samples(), Stopwatch(arguments.train_steps)
 
-    def look() -> None:
-        while not over.wait(BETWEEN_LOOKS):
-            network.look(seen)
-            stopwatch.tick(seen.looks[-1][1])
+    def sample() -> None:
+        while not stopped.wait(SAMPLE_INTERVAL):
+            network.sample(samples)
+            stopwatch.tick(samples.items[-1][1])
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     for _ in range(-(-arguments.train_steps // arguments.steps_per_execution)):
-        coordinator.schedule(call, args=tuple(given))
+        coordinator.schedule(function, args=tuple(inputs))
     coordinator.join()
-    over.set()
-    looking.join()
+    stopped.set()
+    sampler.join()
     stopwatch.tick(int(network.updates.numpy()))
-    tell(network, stopwatch, seen, arguments.data)
+    print_result(network, stopwatch, samples, arguments.data)
 
 
 if __name__ == "__main__":

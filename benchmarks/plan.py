@@ -1,7 +1,8 @@
-"""Which works are measured, by which programs, how often: the sections of the report.
+"""The benchmark's plan: which programs run which workloads, and how often, in each section of the report.
 
-Rates vary one thing at a time around the middle: 1 parameter server, 2 workers, batch 100, 100 hidden units; all
-combinations would take a night. Programs that are compared run by turns, so that a drift of the machine meets all.
+Section rates varies one parameter at a time from the baseline: 1 parameter server, 2 workers, batch 100, 100 hidden
+units. All combinations would take a night. Programs run in interleaved rounds, so that drift of the machine's speed
+affects all alike.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from typing import Any
 
 from benchmarks import programs
 from benchmarks.programs import Data
-from benchmarks.work import Mode, Outcome, Work
+from benchmarks.workload import Mode, Outcome, Workload
 
 RATES, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY = "rates", "strategies", "learning", "accuracy", "long", "busy"
 SECTIONS = (RATES, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY)
@@ -29,29 +30,29 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
 LOCAL_STEPS_FLAG = "--local_steps=8"
 LOCAL_STEPS, ALLREDUCE = "trainer, local steps 8", "trainer, all-reduce"
 EXAMPLES_TO_LEARN = 200_000
-"""Of the sections on learning and accuracy: as many for every program and mode."""
+"""Examples of each run in sections learning and accuracy, the same for every program and mode."""
 SINGLE = "single process"
 CLASSIC_RATE = "0.01"
-"""The classic program's own learning rate, beside the trainer's default, which all programs are given."""
+"""The classic program's default learning rate. All other runs use the trainer's default."""
 QUIET_MACHINE, BUSY_MACHINE = "trainer, quiet machine", "trainer, busy machine"
-"""Of the section on busy machines, beside a single process on a quiet one."""
+"""Names in section busy, which also runs a single process on a quiet machine."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured."""
+    """How much to measure."""
 
     pairs: int
-    """Turns of the middle work, of which the bar is."""
+    """Rounds of the baseline workload, which has the target."""
     other_pairs: int
-    """Turns of the variations, and of the strategies."""
+    """Rounds of the variations and of the strategies."""
     steps: int
-    """Global steps of a run; a third of them in synchronous training, which is slower."""
+    """Global steps of a run; synchronous training is slower and takes a third of them."""
     seeds: int
     accuracy_seeds: int
-    """Of the section on accuracy: more, as one run's scatters by half a point, and the bar is half a point."""
+    """Seeds of section accuracy; many, because a run's accuracy varies by as much as the target, half a point."""
     long_steps: int
-    """Global steps of a long run; half of them in synchronous training, where two workers learn as many examples."""
+    """Global steps of a long run; half of them in synchronous training, where a step takes two workers' examples."""
     long_seeds: int
     busy_steps: int
     busy_seeds: int
@@ -70,20 +71,20 @@ SHORT = Extent(
 )
 
 Program = Callable[[Data], Outcome]
-Planned = tuple[str, Work, Program]
-"""A program's name, its work, and the program to run."""
+Planned = tuple[str, Workload, Program]
+"""A program's name, its workload, and the function that runs it."""
 
 
 def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[tuple[str, int, Planned]]:
-    """All runs in their order, each with its section and its turn, or seed."""
+    """All runs in order, each with its section and its round or seed."""
     if RATES in sections:
         for mode in MODES:
-            yield from _turns(RATES, _rates(middle(mode, extent.steps), reference), extent.pairs)
+            yield from _rounds(RATES, _rates(baseline(mode, extent.steps), reference), extent.pairs)
         for variation, mode in itertools.product(VARIATIONS, MODES):
-            work = replace(middle(mode, extent.steps), **variation)
-            yield from _turns(RATES, _rates(work, reference), extent.other_pairs)
+            workload = replace(baseline(mode, extent.steps), **variation)
+            yield from _rounds(RATES, _rates(workload, reference), extent.other_pairs)
     if STRATEGIES in sections:
-        yield from _turns(STRATEGIES, _strategies(extent.steps), extent.other_pairs)
+        yield from _rounds(STRATEGIES, _strategies(extent.steps), extent.other_pairs)
     if LEARNING in sections:
         for seed in range(extent.seeds):
             yield from ((LEARNING, seed, each) for each in _learning(seed, reference))
@@ -98,31 +99,31 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
             yield from ((BUSY, seed, each) for each in _busy(seed, extent.busy_steps))
 
 
-def middle(mode: Mode, steps: int) -> Work:
-    """The work around which all others vary."""
-    return Work(mode, steps=steps if mode == "asynchronous" else _whole_rounds(steps // 3))
+def baseline(mode: Mode, steps: int) -> Workload:
+    """The workload from which all others vary in one parameter."""
+    return Workload(mode, steps=steps if mode == "asynchronous" else _multiple_of_local_steps(steps // 3))
 
 
-def _whole_rounds(steps: int) -> int:
-    """About so many steps, in whole rounds of 8 local steps."""
+def _multiple_of_local_steps(steps: int) -> int:
+    """Round down to a multiple of 8 local steps, at least 104."""
     return max(104, steps // 8 * 8)
 
 
-def _turns(section: str, planned: Sequence[Planned], times: int) -> Iterator[tuple[str, int, Planned]]:
-    for turn in range(times):
-        yield from ((section, turn, each) for each in planned)
+def _rounds(section: str, planned: Sequence[Planned], times: int) -> Iterator[tuple[str, int, Planned]]:
+    for number in range(times):
+        yield from ((section, number, each) for each in planned)
 
 
-def _rates(work: Work, reference: Path) -> list[Planned]:
+def _rates(workload: Workload, reference: Path) -> list[Planned]:
     return [
-        ("classic", work, partial(programs.run_classic, reference, work)),
-        ("trainer", work, partial(programs.run_trainer, work)),
-        ("no communication", work, partial(programs.run_independent, work)),
+        ("classic", workload, partial(programs.run_classic, reference, workload)),
+        ("trainer", workload, partial(programs.run_trainer, workload)),
+        ("no communication", workload, partial(programs.run_independent, workload)),
     ]
 
 
 def _strategies(steps: int) -> list[Planned]:
-    asynchronous, synchronous = (middle(mode, steps) for mode in MODES)
+    asynchronous, synchronous = (baseline(mode, steps) for mode in MODES)
     return [
         ("trainer", asynchronous, partial(programs.run_trainer, asynchronous)),
         *_forms("ParameterServerStrategy", programs.run_parameter_server_strategy, asynchronous),
@@ -134,67 +135,70 @@ def _strategies(steps: int) -> list[Planned]:
 
 
 def _learning(seed: int, reference: Path) -> list[Planned]:
-    works = _works_to_learn()
-    planned = _single(works, seed)
-    for work in works:
-        planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
-        planned.append(("trainer", work, partial(programs.run_trainer, work, seed=seed, learn=True)))
-    averaging = partial(programs.run_trainer, works[1], flags=[LOCAL_STEPS_FLAG], seed=seed, learn=True)
-    planned.append((LOCAL_STEPS, works[1], averaging))
-    planned.append((ALLREDUCE, works[1], partial(programs.run_allreduce, works[1], seed=seed)))
+    workloads = _workloads_to_learn()
+    planned = _single(workloads, seed)
+    for workload in workloads:
+        planned.append(("classic", workload, partial(programs.run_classic, reference, workload, sample=True)))
+        planned.append(("trainer", workload, partial(programs.run_trainer, workload, seed=seed, sample=True)))
+    local_sgd = partial(programs.run_trainer, workloads[1], flags=[LOCAL_STEPS_FLAG], seed=seed, sample=True)
+    planned.append((LOCAL_STEPS, workloads[1], local_sgd))
+    planned.append((ALLREDUCE, workloads[1], partial(programs.run_allreduce, workloads[1], seed=seed)))
     pss = partial(programs.run_parameter_server_strategy, seed=seed)
     mirrored = partial(programs.run_multi_worker_mirrored, seed=seed)
-    planned += _forms("ParameterServerStrategy", pss, works[0])
-    planned += _forms("MultiWorkerMirroredStrategy", mirrored, works[1])
+    planned += _forms("ParameterServerStrategy", pss, workloads[0])
+    planned += _forms("MultiWorkerMirroredStrategy", mirrored, workloads[1])
     return planned
 
 
 def _accuracy(seed: int, reference: Path) -> list[Planned]:
-    works = _works_to_learn()
-    planned = _single(works, seed)
-    for work in works:
-        planned.append(("classic", work, partial(programs.run_classic, reference, work, learn=True)))
-        planned.append(("trainer", work, partial(programs.run_trainer, work, seed=seed)))
-    work, name, flags = works[0], f"rate {CLASSIC_RATE}", [f"--learning_rate={CLASSIC_RATE}"]
-    planned.append((f"{SINGLE}, {name}", work, partial(programs.run_single, work, seed=seed, flags=flags)))
-    planned.append((f"trainer, {name}", work, partial(programs.run_trainer, work, seed=seed, flags=flags)))
+    workloads = _workloads_to_learn()
+    planned = _single(workloads, seed)
+    for workload in workloads:
+        planned.append(("classic", workload, partial(programs.run_classic, reference, workload, sample=True)))
+        planned.append(("trainer", workload, partial(programs.run_trainer, workload, seed=seed)))
+    workload, name, flags = workloads[0], f"rate {CLASSIC_RATE}", [f"--learning_rate={CLASSIC_RATE}"]
+    planned.append((f"{SINGLE}, {name}", workload, partial(programs.run_single, workload, seed=seed, flags=flags)))
+    planned.append((f"trainer, {name}", workload, partial(programs.run_trainer, workload, seed=seed, flags=flags)))
     return planned
 
 
 def _long(seed: int, steps: int) -> list[Planned]:
-    asynchronous = Work("asynchronous", steps=steps)
+    asynchronous = Workload("asynchronous", steps=steps)
     four = replace(asynchronous, workers=4)
-    synchronous = Work("synchronous", steps=_whole_rounds(steps // 2))
-    averaging = partial(programs.run_trainer, synchronous, flags=[LOCAL_STEPS_FLAG], seed=seed)
+    synchronous = Workload("synchronous", steps=_multiple_of_local_steps(steps // 2))
+    local_sgd = partial(programs.run_trainer, synchronous, flags=[LOCAL_STEPS_FLAG], seed=seed)
     return [
         (SINGLE, asynchronous, partial(programs.run_single, asynchronous, seed=seed)),
         ("trainer", asynchronous, partial(programs.run_trainer, asynchronous, seed=seed)),
         ("trainer, 4 workers", four, partial(programs.run_trainer, four, seed=seed)),
         ("trainer", synchronous, partial(programs.run_trainer, synchronous, seed=seed)),
-        (LOCAL_STEPS, synchronous, averaging),
+        (LOCAL_STEPS, synchronous, local_sgd),
         (ALLREDUCE, synchronous, partial(programs.run_allreduce, synchronous, seed=seed)),
     ]
 
 
 def _busy(seed: int, steps: int) -> list[Planned]:
-    work = Work("asynchronous", steps=steps)
-    run = partial(programs.run_trainer, work, seed=seed)
+    workload = Workload("asynchronous", steps=steps)
+    run = partial(programs.run_trainer, workload, seed=seed)
     return [
-        (SINGLE, work, partial(programs.run_single, work, seed=seed)),
-        (QUIET_MACHINE, work, run),
-        (BUSY_MACHINE, work, partial(programs.run_beside_busy_loops, run)),
+        (SINGLE, workload, partial(programs.run_single, workload, seed=seed)),
+        (QUIET_MACHINE, workload, run),
+        (BUSY_MACHINE, workload, partial(programs.run_beside_busy_loops, run)),
     ]
 
 
-def _works_to_learn() -> list[Work]:
-    """Asynchronous and synchronous work of the same number of examples."""
-    works = [Work(mode) for mode in MODES]
-    return [replace(work, steps=EXAMPLES_TO_LEARN // (work.batch_size * work.batches_per_step)) for work in works]
+def _workloads_to_learn() -> list[Workload]:
+    """An asynchronous and a synchronous workload with the same number of examples."""
+    workloads = [Workload(mode) for mode in MODES]
+    return [
+        replace(workload, steps=EXAMPLES_TO_LEARN // (workload.batch_size * workload.batches_per_step))
+        for workload in workloads
+    ]
 
 
-def _single(works: Sequence[Work], seed: int) -> list[Planned]:
-    """The same examples in one process: by steps of one batch, and by those of a synchronous step's batches."""
-    asynchronous, synchronous = works
+def _single(workloads: Sequence[Workload], seed: int) -> list[Planned]:
+    """The same examples in one process: with the batch of one worker, and with the batch of a synchronous step."""
+    asynchronous, synchronous = workloads
     size = synchronous.batch_size * synchronous.batches_per_step
     same_batch = replace(asynchronous, batch_size=size, steps=synchronous.steps)
     return [
@@ -203,6 +207,8 @@ def _single(works: Sequence[Work], seed: int) -> list[Planned]:
     ]
 
 
-def _forms(name: str, run: Callable[..., Outcome], work: Work) -> list[Planned]:
-    """A strategy in its plain form and in its best."""
-    return [(f"{name}, {form}", work, partial(run, best, work)) for form, best in (("plain", False), ("best", True))]
+def _forms(name: str, run: Callable[..., Outcome], workload: Workload) -> list[Planned]:
+    """A strategy in its plain form and in its best form."""
+    return [
+        (f"{name}, {form}", workload, partial(run, best, workload)) for form, best in (("plain", False), ("best", True))
+    ]

@@ -1,4 +1,4 @@
-"""The processes of one run: started together, watched for their memory, and all ended when the run is."""
+"""The processes of one run: start them together, sample their memory, and kill them when the run ends."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psutil
 
-BETWEEN_LOOKS = 0.2
-"""Seconds between two looks at the processes' memory."""
+SAMPLE_INTERVAL = 0.2
+"""Seconds between two samples of the processes' memory."""
 
 
 class FailedError(Exception):
-    """A run ended without a result; says what its processes wrote last."""
+    """A run gave no result; the message ends with the last output of its processes."""
 
 
 @dataclass(frozen=True)
@@ -32,32 +32,32 @@ class Task:
 class Processes:
     """The running processes of a run, in the order of their tasks."""
 
-    def __init__(self, running: Sequence[tuple[Task, subprocess.Popen[str]]], folder: Path, patience: float) -> None:
+    def __init__(self, running: Sequence[tuple[Task, subprocess.Popen[str]]], folder: Path, timeout: float) -> None:
         self._running, self._folder = running, folder
-        self._deadline = time.monotonic() + patience
-        self.began = time.time()
-        """When they had been started, in seconds since 1970."""
+        self._deadline = time.monotonic() + timeout
+        self.started_at = time.time()
+        """When all had started, in seconds since 1970."""
         self.memory: dict[str, float] = {}
-        """Peak resident memory in MiB by role, of the largest process of each."""
+        """Peak resident memory in MiB by role, of the largest process of each role."""
 
     def wait(self, number: int) -> str:
-        """The standard output of a task that ends by itself.
+        """Wait for a task to exit, and return its standard output.
 
         Raises:
-            FailedError: it ended otherwise than well, or not in time.
+            FailedError: the task failed or timed out.
         """
         task, process = self._running[number]
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, self._deadline - time.monotonic()))
         if process.returncode != 0:
-            raise FailedError(f"{task.role}: exit code {process.returncode}\n{self._said(number)}")
+            raise FailedError(f"{task.role}: exit code {process.returncode}\n{self._stderr(number)}")
         return (self._folder / f"{number}.out").read_text()
 
     def wait_for_line(self, number: int) -> str:
-        """The first whole line of a task's standard output, which may be its last act, its end being slow.
+        """Wait for the first complete line of a task's standard output, without waiting for its exit.
 
         Raises:
-            FailedError: it ended without one, or wrote none in time.
+            FailedError: the task exited without printing a line, or timed out.
         """
         output = self._folder / f"{number}.out"
         task, process = self._running[number]
@@ -67,14 +67,14 @@ class Processes:
             if newline:
                 return line
             if has_ended or time.monotonic() > self._deadline:
-                raise FailedError(f"{task.role}: no result, exit code {process.returncode}\n{self._said(number)}")
+                raise FailedError(f"{task.role}: no result, exit code {process.returncode}\n{self._stderr(number)}")
             time.sleep(0.05)
 
-    def _said(self, number: int) -> str:
+    def _stderr(self, number: int) -> str:
         return (self._folder / f"{number}.err").read_text()[-2000:]
 
-    def look(self) -> None:
-        """Note the memory of every process now."""
+    def sample_memory(self) -> None:
+        """Sample the memory of every process."""
         for task, process in self._running:
             with contextlib.suppress(psutil.Error):
                 peak = psutil.Process(process.pid).memory_info().rss / 2**20
@@ -82,13 +82,13 @@ class Processes:
 
 
 @contextlib.contextmanager
-def running(tasks: Sequence[Task], folder: Path, patience: float) -> Iterator[Processes]:
-    """Start these tasks, their outputs going to files in a folder, and kill those that are left at the end.
+def running(tasks: Sequence[Task], folder: Path, timeout: float) -> Iterator[Processes]:
+    """Start these tasks with their output in files of `folder`, and kill what still runs when the context ends.
 
-    A task that is waited for more than `patience` seconds after the start is taken for hanging.
+    Waiting for a task fails `timeout` seconds after the start.
     """
     started: list[tuple[Task, subprocess.Popen[str]]] = []
-    over = threading.Event()
+    stopped = threading.Event()
     try:
         for number, task in enumerate(tasks):
             with (folder / f"{number}.out").open("w") as output, (folder / f"{number}.err").open("w") as error:
@@ -99,20 +99,19 @@ def running(tasks: Sequence[Task], folder: Path, patience: float) -> Iterator[Pr
                     stderr=error,
                     env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **task.environment},
                     text=True,
-                    start_new_session=True,  # a Ctrl-C is the benchmark's, which ends them
+                    start_new_session=True,  # Ctrl-C goes to the benchmark, which kills them
                 )
             started.append((task, process))
-        processes = Processes(started, folder, patience)
+        processes = Processes(started, folder, timeout)
 
-        def watch() -> None:
-            while not over.wait(BETWEEN_LOOKS):
-                processes.look()
+        def sample() -> None:
+            while not stopped.wait(SAMPLE_INTERVAL):
+                processes.sample_memory()
 
-        watching = threading.Thread(target=watch, daemon=True)
-        watching.start()
+        threading.Thread(target=sample, daemon=True).start()
         yield processes
     finally:
-        over.set()
+        stopped.set()
         for _, process in started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The results of one invocation: a JSON file that grows with every run, from which the report is made at any time."""
+"""The results of one invocation, in a JSON file that grows with every run; `--render` reads it at any time."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import trainer
-from benchmarks.work import Run
+from benchmarks.workload import Run
 from trainer.data.files import write_atomically
 from trainer.training.threads import usable_cpus
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent / "results"
 
 
 def describe_machine() -> dict[str, str | int]:
-    """What the figures are of: the kind of CPU and how many may be used, and the versions."""
+    """Describe what the figures were measured on: CPU model, usable cores, and versions."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -30,7 +30,7 @@ def describe_machine() -> dict[str, str | int]:
 
 
 def _version_of_tensorflow() -> str:
-    """Without importing it; its CPU and CUDA builds are different packages."""
+    """Find the version without importing TensorFlow; its CPU and CUDA builds are different packages."""
     for package in ("tensorflow-cpu", "tensorflow"):
         with contextlib.suppress(PackageNotFoundError):
             return version(package)
@@ -38,7 +38,7 @@ def _version_of_tensorflow() -> str:
 
 
 class Results:
-    """All runs so far of one invocation, and their file."""
+    """The runs so far of one invocation, and their file."""
 
     def __init__(self) -> None:
         FOLDER.mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ class Results:
         self._write()
 
     def add(self, run: Run) -> None:
-        """One more, kept at once."""
+        """Add a run and write the file at once."""
         self.runs.append(run)
         self._write()
 
@@ -58,6 +58,6 @@ class Results:
 
 
 def read(path: Path) -> tuple[dict[str, str | int], list[Run]]:
-    """The machine and the runs of a file of results."""
+    """Read the machine and the runs from a file of results."""
     content = json.loads(path.read_text())
     return content["machine"], [Run.from_json(run) for run in content["runs"]]

@@ -1,6 +1,6 @@
-"""The classic network and Adam as plain TensorFlow 2, for the programs of `tf.distribute` beside the trainer.
+"""The classic network and Adam in plain TensorFlow 2, for the two programs that use `tf.distribute` strategies.
 
-Variables are plain and Adam is TensorFlow's own op, because Keras 3 does not support these strategies.
+It uses `tf.Variable` and TensorFlow's Adam op, because Keras 3 does not support these strategies.
 """
 
 import argparse
@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.learning import CLASSES, PIXELS, Seen, accuracy
+from benchmarks.learning import CLASSES, PIXELS, Samples, accuracy
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:
-    """The options that both programs have."""
+    """Parse the flags that both programs share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with digits.npz and test.npz: x [n, 784], y")
+    parser.add_argument("--data", type=Path, required=True, help="folder with digits.npz and test.npz: x [n, 784], y")
     parser.add_argument("--train_steps", type=int, default=3000, help="global steps")
-    parser.add_argument("--batch_size", type=int, default=100, help="of each worker")
+    parser.add_argument("--batch_size", type=int, default=100, help="batch size of each worker")
     parser.add_argument("--hidden_units", type=int, default=100)
     parser.add_argument("--learning_rate", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
@@ -35,16 +35,16 @@ def read_arguments(description: str | None) -> argparse.Namespace:
 
 
 def load(file: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Images [n, 784] in [0, 1] and labels [n]."""
+    """Load images [n, 784] in [0, 1] and labels [n]."""
     with np.load(file) as data:
         return data["x"].astype(np.float32), data["y"].astype(np.int32)
 
 
 class Network:
-    """The network 784-H-10, in four variables or a flat one, and its updates; made in a strategy's scope."""
+    """The network 784-H-10 in four variables or a flat one, and its optimizer; create it in a strategy's scope."""
 
     def __init__(self, arguments: argparse.Namespace, **options: Any) -> None:
-        """`options` are given to each variable."""
+        """Pass `options` to each variable."""
         hidden, random = arguments.hidden_units, np.random.default_rng(arguments.seed)
         self._learning_rate = arguments.learning_rate
         self._shapes = [(PIXELS, hidden), (hidden,), (hidden, CLASSES), (CLASSES,)]
@@ -58,8 +58,8 @@ class Network:
         )
         self.updates = tf.Variable(np.int64(0), **options)
 
-    def learn(self, images: Any, labels: Any) -> list[Any]:
-        """The gradients of the mean cross entropy of a batch by each variable, at the values now."""
+    def gradients(self, images: Any, labels: Any) -> list[Any]:
+        """Gradients of a batch's mean cross entropy with respect to each variable."""
         with tf.GradientTape() as tape:
             values = [tf.convert_to_tensor(value) for value in self.values]
             tape.watch(values)
@@ -73,7 +73,7 @@ class Network:
         return list(tape.gradient(loss, arrays if len(values) > 1 else values))
 
     def apply(self, gradients: Sequence[Any]) -> None:
-        """One update by Adam, each variable where it is."""
+        """Apply one Adam update, on each variable's own device."""
         for value, *moments, gradient in zip(*map(_here, [self.values, *self._moments]), gradients, strict=True):
             with tf.device(value.device):
                 number = tf.cast(_here([self.updates])[0].read_value() + 1, tf.float32)
@@ -92,18 +92,18 @@ class Network:
                 )
         _here([self.updates])[0].assign_add(1)
 
-    def look(self, seen: Seen) -> None:
-        """Note the values now."""
-        seen.add(int(self.updates.numpy()), [value.numpy() for value in self.values])
+    def sample(self, samples: Samples) -> None:
+        """Add the current values to `samples`."""
+        samples.add(int(self.updates.numpy()), [value.numpy() for value in self.values])
 
 
 def _here(variables: Sequence[Any]) -> list[Any]:
-    """This replica's own copies, where a strategy keeps several."""
+    """This replica's own copies, if the strategy keeps several."""
     return [getattr(variable, "_get", lambda variable=variable: variable)() for variable in variables]
 
 
 class Stopwatch:
-    """The rate over the steady part, which begins after a tenth of the steps."""
+    """Steps per second in the steady part, which starts after a tenth of the steps."""
 
     def __init__(self, train_steps: int) -> None:
         self._warm = train_steps // 10
@@ -111,7 +111,7 @@ class Stopwatch:
         self.rate = 0.0
 
     def tick(self, step: int) -> None:
-        """The global step is this now."""
+        """Record that the run has reached this global step."""
         now = time.monotonic()
         if self._since is None and step >= self._warm:
             self._since = (now, step)
@@ -119,10 +119,10 @@ class Stopwatch:
             self.rate = (step - self._since[1]) / (now - self._since[0])
 
 
-def tell(network: Network, stopwatch: Stopwatch, seen: Seen, data: Path) -> None:
-    """Print what came of the run, one line of JSON."""
+def print_result(network: Network, stopwatch: Stopwatch, samples: Samples, data: Path) -> None:
+    """Print the outcome of the run as one line of JSON."""
     images, labels = load(data / "test.npz")
     final = accuracy(np.concatenate([np.ravel(value.numpy()) for value in network.values]), images, labels)
-    curve = seen.curve(images, labels)
-    line = {"rate": stopwatch.rate, "accuracy": final, "curve": curve, "first_step": seen.first_step}
+    curve = samples.curve(images, labels)
+    line = {"rate": stopwatch.rate, "accuracy": final, "curve": curve, "first_step": samples.first_step}
     print(json.dumps(line), flush=True)

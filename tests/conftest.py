@@ -1,4 +1,4 @@
-"""Fixtures that every kind of test may use."""
+"""Fixtures for all tests."""
 
 import gzip
 import struct
@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-"""Where the real MNIST test set lies beside a checkout; it is no part of the project."""
+"""The folder of the real MNIST test set beside a checkout; the project does not include it."""
 
 
 @pytest.fixture
 def mnist_folder(tmp_path: Path) -> Path:
-    """Real MNIST images as the four files of the data set: 9,000 of the test set to train on, 1,000 held out."""
+    """Write the four MNIST files from the real test set: 9,000 images to train on, 1,000 held out."""
     if not MNIST.is_dir():
         pytest.skip(f"the real MNIST files are not at {MNIST}")
     folder = tmp_path / "mnist"

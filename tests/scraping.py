@@ -1,4 +1,4 @@
-"""Reading a task's metrics as Prometheus does."""
+"""Scrape a task's metrics as Prometheus does."""
 
 import urllib.request
 
@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def scrape(port: int, host: str = "localhost") -> dict[str, float]:
-    """The samples at this port now, by their names; none where nobody listens."""
+    """The current samples at this port by name; empty if nothing listens."""
     try:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))

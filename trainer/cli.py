@@ -1,4 +1,4 @@
-"""The `trainer` command: arguments in, exit code out; every error of the user's becomes one sentence here."""
+"""The `trainer` command: it parses arguments, runs a subcommand, and reports each user error as one sentence."""
 
 import contextlib
 import importlib.util
@@ -37,12 +37,12 @@ USAGE = """usage: trainer COMMAND [OPTION …]
 Between-graph distributed TensorFlow training.
 
 commands:
-  launch         a whole cluster of real processes on this machine
-  train          one task: of the cluster in TF_CONFIG (or the classic flags), or a single process
-  supervise      the life of a run inside Kubernetes: the chart's Job runs it
-  convert-tfjob  print the chart's values that do what a Kubeflow TFJob does
+  launch         run a whole cluster of real processes on this machine
+  train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
+  supervise      supervise a run inside Kubernetes: the chart's Job runs this
+  convert-tfjob  print the chart's values that replace a Kubeflow TFJob
 
-trainer COMMAND --help says more; trainer --version says which trainer this is.
+trainer COMMAND --help shows the options of a command; trainer --version shows the version.
 """
 
 
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _require(command: str, packages: Sequence[str], extra: str) -> None:
-    """Check that the packages that a command needs are installed.
+    """Check that the packages of a command are installed.
 
     Raises:
-        ConfigurationError: one is not.
+        ConfigurationError: a package is not installed.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -93,71 +93,71 @@ def _fail(error: Exception, code: int) -> int:
 def _train(words: Sequence[str]) -> int:
     parser = config.Parser(
         prog="trainer train",
-        description="Train as one task of a cluster, or in a single process where no cluster is named.\n"
-        "The cluster is in the environment variable TF_CONFIG, in a file that wins over it, or in the classic flags,\n"
-        "which win over both.",
+        description="Train as one task of a cluster, or in a single process if no cluster is given.\n"
+        "Give the cluster in the environment variable TF_CONFIG, in a file (--cluster_file), or in the classic flags.\n"
+        "The file takes precedence over TF_CONFIG, and the flags over both.",
     )
     config.add_settings(parser, config.TASK_GROUPS)
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
     flags = spec.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
     file = _read(settings.cluster_file) if settings.cluster_file else None
-    found, conflicts = spec.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
+    cluster, conflicts = spec.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
     if arguments.print_config:
-        print(config.to_yaml(threads.in_force(settings, found.task.role if found else None)), end="")
+        print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0
     _require("train", ("tensorflow", "numpy", "sklearn"), "cpu or gpu")
-    # All tasks of a run may be told to end at once; a parameter server is away while it gives the chief time to save.
-    longest = settings.grace_seconds
-    away = longest + 2 if found and found.task.role == "ps" else min(3.0, longest / 2)
-    watchdog = Watchdog(settings.stall_seconds, grace_seconds=away, save_seconds=max(0.0, longest - away))
+    # All tasks of a run may receive SIGTERM at once. A parameter server then gives the chief time to save.
+    total = settings.grace_seconds
+    grace = total + 2 if cluster and cluster.task.role == "ps" else min(3.0, total / 2)
+    watchdog = Watchdog(settings.stall_seconds, grace_seconds=grace, save_seconds=max(0.0, total - grace))
     watchdog.start()
-    name = str(found.task) if found else "trainer"
+    name = str(cluster.task) if cluster else "trainer"
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {name}: {line}", flush=True)
 
     for conflict in conflicts:
-        say(conflict)
-    role, index = (found.task.role, found.task.index) if found else ("single", 0)
+        log(conflict)
+    role, index = (cluster.task.role, cluster.task.index) if cluster else ("single", 0)
     metrics = Metrics(role, index)
     if settings.metrics_port is not None:
         metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
         serve(metrics, settings.metrics_port)
     try:
-        code = _live(settings, found, watchdog, say, metrics)
+        code = _run_task(settings, cluster, watchdog, log, metrics)
     except CollectiveLostError as error:
-        say(f"{error}; beginning anew")
-        watchdog.rest()
+        log(f"{error}; restarting")
+        watchdog.release_signals()
         if not watchdog.stopping:
-            _begin_anew()
+            _restart_process()
         code = watchdog.exit_code
     watchdog.finished()
-    # TensorFlow's own clean-up may hang for minutes when other tasks are gone, and there is nothing left to clean.
+    # Skip TensorFlow's clean-up: it may hang for minutes when other tasks are lost, and nothing is left to clean up.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _begin_anew() -> NoReturn:
-    """Become another process of the same command and number: for whoever watches this one, it never ended."""
+def _restart_process() -> NoReturn:
+    """Execute the same command again with the same process id, so that the parent process sees no exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):  # the listing's own is closed already
-            os.set_inheritable(int(name), int(name) <= sys.stderr.fileno())  # ports and GPUs are free then
-    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the command that this process was started by
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
+            os.set_inheritable(int(name), int(name) <= sys.stderr.fileno())  # release ports and GPUs
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this process's own command line
 
 
 def _supervise(words: Sequence[str]) -> int:
     parser = config.Parser(
         prog="trainer supervise",
-        description="Start a run's tasks in Kubernetes, watch them, clean up after them, end with its result.\n"
-        "The chart starts this as a Job; it reads all that it must know from the file that the chart renders.",
+        description="Start a run's tasks in Kubernetes, watch them, clean up after them, and exit with the result.\n"
+        "The chart starts this as a Job and renders the file with all of its settings.",
     )
-    parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run, as the chart renders it")
+    parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run file that the chart renders")
     _require("supervise", ("lightkube",), "supervisor")
-    # The first process of a container is not ended by a signal unless it says so: also while it still imports.
+    # Process 1 of a container ignores signals without a handler. Set the handlers before the slow imports.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""))
@@ -166,13 +166,13 @@ def _supervise(words: Sequence[str]) -> int:
     from trainer.supervisor import supervise
     from trainer.supervisor.kubernetes_api import KubernetesApi
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     try:
-        return 0 if supervise.supervise(run, KubernetesApi(run), say).succeeded else EXIT_FAILED_RUN
+        return 0 if supervise.supervise(run, KubernetesApi(run), log).succeeded else EXIT_FAILED_RUN
     except supervise.StoppedError as stop:
-        say(f"{stop}; the run goes on")
+        log(f"{stop}; the run continues")
         return 128 + signal.SIGTERM
     except ApiError as error:
         raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None
@@ -182,44 +182,44 @@ def _read(path: Path) -> spec.ClusterFile:
     try:
         return spec.ClusterFile(str(path), path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is no UTF-8: {error.reason}"
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error.reason}"
         raise ConfigurationError(
             f"--cluster_file: {path} cannot be read ({reason}): name a JSON file in the form of TF_CONFIG's cluster."
         ) from None
 
 
-def _live(
+def _run_task(
     settings: config.Settings,
-    found: spec.Cluster | None,
+    cluster: spec.Cluster | None,
     watchdog: Watchdog,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     metrics: Metrics,
 ) -> int:
-    """Live the task's life; its exit code.
+    """Run the task of this role; return its exit code.
 
     Raises:
-        LostCircleError: it must be lived anew.
+        CollectiveLostError: the process must restart.
     """
-    if found:
-        threads.take_turns()
+    if cluster:
+        threads.use_batch_scheduling()
     try:
-        if found and found.task.role == "ps":
+        if cluster and cluster.task.role == "ps":
             from trainer.training import server
 
-            counts = threads.choose(settings, found.task.role)
-            server.serve(found, counts, settings.grace_seconds, say, lambda: watchdog.stopping, metrics)
-        elif found and found.task.role == "evaluator":
+            counts = threads.choose(settings, cluster.task.role)
+            server.serve(cluster, counts, settings.grace_seconds, log, lambda: watchdog.stopping, metrics)
+        elif cluster and cluster.task.role == "evaluator":
             from trainer.training.evaluator import evaluate
             from trainer.training.session_errors import model_errors
 
             with model_errors():
-                evaluate(settings, watchdog, say, metrics)
+                evaluate(settings, watchdog, log, metrics)
         else:
             from trainer.training.session_errors import model_errors
             from trainer.training.train import train
 
             with model_errors():
-                done = train(settings, found, watchdog, say, metrics)
+                done = train(settings, cluster, watchdog, log, metrics)
             if done:
                 return 0
     except ConfigurationError as error:
@@ -248,8 +248,8 @@ def _launch(words: Sequence[str]) -> int:
 def _convert_tfjob(words: Sequence[str]) -> int:
     parser = config.Parser(
         prog="trainer convert-tfjob",
-        description="Print a values file with which the chart does what a Kubeflow TFJob (kubeflow.org/v1) does.\n"
-        "What cannot be carried over is named on standard error, a line for each field.",
+        description="Print a values file with which the chart replaces a Kubeflow TFJob (kubeflow.org/v1).\n"
+        "Fields that cannot be converted are listed on standard error, one per line.",
     )
     parser.add_argument("file", metavar="FILE", help="the TFJob, YAML or JSON; - is standard input")
     parser.add_argument(
@@ -257,7 +257,7 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         metavar='ROLE="WORD …"',
         action="append",
         default=[],
-        help="the image's own entrypoint, for a role (chief, worker, ps, evaluator) without a command; repeatable",
+        help="the entrypoint of the image, for a role (chief, worker, ps, evaluator) without a command; repeatable",
     )
     arguments = parser.read(words)
     entrypoints = convert.parse_entrypoints(arguments.entrypoint)
@@ -268,7 +268,7 @@ def _convert_tfjob(words: Sequence[str]) -> int:
     except OSError as error:
         raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{origin} cannot be read (it is no UTF-8: {error.reason}).") from None
+        raise ConfigurationError(f"{origin} cannot be read (it is not UTF-8: {error.reason}).") from None
     conversion = convert.convert(convert.parse(text, origin), entrypoints)
     for note in conversion.notes:
         print(note, file=sys.stderr)

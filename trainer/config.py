@@ -1,9 +1,10 @@
 """Every setting of a run, typed and documented once.
 
-A value comes from, in this order: the command line, the environment (`TRAINER_` and the name in capitals), the file
-given by `--config`, the default here. Nothing else in the package reads the environment for settings.
+Sources, the first one wins: the command line, the environment (`TRAINER_` and the name in capitals), the file of
+`--config`, the default in this file. No other module reads settings from the environment.
 
-The classic names of `mnist_replica.py` keep their meanings; on the command line dashes do for underscores.
+The names of the classic `mnist_replica.py` keep their meaning. On the command line, dashes and underscores are
+equivalent.
 """
 
 import argparse
@@ -26,11 +27,11 @@ ENVIRONMENT_PREFIX = "TRAINER_"
 FORMER_NAMES = {"steps_per_call": "steps_per_execution", "time_split": "step_time_breakdown"}
 """Former names of settings, accepted with a notice until the next release."""
 FORMER_STRATEGIES = {"local": "mirrored"}
-"""Former values of `strategy`, likewise."""
+"""Former values of `strategy`, accepted with a notice until the next release."""
 
 
 def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator:
-    """Refuses what YAML makes of `true` or `yes`, which pydantic would take for the number 1."""
+    """Reject a YAML boolean (`true`, `yes`), which pydantic would convert to the number 1."""
 
     def check(value: Any) -> Any:
         if isinstance(value, bool):
@@ -40,15 +41,15 @@ def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator
     return BeforeValidator(check)
 
 
-Whole = Annotated[int, _unless_bool("int_type")]
-Real = Annotated[float, _unless_bool("float_type")]
-Count = Annotated[Whole, Field(ge=1, lt=2**31)]
-Seconds = Annotated[Real, Field(gt=0)]
+Integer = Annotated[int, _unless_bool("int_type")]
+Number = Annotated[float, _unless_bool("float_type")]
+Count = Annotated[Integer, Field(ge=1, lt=2**31)]
+Seconds = Annotated[Number, Field(gt=0)]
 
 
 @dataclasses.dataclass(frozen=True)
 class StepRange:
-    """Global steps from the first to the last, both among them; written 100-150."""
+    """An inclusive range of global steps, written 100-150."""
 
     first: int
     last: int
@@ -63,12 +64,12 @@ _STEP_RANGE = r"^([1-9][0-9]*)-([1-9][0-9]*)$"
 def _parse_step_range(value: Any) -> StepRange:
     if isinstance(value, StepRange):
         return value
-    found = re.match(_STEP_RANGE, value) if isinstance(value, str) else None
-    if found is None or int(found[1]) > int(found[2]):
+    match = re.match(_STEP_RANGE, value) if isinstance(value, str) else None
+    if match is None or int(match[1]) > int(match[2]):
         raise PydanticCustomError(
-            "step_range", "input should be two global steps from 1, the first not above the last, as in 100-150"
+            "step_range", "input should be a range of global steps FIRST-LAST, with 1 <= FIRST <= LAST, such as 100-150"
         )
-    return StepRange(int(found[1]), int(found[2]))
+    return StepRange(int(match[1]), int(match[2]))
 
 
 Steps = Annotated[
@@ -79,156 +80,169 @@ Steps = Annotated[
 ]
 
 
-def _setting(default: Any, help: str) -> Any:  # noqa: A002 - argparse's word for it
+def _setting(default: Any, help: str) -> Any:  # noqa: A002 - the name in argparse
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """Which task of which cluster this is."""
+    """The cluster, and the task that this process runs."""
 
     ps_hosts: str | None = _setting(None, "addresses of the parameter servers, HOST:PORT,HOST:PORT,…")
     worker_hosts: str | None = _setting(None, "addresses of the workers, HOST:PORT,HOST:PORT,…")
     job_name: str | None = _setting(None, "role of this task: chief, worker, ps or evaluator")
-    task_index: Annotated[Whole, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
+    task_index: Annotated[Integer, Field(ge=0)] | None = _setting(None, "index of this task within its role, from 0")
     cluster_file: Path | None = _setting(
-        None, "a JSON file in the form of TF_CONFIG's cluster, for clusters too large for an environment variable"
+        None, "JSON file with the `cluster` object of TF_CONFIG, for clusters too large for an environment variable"
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WatchSettings:
-    """How this one task is watched."""
+class MonitoringSettings:
+    """Monitoring of this task."""
 
-    metrics_port: Annotated[Whole, Field(ge=1, lt=2**16)] | None = _setting(
-        None, "port on which this task serves metrics to Prometheus (default: none)"
+    metrics_port: Annotated[Integer, Field(ge=1, lt=2**16)] | None = _setting(
+        None, "port on which this task serves Prometheus metrics (default: none)"
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What to train."""
+    """The model, the data and the length of the run."""
 
-    model: str = _setting("mlp", "mlp, cnn, or a Python file of your own with the same two functions")
+    model: str = _setting("mlp", "mlp, cnn, or the path of a Python file that defines parameters() and logits()")
     hidden_units: Count = _setting(100, "units in the hidden layer")
     dataset: Literal["digits", "mnist", "npz"] = _setting(
-        "digits", "digits (bundled, works offline), mnist (IDX files in data_dir) or npz (a folder of your own)"
+        "digits",
+        "digits (bundled, works offline), mnist (IDX files in data_dir) or npz (your own .npz files in data_dir)",
     )
-    data_dir: Path = _setting(Path("/tmp/mnist-data"), "folder of the mnist or npz files")  # noqa: S108
-    download: bool = _setting(True, "fetch absent MNIST files into data_dir, once, checked by their checksums")
-    train_steps: Count = _setting(2000, "global steps to train, all replicas together")
+    data_dir: Path = _setting(Path("/tmp/mnist-data"), "directory of the mnist or npz files")  # noqa: S108
+    download: bool = _setting(True, "download missing MNIST files to data_dir and verify their checksums")
+    train_steps: Count = _setting(2000, "global steps to train, over all replicas")
     batch_size: Count = _setting(100, "examples per replica and step")
-    seed: Annotated[Whole, Field(ge=0, lt=2**63)] = _setting(0, "of initial values and of every replica's shuffling")
+    seed: Annotated[Integer, Field(ge=0, lt=2**63)] = _setting(
+        0, "seed of the initial values and of each replica's shuffling"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """How gradients change parameters."""
+    """How the optimizer applies gradients."""
 
-    learning_rate: Annotated[Real, Field(gt=0)] = _setting(0.003, "Adam's learning rate")
+    learning_rate: Annotated[Number, Field(gt=0)] = _setting(0.003, "Adam's learning rate")
     learning_rate_schedule: Literal["constant", "cosine", "linear"] = _setting(
-        "constant", "the learning rate over the run: constant, or cosine or linear down to 0 at train_steps"
+        "constant", "learning rate over the run: constant, or cosine or linear decay to 0 at train_steps"
     )
-    warmup_steps: Annotated[Whole, Field(ge=0, lt=2**31)] = _setting(
-        0, "global steps in which the learning rate rises linearly to its value"
+    warmup_steps: Annotated[Integer, Field(ge=0, lt=2**31)] = _setting(
+        0, "global steps over which the learning rate rises linearly to its value"
     )
-    epsilon: Annotated[Real, Field(gt=0)] = _setting(1e-8, "Adam's epsilon, added to the root of the second moment")
-    amsgrad: bool = _setting(True, "divide by the largest second moment so far (AMSGrad), not by the current one")
-    global_clipnorm: Annotated[Real, Field(gt=0)] | None = _setting(
-        None, "scale a gradient down to this norm, over all parameters, where it is larger (default: never)"
+    epsilon: Annotated[Number, Field(gt=0)] = _setting(
+        1e-8, "Adam's epsilon, added to the square root of the second moment"
     )
-    weight_decay: Annotated[Real, Field(ge=0)] = _setting(
-        0.0, "decoupled weight decay: each update takes the learning rate times this share of every parameter off"
+    amsgrad: bool = _setting(True, "use AMSGrad: divide by the largest second moment so far instead of the current one")
+    global_clipnorm: Annotated[Number, Field(gt=0)] | None = _setting(
+        None,
+        "clip gradients so that their global norm over all parameters is at most this value (default: no clipping)",
+    )
+    weight_decay: Annotated[Number, Field(ge=0)] = _setting(
+        0.0, "decoupled weight decay: each update subtracts learning_rate * weight_decay * parameter"
     )
     staleness_aware: bool = _setting(
-        True, "divide the learning rate of an asynchronous gradient by the updates made since its parameters were read"
+        True,
+        "divide the learning rate of an asynchronous gradient by the number of updates since its parameters were read",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplicationSettings:
-    """How replicas work together."""
+    """How replicas share parameters and gradients, and which devices they use."""
 
     strategy: Strategy = _setting(
         "ps",
-        "who holds the parameters: ps (parameter servers), allreduce (each worker, all of them) or mirrored (one "
-        "process, for all of its devices)",
+        "where the parameters are: ps (sharded over the parameter servers), allreduce (a full copy on each worker) or "
+        "mirrored (one process, with all of its devices)",
     )
-    sync_replicas: bool = _setting(False, "average the replicas' gradients for each step, instead of each on its own")
+    sync_replicas: bool = _setting(
+        False, "average the gradients of the replicas in each step, instead of applying each one asynchronously"
+    )
     replicas_to_aggregate: Count | None = _setting(
-        None, "gradients to average per step; fewer than there are replicas makes the rest backups (default: all)"
+        None, "gradients to average per step; with fewer than the replicas, the others are backups (default: all)"
     )
     local_steps: Count = _setting(
-        1, "steps that each synchronous replica takes by itself before parameters, not gradients, are averaged"
+        1, "local SGD: steps that each synchronous replica takes locally before the replicas average their parameters"
     )
     steps_per_execution: Count | None = _setting(
         None,
-        "steps per run of the session, between which a task hears nothing (default: at most 50, and half a second)",
+        "steps per session run; a task handles signals between two runs (default: at most 50 steps and half a second)",
     )
-    num_gpus: Annotated[Whole, Field(ge=0)] | None = _setting(
-        None, "GPUs of this machine that replicas share by index; 0 for CPU only (default: those that are visible)"
+    num_gpus: Annotated[Integer, Field(ge=0)] | None = _setting(
+        None, "GPUs of this machine that its replicas share by index; 0 trains on the CPU (default: all visible GPUs)"
     )
-    intra_op_threads: Count | None = _setting(None, "threads of one op (default: from the CPUs this process may use)")
-    inter_op_threads: Count | None = _setting(None, "ops at the same time (default: from the CPUs likewise)")
+    intra_op_threads: Count | None = _setting(None, "threads per op (default: from the CPUs available to this process)")
+    inter_op_threads: Count | None = _setting(
+        None, "ops that run in parallel (default: from the CPUs available to this process)"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LifeSettings:
-    """How a task lives."""
+class TaskSettings:
+    """Checkpoints, reports, evaluation and timeouts of a task."""
 
     train_dir: Path | None = _setting(
-        None, "checkpoints, summaries and the result; a run found there is continued (default: a new folder in runs/)"
+        None,
+        "directory of checkpoints, summaries and the result; continues a run found there (default: a new one in runs/)",
     )
     report_steps: Count = _setting(
-        100, "global steps between two points of the curves; as many or more, and a second, between two progress lines"
+        100, "global steps between two summaries; progress lines are at least this many steps and one second apart"
     )
-    save_steps: Count | None = _setting(None, "global steps between two checkpoints (default: by time only)")
+    save_steps: Count | None = _setting(
+        None, "global steps between two checkpoints (default: only save_seconds counts)"
+    )
     save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
-    keep_checkpoints: Count = _setting(5, "checkpoints to keep, besides the best")
+    keep_checkpoints: Count = _setting(5, "latest checkpoints to keep, in addition to the best one")
     eval_seconds: Seconds = _setting(
-        5.0, "seconds between two evaluations on the held-out split, which take at most a twentieth of the chief's time"
+        5.0, "seconds between two evaluations on the held-out split; they take at most 5% of the chief's time"
     )
-    export: Literal["best", "last"] = _setting("best", "which checkpoint becomes the SavedModel at the end")
+    export: Literal["best", "last"] = _setting("best", "checkpoint to export as the SavedModel at the end")
     on_divergence: Literal["warn", "stop", "restore"] = _setting(
         "warn",
-        "when the loss is no number, or far above its past for 1,000 steps: warn, stop the run (code 4), or restore "
-        "the best checkpoint and halve the learning rate",
+        "when the loss is not finite, or far above its earlier values for 1,000 steps: warn, stop the run (exit code "
+        "4), or restore the best checkpoint and halve the learning rate",
     )
-    wait_seconds: Seconds = _setting(600.0, "longest wait for other tasks, at the start and after one was lost")
+    wait_seconds: Seconds = _setting(600.0, "timeout of waiting for other tasks, at the start and after one is lost")
     stall_seconds: Seconds = _setting(
-        600.0, "longest time without any global step before this task gives up (code 138)"
+        600.0, "longest time without a global step before this task exits (exit code 138)"
     )
-    grace_seconds: Seconds = _setting(
-        25.0, "longest time for a last checkpoint once this task is told to end (SIGTERM, Ctrl-C)"
-    )
+    grace_seconds: Seconds = _setting(25.0, "timeout of the last checkpoint after SIGTERM or Ctrl-C")
     profile_steps: Steps | None = _setting(
-        None, "global steps that the chief profiles for TensorBoard, such as 100-150 (default: none)"
+        None, "range of global steps that the chief profiles for TensorBoard, such as 100-150 (default: none)"
     )
     step_time_breakdown: bool = _setting(
-        False, "trace a few calls, and say at the end how a step divides into waiting, reading, computing, applying"
+        False,
+        "trace a few executions and print how the step time splits into waiting, reading, computing and applying",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WatchSettings, LifeSettings, ReplicationSettings, OptimizerSettings, RunSettings, ClusterSettings):
+class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerSettings, RunSettings, ClusterSettings):
     """All settings of one task."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 RUN_GROUPS: Mapping[str, type] = {
-    "what to train, and for how long": RunSettings,
-    "the optimiser": OptimizerSettings,
-    "how replicas work together": ReplicationSettings,
-    "the life of a task": LifeSettings,
+    "model, data and length of the run": RunSettings,
+    "optimizer": OptimizerSettings,
+    "replication and devices": ReplicationSettings,
+    "checkpoints, reports, evaluation and timeouts": TaskSettings,
 }
-"""The settings that a whole run shares, by their headings in `--help`."""
+"""Settings that all tasks of a run share, by heading in `--help`."""
 TASK_GROUPS: Mapping[str, type] = {
     **RUN_GROUPS,
-    "which task of which cluster this is (without these and TF_CONFIG, one process trains alone)": ClusterSettings,
-    "how this task is watched": WatchSettings,
+    "cluster and task (without these and TF_CONFIG, a single process trains)": ClusterSettings,
+    "monitoring": MonitoringSettings,
 }
-"""Those, and the ones that each task has for itself."""
+"""`RUN_GROUPS` and the settings of a single task."""
 _ADAPTER = TypeAdapter(Settings)
 
 
@@ -238,12 +252,12 @@ def names(groups: Mapping[str, type]) -> list[str]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """The settings as a file that `--config` reads back."""
+    """The settings as YAML that `--config` reads."""
     return str(yaml.safe_dump(_ADAPTER.dump_python(settings, mode="json"), sort_keys=False))
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser for this package: `--train-steps` is `--train_steps`, and an error is a ConfigurationError."""
+    """An ArgumentParser that treats `--train-steps` as `--train_steps` and raises ConfigurationError."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(
@@ -254,17 +268,17 @@ class Parser(argparse.ArgumentParser):
         """Parse a command's arguments.
 
         Raises:
-            ConfigurationError: they do not fit.
+            ConfigurationError: an argument is unknown, or its value is missing.
         """
-        return self.parse_args([_current(word) for word in words])
+        return self.parse_args([_with_current_name(word) for word in words])
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong as a ConfigurationError."""
+        """Raise argparse's message as a ConfigurationError."""
         raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")
 
 
-def _current(word: str) -> str:
-    """A word of the command line, with the current name of a setting in underscores."""
+def _with_current_name(word: str) -> str:
+    """Replace dashes and former names in the option of a command-line word."""
     name, equals, value = word.partition("=")
     if not name.startswith("--"):
         return word
@@ -279,12 +293,12 @@ def _announce_rename(former: str, current: str) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
-    """Give the parser an option for each setting of these groups, `--config` and `--print_config`."""
+    """Add an option for each setting of these groups, `--config` and `--print_config`."""
     for title, group in groups.items():
         section = parser.add_argument_group(title)
         for field in dataclasses.fields(group):
             default = f" (default: {field.default})" if field.default is not None else ""
-            # A bare `--sync_replicas` and the classic `--sync_replicas=True` are both understood.
+            # Accept both a bare `--sync_replicas` and the classic `--sync_replicas=True`.
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type is bool else {}
             section.add_argument(
                 f"--{field.name}",
@@ -293,14 +307,14 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
                 help=(field.metadata["help"] + default).replace("%", "%%"),
                 **switch,
             )
-    section = parser.add_argument_group("where settings come from")
-    section.add_argument("--config", metavar="FILE", type=Path, help="a YAML file of settings, by these names")
-    section.add_argument("--print_config", action="store_true", help="print the settings in force as YAML, and stop")
+    section = parser.add_argument_group("sources of settings")
+    section.add_argument("--config", metavar="FILE", type=Path, help="YAML file that maps setting names to values")
+    section.add_argument("--print_config", action="store_true", help="print the effective settings as YAML and exit")
 
 
 def _metavar(annotation: Any) -> str:
     text = str(annotation)
-    for sign, name in (
+    for pattern, metavar in (
         ("StepRange", "FIRST-LAST"),
         ("Literal", "NAME"),
         ("float", "X"),
@@ -308,33 +322,34 @@ def _metavar(annotation: Any) -> str:
         ("bool", "BOOL"),
         ("Path", "PATH"),
     ):
-        if sign in text:
-            return name
+        if pattern in text:
+            return metavar
     return "TEXT"
 
 
 def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """Merge the sources of settings, and check each value.
+    """Merge the sources of settings and validate each value.
 
     Args:
-        arguments: What a parser with `add_settings` parsed.
-        environment: The process's environment variables.
+        arguments: The result of a parser with `add_settings`.
+        environment: The environment variables of this process.
 
     Raises:
-        ConfigurationError: one sentence that names the setting, where it was set, its value and what was expected.
+        ConfigurationError: a setting is unknown or has an invalid value; the sentence names the setting, its source,
+            its value and what was expected.
     """
     known = names(TASK_GROUPS)
     from_file = _with_current_names(_read_yaml(arguments.config), f"{arguments.config}: ") if arguments.config else {}
     variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in [*known, *FORMER_NAMES]}
-    set_variables = {name: value for name, value in variables.items() if value}
-    from_environment = _with_current_names(set_variables, ENVIRONMENT_PREFIX, str.upper)
+    nonempty = {name: value for name, value in variables.items() if value}
+    from_environment = _with_current_names(nonempty, ENVIRONMENT_PREFIX, str.upper)
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
-    given = {**from_file, **from_environment, **from_command_line}
-    if (strategy := given.get("strategy")) in FORMER_STRATEGIES:
-        given["strategy"] = FORMER_STRATEGIES[strategy]
-        _announce_rename(f"strategy {strategy}", f"strategy {given['strategy']}")
+    values = {**from_file, **from_environment, **from_command_line}
+    if (strategy := values.get("strategy")) in FORMER_STRATEGIES:
+        values["strategy"] = FORMER_STRATEGIES[strategy]
+        _announce_rename(f"strategy {strategy}", f"strategy {values['strategy']}")
     try:
-        return _checked(_ADAPTER.validate_python(given))
+        return _validated(_ADAPTER.validate_python(values))
     except ValidationError as error:
         problem = error.errors()[0]
     name = str(problem["loc"][0])
@@ -345,47 +360,47 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     else:
         origin = f"{arguments.config}: {name}"
     if name not in known:
-        raise ConfigurationError(f"{' '.join(origin.split())}: there is no such setting.")
+        raise ConfigurationError(f"{' '.join(origin.split())}: unknown setting; --help lists all settings.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
-    raise ConfigurationError(f"{origin}: {reprlib.repr(problem['input'])} was given; {expected}.")
+    raise ConfigurationError(f"{origin}={reprlib.repr(problem['input'])}, but {expected}.")
 
 
 def _with_current_names(found: Mapping[str, Any], origin: str, spelling: Callable[[str], str] = str) -> dict[str, Any]:
-    """The settings by their current names; a former name beside the current one is ignored."""
+    """Map former names to current ones; if both are set, ignore the former."""
     for former in FORMER_NAMES.keys() & found.keys():
         _announce_rename(origin + spelling(former), spelling(FORMER_NAMES[former]))
     return {FORMER_NAMES.get(name, name): value for name, value in found.items() if FORMER_NAMES.get(name) not in found}
 
 
-def _checked(settings: Settings) -> Settings:
-    """Rules between settings."""
+def _validated(settings: Settings) -> Settings:
+    """Check the rules between settings."""
     strategy, local_steps = settings.strategy, settings.local_steps
     for name in ("sync_replicas", "replicas_to_aggregate"):
         if strategy != "ps" and getattr(settings, name):
             raise ConfigurationError(
-                f"{name}: {getattr(settings, name)} was given beside strategy {strategy}, which averages the gradients "
-                f"of all replicas for each step by itself; leave {name} out."
+                f"{name}={getattr(settings, name)} conflicts with strategy={strategy}, which always averages the "
+                f"gradients of all replicas; remove {name}."
             )
     if settings.replicas_to_aggregate and not settings.sync_replicas and strategy == "ps":
         raise ConfigurationError(
-            f"replicas_to_aggregate: {settings.replicas_to_aggregate} was given, but only synchronous replicas "
-            "aggregate gradients; set sync_replicas too, or leave it out."
+            f"replicas_to_aggregate={settings.replicas_to_aggregate}, but only synchronous replicas aggregate "
+            "gradients; set sync_replicas=true or remove replicas_to_aggregate."
         )
     if local_steps > 1 and not settings.sync_replicas:
         raise ConfigurationError(
-            f"local_steps: {local_steps} was given, but only synchronous replicas average their parameters; "
-            "set sync_replicas too, with strategy ps."
+            f"local_steps={local_steps}, but only synchronous replicas average their parameters; "
+            "set sync_replicas=true and strategy=ps."
         )
     if settings.train_steps % local_steps:
         raise ConfigurationError(
-            f"local_steps: rounds of {local_steps} steps do not end at train_steps {settings.train_steps}; "
-            "choose a divisor of it."
+            f"local_steps={local_steps} does not divide train_steps={settings.train_steps}; "
+            "choose a divisor of train_steps."
         )
     profiled = settings.profile_steps
     if profiled and profiled.first > settings.train_steps:
         raise ConfigurationError(
-            f"profile_steps: {profiled} begins after the run's last step, {settings.train_steps}: "
-            "name earlier steps, or more train_steps."
+            f"profile_steps={profiled} begins after the last step, train_steps={settings.train_steps}; "
+            "choose earlier steps or raise train_steps."
         )
     return settings
 
@@ -396,9 +411,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--config: {path} cannot be read: {error}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
+        raise ConfigurationError(f"--config: {path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigurationError(f"--config: {path} must map settings' names to values.")
+        raise ConfigurationError(f"--config: {path} must be a mapping from setting names to values.")
     return {str(name): value for name, value in content.items()}

@@ -1,16 +1,17 @@
-"""The ways a task ends otherwise than well, and the exit code of each (the table is in docs/trainer.md).
+"""Errors that end a task, and their exit codes (docs/trainer.md has the table).
 
-Raised anywhere, turned into one sentence on stderr and an exit code by `trainer.cli` (a stall: by `training.guard`).
+Any module raises them. `trainer.cli` prints the message to stderr as one sentence and exits with the code;
+`trainer.training.watchdog` does so for a stall.
 """
 
 EXIT_ERROR = 1
-"""Of the model's own code, and of a bug, whose traceback is on stderr."""
+"""An error in the model's code, or a bug, whose traceback is on stderr."""
 EXIT_CONFIGURATION = 2
 EXIT_FAILED_RUN = 3
-"""Of the supervisor: the run that it supervised has failed. Its Job fails by this code and 2 alone."""
+"""Exit code of the supervisor when its run has failed. Its Job fails only on this code and on 2."""
 EXIT_DIVERGED = 4
 EXIT_LOST_PEERS = 138
-"""128 and above means "try again" to an ExitCode restart policy; 138 is the value it leaves to programs' own use."""
+"""With restart policy ExitCode, codes from 128 are retryable; 138 is the one reserved for user programs."""
 
 
 class ConfigurationError(Exception):
@@ -18,7 +19,7 @@ class ConfigurationError(Exception):
 
 
 class RollBackError(Exception):
-    """The run diverges, and is to go on from its best checkpoint; never leaves `trainer.training.train`."""
+    """The run diverges and must continue from its best checkpoint. `trainer.training.train` always catches it."""
 
     def __init__(self, sentence: str, step: int) -> None:
         super().__init__(sentence)
@@ -26,16 +27,16 @@ class RollBackError(Exception):
 
 
 class DivergedError(Exception):
-    """The run diverges, and is to end for it: trying again with the same settings would not help."""
+    """The run diverges and must end. A retry with the same settings does not help."""
 
 
 class CollectiveLostError(Exception):
-    """A replica was lost without which no other goes on: this process must begin anew, to meet all of them again."""
+    """The collective group lost a replica, so none can continue. This process must restart to rejoin the group."""
 
 
 class LostPeersError(Exception):
-    """Other tasks did not answer in the time allowed: nothing is wrong here, so the task may be tried again."""
+    """Other tasks did not respond before the timeout. This task has no fault, so a retry may succeed."""
 
 
 class ModelError(Exception):
-    """The model's own code failed in a step: one sentence with its error and its place. Trying again does not help."""
+    """The model's code failed in a step: one sentence with the error and its location. A retry does not help."""

@@ -1,4 +1,4 @@
-"""The former name of `trainer.models`, for models that import `Parameter` from here; it goes with the next release."""
+"""Deprecated alias of `trainer.models`, for models that import `Parameter` from here. Removed in the next release."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""TensorFlow, imported quietly: the one place that imports it.
+"""Imports TensorFlow without its startup log. All modules import TensorFlow from here.
 
 The import takes seconds, so only modules that build or run graphs import this one.
 """
@@ -13,39 +13,39 @@ from trainer.errors import ConfigurationError
 
 @contextlib.contextmanager
 def _without_banner() -> Iterator[None]:
-    """Keep what the import writes to stderr for the case that it fails.
+    """Buffer stderr, and print it only if the import fails.
 
-    TensorFlow logs a few lines of banner there before its log level takes effect.
+    TensorFlow logs a few lines before its log level takes effect.
     """
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as buffer:
         stderr = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(buffer.fileno(), 2)
         try:
             yield
         except BaseException:
-            kept.seek(0)
-            os.write(stderr, kept.read())
+            buffer.seek(0)
+            os.write(stderr, buffer.read())
             raise
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
 
 
-# Errors only; set it to 0 to see all that TensorFlow says.
-talks = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
-# Keras is not used here, and importing it takes every task a third of its start; this defers it until `tf.keras` is.
+# Log errors only. Set the variable to 0 to see all of TensorFlow's log.
+verbose = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
+# This package does not use Keras, whose import takes a third of a task's startup. Legacy Keras is imported lazily.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 try:
-    with contextlib.nullcontext() if talks else _without_banner():
+    with contextlib.nullcontext() if verbose else _without_banner():
         import tensorflow as tf
-except ModuleNotFoundError as absent:
+except ModuleNotFoundError as missing:
     raise ConfigurationError(
-        "TensorFlow is not installed: install this package with its extra cpu or gpu, "
-        "such as pip install 'distributed-tensorflow-trainer[cpu]'."
-    ) from absent
+        "TensorFlow is not installed: install this package with the extra cpu or gpu, "
+        "for example pip install 'distributed-tensorflow-trainer[cpu]'."
+    ) from missing
 
 tf.get_logger().setLevel("ERROR")
 tf1 = tf.compat.v1
-tf1.disable_eager_execution()  # between-graph replication builds graphs; savers and summaries ask which mode is on
+tf1.disable_eager_execution()  # between-graph replication needs graphs; savers and summaries check the mode
 
 __all__ = ["tf", "tf1"]

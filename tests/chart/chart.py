@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.cluster import build
+from hack.cluster import build
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -97,7 +97,7 @@ def template(
 ) -> subprocess.CompletedProcess[str]:
     """Run `helm template` with the text of a values file."""
     helm = shutil.which("helm", path=environment_with_tools()["PATH"])
-    assert helm, "there is no helm: `make test` builds it, and so does `python3 -m tests.cluster build helm`"
+    assert helm, "there is no helm: `make test` builds it, and so does `python3 -m hack.cluster build helm`"
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(values)
         file.flush()

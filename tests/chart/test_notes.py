@@ -46,12 +46,12 @@ def manifests(values: dict[str, Any]) -> Manifests:
     return render(values, release="trial", namespace="ml")
 
 
-@pytest.mark.parametrize(("values", "stem"), [({}, "trial"), ({"fullnameOverride": "m"}, "m")])
-def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any], stem: str) -> None:
+@pytest.mark.parametrize(("values", "fullname"), [({}, "trial"), ({"fullnameOverride": "m"}, "m")])
+def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any], fullname: str) -> None:
     (job,) = manifests(values).of("Job")
     assert commands(notes(values)) == [
         ["kubectl", "--namespace", "ml", "logs", "--follow", f"job/{job['metadata']['name']}"],
-        ["kubectl", "--namespace", "ml", "port-forward", f"service/{stem}-tensorboard", "6006:80"],
+        ["kubectl", "--namespace", "ml", "port-forward", f"service/{fullname}-tensorboard", "6006:80"],
         ["helm", "--namespace", "ml", "test", "trial"],
     ]
 
@@ -59,19 +59,19 @@ def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any],
 @pytest.mark.parametrize(
     ("values", "leader"),
     [({}, "trial-worker-0"), ({"chief.replicas": 1}, "trial-chief-0"), ({"fullnameOverride": "m"}, "m-worker-0")],
-    ids=["a worker leads", "a chief leads", "another stem"],
+    ids=["a worker leads", "a chief leads", "another fullname"],
 )
 def test_without_a_supervisor_they_name_the_leader(notes: Notes, values: dict[str, Any], leader: str) -> None:
     values = {**values, "supervisor.enabled": False}
-    stem = leader.rsplit("-", 2)[0]
+    fullname = leader.rsplit("-", 2)[0]
     assert commands(notes(values)) == [
         ["kubectl", "--namespace", "ml", "logs", "--follow", leader],
-        ["kubectl", "--namespace", "ml", "port-forward", f"service/{stem}-tensorboard", "6006:80"],
+        ["kubectl", "--namespace", "ml", "port-forward", f"service/{fullname}-tensorboard", "6006:80"],
         ["helm", "--namespace", "ml", "test", "trial"],
     ]
     names = {(item["kind"], item["metadata"]["name"]) for item in manifests(values)}
     assert ("StatefulSet", leader.rpartition("-")[0]) in names
-    assert ("Service", f"{stem}-tensorboard") in names
+    assert ("Service", f"{fullname}-tensorboard") in names
 
 
 def test_without_a_supervisor_a_client_is_followed_by_its_job(notes: Notes) -> None:
@@ -92,7 +92,7 @@ def test_without_tensorboard_there_is_nothing_to_forward(notes: Notes) -> None:
 
 def test_they_warn_of_claims_that_go_with_the_run(notes: Notes) -> None:
     both = {"data.enabled": True}
-    said = re.findall(r"removes the claim (\S+) .* (\S+): true keeps", notes(both))
+    said = re.findall(r"deletes the claim (\S+) .* set (\S+)=true\.", notes(both))
     assert sorted(said) == [("trial-data", "data.keep"), ("trial-training", "trainingDirectory.keep")]
     claims = manifests(both).of("PersistentVolumeClaim")
     assert {name for name, _ in said} == {claim["metadata"]["name"] for claim in claims}
@@ -119,4 +119,6 @@ def test_they_say_who_trains(notes: Notes) -> None:
 
 
 def test_they_say_where_a_large_cluster_is_read(notes: Notes) -> None:
-    assert "1300 worker(s), 1 ps (cluster read from a file: too long for TF_CONFIG). " in notes(TOO_LARGE)
+    assert "1300 worker(s), 1 ps (tasks read the cluster from a file: it is too long for TF_CONFIG). " in notes(
+        TOO_LARGE
+    )

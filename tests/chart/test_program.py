@@ -67,7 +67,10 @@ def test_what_is_no_template_stays_as_it_is(word: str, becomes: str) -> None:
     [
         ("--format={{", 'cannot parse template "--format={{": template: gotpl:1: unclosed action'),
         ("{{ hosts }}", 'cannot parse template "{{ hosts }}": template: gotpl:1: function "hosts" not defined'),
-        (HOSTS % "pss", 'distributed-tensorflow.hosts: "pss" was given; chief, worker, ps or evaluator was expected.'),
+        (
+            HOSTS % "pss",
+            'distributed-tensorflow.hosts: "pss" is not a role with addresses; use chief, worker, ps or evaluator.',
+        ),
     ],
 )
 def test_a_template_that_is_wrong_is_named(word: str, problem: str) -> None:

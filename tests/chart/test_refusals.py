@@ -1,4 +1,4 @@
-"""Wrong values are refused in a sentence that names the key: by the schema, or by a rule of templates/_checks.tpl."""
+"""The schema, or a rule of templates/_checks.tpl, refuses invalid values in a sentence that names the key."""
 
 import re
 from typing import Any
@@ -10,9 +10,9 @@ from tests.chart.chart import ALL_ROLES, CHART, TOO_LARGE, refusal, render
 OWN = {"worker.image": {"repository": "mine"}}
 
 BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
-    "a stem with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
-    "a stem that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
-    "a stem of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
+    "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
+    "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
+    "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
     "replicas for all roles": ("common.replicas", {"common.replicas": 2}),
     "room for all roles": ("common.maxReplicas", {"common.maxReplicas": 2}),
     "another name of all roles": ("common.taskType", {"common.taskType": "master"}),
@@ -40,7 +40,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "GPUs of parameter servers": ("ps.gpus", {"ps.gpus": 1}),
     "two chiefs": ("chief.replicas", {"chief.replicas": 2}),
     "two evaluators": ("evaluator.replicas", {"evaluator.replicas": 2}),
-    "nobody who trains": ("worker.replicas", {"worker.replicas": 0}),
+    "no task that trains": ("worker.replicas", {"worker.replicas": 0}),
     "more workers than room": ("worker.replicas", {"worker.replicas": 3, "worker.maxReplicas": 2}),
     "an image of one's own without its command": ("worker.command", OWN),
     "such an image in all roles": ("worker.command", {"common.image": {"repository": "mine"}}),
@@ -48,7 +48,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "the CPU image's digest for GPUs": ("image.digest", {"image.digest": "sha256:" + "0" * 64, "worker.gpus": 1}),
     "the packaged trainer without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
     "a single process": ("train.strategy", {"train.strategy": "mirrored", "ps.replicas": 0}),
-    "parameter servers that nobody would use": ("ps.replicas", {"train.strategy": "allreduce"}),
+    "parameter servers without a use": ("ps.replicas", {"train.strategy": "allreduce"}),
     "all-reduce among workers yet to come": (
         "worker.maxReplicas",
         {"train.strategy": "allreduce", "ps.replicas": 0, "worker.maxReplicas": 3},
@@ -57,7 +57,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "worker.replicas",
         {**OWN, "worker.command": ["run"], **TOO_LARGE},
     ),
-    "a step that waits for more gradients than there can be": (
+    "a step that waits for more gradients than the replicas compute": (
         "train.replicas_to_aggregate",
         {"train.sync_replicas": True, "train.replicas_to_aggregate": 3},
     ),
@@ -156,7 +156,9 @@ def test_the_schema_refuses(case: str) -> None:
 
 
 def test_a_release_with_too_long_a_name_is_refused() -> None:
-    assert f'fullnameOverride: "{"m" * 41}" (default: the release\'s name) cannot be' in refusal({}, release="m" * 41)
+    assert f'fullnameOverride: "{"m" * 41}" (default: the release\'s name) is not a valid prefix' in refusal(
+        {}, release="m" * 41
+    )
 
 
 def test_the_longest_name_is_taken() -> None:

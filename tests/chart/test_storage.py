@@ -93,7 +93,7 @@ def test_tensorboard_waits_for_the_supervisor_where_it_could_take_the_claim_away
 ) -> None:
     manifests = render(values)
     assert manifests["Deployment/tensorboard"]["spec"]["replicas"] == replicas
-    told = manifests.see("ConfigMap/supervisor data run.yaml holds_tensorboard")
+    told = manifests.see("ConfigMap/supervisor data run.yaml tensorboard_gated")
     assert told == (None if "supervisor.enabled" in values else replicas == 0)
 
 

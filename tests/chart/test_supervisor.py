@@ -29,7 +29,7 @@ def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
         "evaluator": (1, "ExitCode"),
     }
     assert run.job == manifests["Job/run"]["metadata"]["name"]
-    assert (run.job_uid, run.holds_tensorboard, run.metrics_port) == ("uid", True, 9100)
+    assert (run.job_uid, run.tensorboard_gated, run.metrics_port) == ("uid", True, 9100)
     assert {run.stateful_set(role) for role in run.roles} == {
         item["metadata"]["name"] for item in manifests.of("StatefulSet")
     }

@@ -105,16 +105,16 @@ def test_a_cluster_too_large_for_tf_config_comes_from_a_file() -> None:
 
 
 def test_the_largest_tf_config_is_one_that_linux_takes() -> None:
-    stem = "m" * 40
+    fullname = "m" * 40
 
     def length(workers: int) -> int:
-        hosts = [f"{stem}-worker-{index}.{stem}-worker:2222" for index in range(workers)]
-        return len(json.dumps({"ps": [f"{stem}-ps-0.{stem}-ps:2222"], "worker": hosts}, separators=(",", ":")))
+        hosts = [f"{fullname}-worker-{index}.{fullname}-worker:2222" for index in range(workers)]
+        return len(json.dumps({"ps": [f"{fullname}-ps-0.{fullname}-ps:2222"], "worker": hosts}, separators=(",", ":")))
 
     workers = max(number for number in range(1000, 1300) if length(number) <= 128 * 1024 - 200)
-    largest = environment_of(render({"worker.replicas": workers}, release=stem), "worker", workers - 1)
+    largest = environment_of(render({"worker.replicas": workers}, release=fullname), "worker", workers - 1)
     assert subprocess.run(["true"], env={"TF_CONFIG": largest["TF_CONFIG"]}, check=True).returncode == 0
-    assert "TF_CONFIG" not in render({"worker.replicas": workers + 1}, release=stem).environment("worker")
+    assert "TF_CONFIG" not in render({"worker.replicas": workers + 1}, release=fullname).environment("worker")
 
 
 @pytest.mark.parametrize("values", [{}, {**ALL_ROLES, "chief.taskType": "master"}], ids=["by default", "with a master"])

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import trainer
-from tests.cluster import build
-from tests.cluster.places import KUBECONFIG
+from hack.cluster import build
+from hack.cluster.places import KUBECONFIG
 from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def cluster_tool(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the tool as a person would, and return what it said."""
-    return subprocess.run([sys.executable, "-m", "tests.cluster", *words], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "hack.cluster", *words], capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session")

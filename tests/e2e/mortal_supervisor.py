@@ -1,4 +1,4 @@
-"""`trainer supervise` that dies, as by SIGKILL, right after its Nth write to the cluster.
+"""`trainer supervise` that kills itself with SIGKILL right after its Nth write to the cluster.
 
 python -m tests.e2e.mortal_supervisor N --run FILE
 """
@@ -16,21 +16,21 @@ from trainer import cli
 
 
 def main() -> int:
-    """Be the supervisor, with its hands prepared."""
+    """Run the supervisor with patched writes."""
     last, *words = sys.argv[1:]
     count = itertools.count(1)
 
-    def mortal(write: Callable[..., Any]) -> Callable[..., Any]:
-        def write_and_perhaps_die(*arguments: Any, **named: Any) -> Any:
+    def dying(write: Callable[..., Any]) -> Callable[..., Any]:
+        def write_and_maybe_die(*arguments: Any, **named: Any) -> Any:
             done = write(*arguments, **named)
             if next(count) == int(last):
                 os.kill(os.getpid(), signal.SIGKILL)
             return done
 
-        return write_and_perhaps_die
+        return write_and_maybe_die
 
     for verb in ("patch", "create"):
-        setattr(Client, verb, mortal(getattr(Client, verb)))
+        setattr(Client, verb, dying(getattr(Client, verb)))
     return cli.main(["supervise", *words])
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster import build, kubernetes
-from tests.cluster.box import MACHINE_WIDE
-from tests.cluster.places import STATE
+from hack.cluster import build, kubernetes
+from hack.cluster.box import MACHINE_WIDE
+from hack.cluster.places import STATE
 from tests.e2e.conftest import cluster_tool
 
 # Folders in which container programs leave things when nobody holds them back.
@@ -74,11 +74,11 @@ def test_down_leaves_the_machine_as_it_was() -> None:
         taken.listen()
         failed = cluster_tool("up")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
-    assert f"port {kubernetes.PORT} of 127.0.0.1 is taken" in failed.stderr
+    assert f"port {kubernetes.PORT} of 127.0.0.1 is in use" in failed.stderr
     assert cluster_tool("down").returncode == 0
     assert machine() == before
 
-    with subprocess.Popen([sys.executable, "-m", "tests.cluster", "up"], stdout=subprocess.PIPE) as killed:
+    with subprocess.Popen([sys.executable, "-m", "hack.cluster", "up"], stdout=subprocess.PIPE) as killed:
         while not {"kube-apiserver", "containerd"} <= kubernetes.BOX.programs():
             assert killed.poll() is None
             time.sleep(0.05)
@@ -91,7 +91,7 @@ def test_down_leaves_the_machine_as_it_was() -> None:
     for process in psutil.Process(first).children():
         if process.name() == "kube-scheduler":
             process.kill()
-    assert "kube-scheduler                   does not run" in cluster_tool("status").stdout
+    assert "kube-scheduler                   not running" in cluster_tool("status").stdout
     assert cluster_tool("up").returncode == 0
     assert cluster_tool("status").returncode == 0
 
@@ -104,9 +104,9 @@ def test_down_leaves_the_machine_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["start"], "'start' is no command"),
-        ([], "'nothing' is no command"),
-        (["load"], "'load' is no command"),
+        (["start"], "invalid command 'start'"),
+        ([], "invalid command ''"),
+        (["load"], "invalid command 'load'"),
     ],
 )
 def test_wrong_use_is_told_in_one_sentence(words: list[str], sentence: str) -> None:

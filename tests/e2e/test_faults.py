@@ -46,5 +46,5 @@ def test_a_wrong_setting_ends_with_2_and_one_sentence(release: Release) -> None:
     release.install({"extraArgs": ["--batch_size=none"]} | ALONE)
     wait(lambda: "task: ended with code 2" in release.log("mnist-worker-0"), 90, release.describe)
     said = release.log("mnist-worker-0").splitlines()
-    assert said[0].startswith("trainer: --batch_size: 'none' was given; ")
+    assert said[0].startswith("trainer: --batch_size='none', but ")
     assert "Traceback" not in "\n".join(said)

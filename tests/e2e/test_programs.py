@@ -78,7 +78,7 @@ def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None
 @pytest.mark.parametrize(
     ("command", "run", "reason"),
     [
-        ("exit 1", {}, r"mnist-worker-0 failed with code 1, which is not tried again"),
+        ("exit 1", {}, r"mnist-worker-0 failed with code 1, which is not retried"),
         (
             "kill -9 $$$$",  # of two $ Kubernetes leaves one
             {"backoffLimit": 1},

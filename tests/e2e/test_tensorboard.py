@@ -15,7 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from tests.cluster import packages
+from hack.cluster import packages
 from tests.e2e.releases import Release, wait
 
 ARTEFACTS = Path(__file__).parent / "artefacts"

@@ -1,1 +1,1 @@
-"""Tests of the packaged image: `make test-images`, after `make build-images`."""
+"""Tests of the packaged images: `make test-images`, after `make build-images`."""

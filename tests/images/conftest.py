@@ -1,4 +1,4 @@
-"""The images under test, and a container of each, locked down as a careful cluster does. Nothing is built here."""
+"""Fixtures for the images under test and for locked-down containers of them. They do not build images."""
 
 import json
 import subprocess
@@ -24,25 +24,25 @@ LOCKED_DOWN = (
 
 
 def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the docker command with these arguments; a test that hangs in it is ended by its time-out."""
+    """Run the docker command with these arguments, with a timeout."""
     return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=240)
 
 
 def inspected(image: str) -> Any:
-    """What the engine says of an image; None when it has none of this name."""
-    said = docker("image", "inspect", image)
-    return json.loads(said.stdout)[0] if said.returncode == 0 else None
+    """The output of `docker image inspect`; None if the engine does not have the image."""
+    done = docker("image", "inspect", image)
+    return json.loads(done.stdout)[0] if done.returncode == 0 else None
 
 
 @pytest.fixture(scope="module")
 def image_name() -> str:
-    """The image that the tests of a file are about: the trainer's, unless the file has a fixture of this name."""
+    """The image that a file tests: the trainer's, unless the file overrides this fixture."""
     return IMAGE
 
 
 @pytest.fixture(scope="module")
 def image(image_name: str) -> Any:
-    """What the engine says of the image."""
+    """The output of `docker image inspect` for the image."""
     found = inspected(image_name)
     assert found, f"the Docker engine has no image {image_name}: run `make build-images` first."
     return found
@@ -50,7 +50,7 @@ def image(image_name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def container(image_name: str, image: Any) -> Iterator[Host]:
-    """A container of the image that does nothing, for commands to be run in."""
+    """An idle container of the image, to run commands in."""
     started = docker("run", "--detach", *LOCKED_DOWN, "--entrypoint=sleep", image_name, "infinity")
     assert started.returncode == 0, started.stderr
     name = started.stdout.strip()

@@ -1,7 +1,7 @@
-"""Runs inside the GPU image: prints, as JSON, what TensorFlow's own libraries find of CUDA and can load.
+"""Runs inside the GPU image: prints as JSON which CUDA libraries TensorFlow's libraries can find and load.
 
-TensorFlow opens each CUDA library by its bare name, once there is a driver. Where there is none, the loader still says
-where it would look for TensorFlow (dlinfo): the library is looked for there, and loaded with all that it needs itself.
+With a driver, TensorFlow opens each CUDA library by its bare name. Without a driver, dlinfo still reports the folders
+that the loader would search for TensorFlow. This program searches them, and loads each library with its dependencies.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 FRAMEWORK, REST = "libtensorflow_framework.so.2", "libtensorflow_cc.so.2"
-LOOKED_FOR_BY = {
+OPENED_BY = {
     "libcublas.so.12": FRAMEWORK,
     "libcublasLt.so.12": FRAMEWORK,
     "libcudart.so.12": FRAMEWORK,
@@ -32,27 +32,27 @@ class SearchPath(ctypes.Structure):
 
 
 class SearchInfo(ctypes.Structure):
-    """Dl_serinfo of <dlfcn.h>, with room for as many paths as any library here has."""
+    """Dl_serinfo of <dlfcn.h>, with room for the paths of any library in the image."""
 
     _fields_ = (("size", ctypes.c_size_t), ("count", ctypes.c_uint), ("paths", SearchPath * 4096))
 
 
-def searched_for(library: Path) -> list[Path]:
-    """The folders in which the loader looks for what this library opens by name."""
+def search_path(library: Path) -> list[Path]:
+    """The folders in which the loader searches for what this library opens by name."""
     dlinfo = ctypes.CDLL(None).dlinfo
     dlinfo.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
     handle, info = ctypes.CDLL(str(library))._handle, SearchInfo()
     for request in (RTLD_DI_SERINFOSIZE, RTLD_DI_SERINFO):
         if dlinfo(handle, request, ctypes.byref(info)) or info.size > ctypes.sizeof(info):
-            raise OSError(f"dlinfo refuses {library}")
+            raise OSError(f"dlinfo fails for {library}")
     return [Path(info.paths[index].name.decode()) for index in range(info.count)]
 
 
 def main() -> None:
-    """Print the path of each CUDA library that is found and loads, and the devices that TensorFlow sees."""
+    """Print the path of each CUDA library that loads, and the devices that TensorFlow lists."""
     loaded = {}
-    for name, by in LOOKED_FOR_BY.items():
-        places = (folder / name for folder in searched_for(Path(tf.__file__).parent / by))
+    for name, by in OPENED_BY.items():
+        places = (folder / name for folder in search_path(Path(tf.__file__).parent / by))
         found = next((place for place in places if place.exists()), None)
         if found:
             ctypes.CDLL(str(found))

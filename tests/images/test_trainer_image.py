@@ -1,4 +1,4 @@
-"""The trainer's image holds what training takes and trains when locked down. test_images.py tests what both share."""
+"""The trainer's image has all that training needs, and trains when locked down; test_images.py has the shared tests."""
 
 import json
 from typing import Any
@@ -11,11 +11,11 @@ from tests.images.conftest import IMAGE, LOCKED_DOWN, docker
 PYTHON = "/opt/trainer/bin/python"
 
 
-def test_it_is_no_larger_than_promised(image: Any) -> None:
+def test_its_size_is_below_the_documented_limit(image: Any) -> None:
     assert image["Size"] < 1.6e9
 
 
-def test_its_versions_are_the_projects(container: Host) -> None:
+def test_its_versions_match_the_project(container: Host) -> None:
     ask = "import platform, tensorflow; print(platform.python_version(), tensorflow.__version__)"
     python, tensorflow = container.check_output(f"{PYTHON} -c '{ask}'").split()
     assert python.startswith("3.11.")
@@ -23,23 +23,23 @@ def test_its_versions_are_the_projects(container: Host) -> None:
     assert container.check_output("trainer --version") == trainer.__version__
 
 
-def test_its_packages_fit_together(container: Host) -> None:
+def test_its_packages_are_compatible(container: Host) -> None:
     assert container.check_output("pip check") == "No broken requirements found."
 
 
-def test_what_was_left_out_of_packages_is_not_missed(container: Host) -> None:
+def test_modules_import_without_the_files_removed_from_packages(container: Host) -> None:
     modules = "tensorflow.lite, keras, h5py, numpy.testing, scipy.stats, scipy.special, sklearn.ensemble, clang.cindex"
     assert container.run(f"{PYTHON} -c 'import {modules}'").rc == 0
 
 
 def test_a_cluster_trains_in_it(image: Any) -> None:
     command = ["launch", "--ps", "1", "--workers", "2", "--train_steps", "600", "--json"]
-    said = docker("run", "--rm", *LOCKED_DOWN, IMAGE, *command)
-    assert said.returncode == 0, said.stderr
-    result = json.loads(said.stdout)
+    done = docker("run", "--rm", *LOCKED_DOWN, IMAGE, *command)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert result["global_step"] >= 600
     assert result["test_accuracy"] > 0.9
 
 
-def test_tensorboard_is_there(container: Host) -> None:
+def test_it_has_tensorboard(container: Host) -> None:
     assert container.check_output("tensorboard --version").startswith("2.")

@@ -1,4 +1,4 @@
-"""The programs of `examples/programs`, which are not ours: real processes that know TF_CONFIG or arguments only."""
+"""The third-party style programs in `examples/programs`: real processes that use only TF_CONFIG or arguments."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from tests.processes.trainers import PATIENCE, Trainer
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
@@ -20,7 +20,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(trainer: Trainer) -> Start:
-    """Starts a program of the examples with arguments, as a task of a cluster or with its addresses alone."""
+    """Starts an example program as a task of a cluster, or with arguments only."""
 
     def program(name: str, *words: str, cluster: Cluster | None = None, task: tuple[str, int] | None = None) -> Process:
         config: dict[str, object] = {"environment": "cloud"}
@@ -34,18 +34,18 @@ def start(trainer: Trainer) -> Start:
 
 
 def a_cluster(**tasks: int) -> Cluster:
-    """So many tasks of each role on free ports of this machine."""
+    """Return a cluster with these numbers of tasks, on free ports of this machine."""
     ports = iter(free_ports(sum(tasks.values())))
     return {role: [f"localhost:{next(ports)}" for _ in range(count)] for role, count in tasks.items()}
 
 
-def output_at_its_good_end(process: Process) -> str:
+def successful_output(process: Process) -> str:
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     return output
 
 
-def end_what_never_ends(*processes: Process) -> None:
+def kill_running(*processes: Process) -> None:
     for process in processes:
         assert process.poll() is None, process.communicate()[0]
         process.kill()
@@ -56,7 +56,7 @@ def figures(name: str, output: str) -> list[float]:
     return [float(figure) for figure in re.findall(rf"{name}: (-?[\d.]+)", output)]
 
 
-def test_parameter_server_strategy_learns_and_its_chief_alone_ends(start: Start) -> None:
+def test_parameter_server_strategy_learns_and_only_its_chief_ends(start: Start) -> None:
     cluster = a_cluster(chief=1, worker=2, ps=1)
 
     def task(role: str, index: int) -> Process:
@@ -64,15 +64,15 @@ def test_parameter_server_strategy_learns_and_its_chief_alone_ends(start: Start)
 
     chief = task("chief", 0)
     others = [task("worker", 0), task("worker", 1), task("ps", 0)]
-    (accuracy,) = figures("test accuracy", output_at_its_good_end(chief))
+    (accuracy,) = figures("test accuracy", successful_output(chief))
     assert accuracy > 0.9
-    end_what_never_ends(*others)
+    kill_running(*others)
 
 
 def test_multi_worker_mirrored_learns_and_all_workers_end(start: Start) -> None:
     cluster = a_cluster(worker=2)
     workers = [start("multi_worker_mirrored.py", cluster=cluster, task=("worker", index)) for index in range(2)]
-    first, second = map(output_at_its_good_end, workers)
+    first, second = map(successful_output, workers)
     (accuracy,) = figures("test accuracy", first)
     assert accuracy > 0.9
     assert not figures("test accuracy", second)
@@ -87,24 +87,24 @@ def test_classic_flags_learn_and_all_workers_end(start: Start) -> None:
 
     ps = task("ps", 0)
     workers = [task("worker", 0), task("worker", 1)]
-    first, second = map(output_at_its_good_end, workers)
+    first, second = map(successful_output, workers)
     (accuracy,) = figures("test accuracy", first)
     assert accuracy > 0.9
     assert not figures("test accuracy", second)
-    end_what_never_ends(ps)
+    kill_running(ps)
 
 
 def test_clients_of_standard_servers_come_and_go(start: Start) -> None:
     cluster = a_cluster(worker=2)
     servers = [start("standard_server.py", cluster=cluster, task=("worker", index)) for index in range(2)]
 
-    def finds_the_line(client: Process) -> None:
-        output = output_at_its_good_end(client)
+    def check_line(client: Process) -> None:
+        output = successful_output(client)
         assert figures("slope", output) == [pytest.approx(2, rel=0.01)]
         assert figures("intercept", output) == [pytest.approx(10, rel=0.01)]
 
-    finds_the_line(start("linear_regression_client.py", cluster=cluster))
+    check_line(start("linear_regression_client.py", cluster=cluster))
     addressed = f"--servers={','.join(cluster['worker'])}"
     for client in [start("linear_regression_client.py", addressed) for _ in range(2)]:  # at the same time
-        finds_the_line(client)
-    end_what_never_ends(*servers)
+        check_line(client)
+    kill_running(*servers)

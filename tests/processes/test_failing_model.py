@@ -1,4 +1,4 @@
-"""A model whose own code fails in mid-run: the task says so, and ends with a code that is not tried again."""
+"""A model whose own code fails during a run: the task names the error and exits with a permanent code."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
 seen = [0]
 
 
-def look(images):
+def check(images):
     seen[0] += 1
     if seen[0] > 60 and task.get("index") in (None, *CULPRITS):
         raise RuntimeError("my data is bad")
@@ -38,14 +38,14 @@ def logits(parameters, images):
         number = tf.ensure_shape(tf.numpy_function(count, [images], tf.int32), [])
         with tf.device("/CPU:0"):
             return mlp(parameters, images) + tf.gather(tf.zeros([10]), number)
-    return mlp(parameters, tf.ensure_shape(tf.numpy_function(look, [images], tf.float32), images.shape))
+    return mlp(parameters, tf.ensure_shape(tf.numpy_function(check, [images], tf.float32), images.shape))
 """
-SENTENCE = "the model's own code failed: RuntimeError: my data is bad (failing.py, line 17, in look)."
+SENTENCE = "the model's own code failed: RuntimeError: my data is bad (failing.py, line 17, in check)."
 SETTINGS = ["--train_dir", "run", "--train_steps", "100000", "--steps_per_execution", "10", "--report_steps", "20"]
 
 
 def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
-    """Make the model, which fails on workers of these indices."""
+    """Write a model that fails on the workers with these indices."""
     file = folder / "failing.py"
     text = MODEL.lstrip().replace("CULPRITS", repr(culprits)).replace("KIND", repr(kind))
     file.write_text(text)
@@ -54,7 +54,7 @@ def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
 
 @pytest.mark.parametrize("culprits", [pytest.param([0, 1], id="both fail"), pytest.param([1], id="one fails")])
 @pytest.mark.parametrize(
-    "way",
+    "options",
     [
         pytest.param([], id="asynchronous"),
         pytest.param(["--sync_replicas"], id="synchronous"),
@@ -63,10 +63,10 @@ def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
     ],
 )
 def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
-    trainer: Trainer, way: list[str], culprits: list[int]
+    trainer: Trainer, options: list[str], culprits: list[int]
 ) -> None:
     model = write_model(trainer.folder, culprits)
-    launcher = trainer.start("launch", "--workers", "2", "--model", model, *SETTINGS, *way)
+    launcher = trainer.start("launch", "--workers", "2", "--model", model, *SETTINGS, *options)
     output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 1, output
     last = output.splitlines()[-1]
@@ -77,34 +77,34 @@ def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
     log = (trainer.folder / found[3]).read_text()
     assert log.splitlines()[-1] == f"trainer: {SENTENCE}"
     assert "at step 0 of" in log
-    for line in ("looking for it", "beginning anew", "Traceback"):
+    for line in ("reconnecting", "restarting", "Traceback"):
         assert line not in log
     assert "starting again" not in output
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param([], id="single"), pytest.param(["--strategy", "mirrored"], id="mirrored")]
+    "options", [pytest.param([], id="single"), pytest.param(["--strategy", "mirrored"], id="mirrored")]
 )
-def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: Trainer, way: list[str]) -> None:
-    code, output = trainer.run("train", "--model", write_model(trainer.folder, []), *SETTINGS, *way)
+def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: Trainer, options: list[str]) -> None:
+    code, output = trainer.run("train", "--model", write_model(trainer.folder, []), *SETTINGS, *options)
     assert code == 1
     assert output.splitlines()[-1] == f"trainer: {SENTENCE}"
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("way", ["--strategy=ps", "--strategy=allreduce"])
-def test_an_op_of_the_model_that_fails_is_named(trainer: Trainer, way: str) -> None:
+@pytest.mark.parametrize("options", ["--strategy=ps", "--strategy=allreduce"])
+def test_an_op_of_the_model_that_fails_is_named(trainer: Trainer, options: str) -> None:
     model = write_model(trainer.folder, [], "op")
-    code, output = trainer.run("launch", "--workers", "1", "--model", model, *SETTINGS, way)
+    code, output = trainer.run("launch", "--workers", "1", "--model", model, *SETTINGS, options)
     assert code == 1
     assert "the model's own code failed: indices = 1000 is not in [0, 10) (op GatherV2)." in output.splitlines()[-1]
     assert "Traceback" not in output
 
 
-def test_a_setting_that_a_task_refuses_is_quoted_too(trainer: Trainer) -> None:
+def test_an_invalid_setting_of_a_task_is_quoted(trainer: Trainer) -> None:
     (trainer.folder / "broken.py").write_text("import no_such_package\n")
     code, output = trainer.run("launch", "--workers", "1", "--model", "broken.py", "--train_dir", "run")
     assert code == 2
     last = output.splitlines()[-1]
-    assert last.startswith("worker 0 failed for good: model: ")
+    assert last.startswith("worker 0 failed for good: model=")
     assert "no_such_package" in last

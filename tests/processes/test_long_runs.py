@@ -1,6 +1,6 @@
-"""Long runs: the model at the end is as good as the best of the run, in every way to train, and on a busy machine.
+"""Long runs: the final model is as good as the best of the run, in every training mode and on a busy machine.
 
-Adam can diverge after tens of thousands of steps, where a short run shows nothing. `best` in result.json is the best
+Adam can diverge after tens of thousands of steps, which a short run does not show. `best` in result.json is the best
 evaluation of the whole run.
 """
 
@@ -13,15 +13,15 @@ from tests.processes.trainers import Trainer
 
 CI_STEPS, CI_PATIENCE = 30_000, 540.0
 STEPS, PATIENCE = 100_000, 3000.0
-"""Of the long tests. At 170 steps/s, which is a third of the slowest way's rate on two quiet cores, they take 600 s."""
+"""For the long tests. At 170 steps/s, a third of the rate of the slowest mode on two idle cores, they take 600 s."""
 STEPS_OF_SLOW = 50_000
-"""Of synchronous training beside busy loops: at 150 steps/s they take 330 s, so that all stay below an hour."""
+"""For synchronous training beside busy loops. At 150 steps/s they take 330 s, so all stay below an hour."""
 ASYNCHRONOUS = ["--ps", "1", "--workers", "2"]
 SYNCHRONOUS = [*ASYNCHRONOUS, "--sync_replicas"]
 
 
 def train_alone(trainer: Trainer, steps: int, patience: float) -> dict[str, Any]:
-    """Run `trainer train` as a single process; the result."""
+    """Run `trainer train` as a single process; return the result."""
     code, output = trainer.run("train", "--train_dir", "run", "--train_steps", str(steps), patience=patience)
     assert code == 0, output
     result: dict[str, Any] = json.loads((trainer.folder / "run" / "result.json").read_text())
@@ -29,7 +29,7 @@ def train_alone(trainer: Trainer, steps: int, patience: float) -> dict[str, Any]
 
 
 def check(result: dict[str, Any], steps: int) -> None:
-    """All steps were taken, and the last evaluation is within a point of the best, and good."""
+    """Check that all steps ran and that the last evaluation is good and within one point of the best."""
     best, last = result["best"], result["last"]
     assert last["global_step"] >= steps
     assert last["test_accuracy"] >= best["test_accuracy"] - 0.01, f"last {last}, best {best}"

@@ -3,14 +3,14 @@
 import socket
 from collections.abc import Callable
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from tests.processes.trainers import Trainer, wait_until
 from tests.scraping import scrape
 
 Hosts = Callable[[int, int], list[str]]
 
 
-def test_every_role_is_watched_while_it_waits_and_trains(trainer: Trainer, hosts: Hosts) -> None:
+def test_every_role_exposes_metrics_while_it_waits_and_trains(trainer: Trainer, hosts: Hosts) -> None:
     flags = [*hosts(1, 2), "--train_steps=1000000", "--save_steps=100", "--train_dir=run"]
     ports = dict(zip(("ps", "first", "second", "evaluator"), free_ports(4), strict=True))
 
@@ -22,7 +22,7 @@ def test_every_role_is_watched_while_it_waits_and_trains(trainer: Trainer, hosts
         return scrape(ports[name]).get(f"trainer_{metric}", 0.0)
 
     start("second", "worker", 1)
-    wait_until(lambda: value("second", "waiting_seconds_total") > 0)  # for the parameter server, which is not there yet
+    wait_until(lambda: value("second", "waiting_seconds_total") > 0)  # for the parameter server, which has not started
     assert value("second", "restarts_total") == 2
     assert "trainer_global_step" not in scrape(ports["second"])
 
@@ -50,7 +50,7 @@ def test_every_role_is_watched_while_it_waits_and_trains(trainer: Trainer, hosts
     wait_until(lambda: not trainer.processes())
 
 
-def test_a_scrape_that_hangs_does_not_delay_the_end(trainer: Trainer) -> None:
+def test_a_scrape_that_hangs_does_not_delay_the_exit(trainer: Trainer) -> None:
     (port,) = free_ports(1)
     process = trainer.start("train", "--train_steps=300", "--train_dir=run", f"--metrics_port={port}")
     wait_until(lambda: scrape(port))

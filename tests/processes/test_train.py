@@ -1,4 +1,4 @@
-"""`trainer train`: single tasks, started and disturbed by hand as a person would."""
+"""`trainer train`: single tasks that the tests start, stop and kill by hand."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from tests.processes.trainers import Trainer, step_in, wait_until
 from trainer.telemetry.progress import parse
 from trainer.tensorflow import tf1
@@ -23,7 +23,7 @@ Hosts = Callable[[int, int], list[str]]
 
 
 def read_until(process: subprocess.Popen[str], *parts: str) -> str:
-    """Read a process's output up to a line with all these parts; that line."""
+    """Read a process's output up to a line with all these parts; return that line."""
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
@@ -62,7 +62,7 @@ def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
     assert (result["workers"], result["ps"]) == (2, 1)
 
 
-def test_workers_that_are_listed_but_do_not_exist_delay_nobody(trainer: Trainer, hosts: Hosts) -> None:
+def test_listed_workers_that_do_not_exist_cause_no_delay(trainer: Trainer, hosts: Hosts) -> None:
     ps_hosts, worker_hosts = hosts(1, 2)
     flags = [ps_hosts, f"{worker_hosts},{','.join(f'no-such-worker-{index}.invalid:2222' for index in range(4))}"]
     ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
@@ -137,7 +137,7 @@ print((probabilities.argmax(1) == test.labels).mean())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_signal_saves_and_the_next_start_goes_on_from_there(trainer: Trainer, number: signal.Signals) -> None:
+def test_a_signal_saves_and_the_next_start_resumes(trainer: Trainer, number: signal.Signals) -> None:
     process = trainer.start("train", "--train_steps=1000000", "--train_dir=run")
     read_until(process, "step 100/")
     process.send_signal(number)
@@ -152,7 +152,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_from_there(trainer: Trainer, 
     assert f"at step {step} of {step + 10}" in output
 
 
-def test_a_signal_where_nothing_could_be_saved_names_no_step(trainer: Trainer) -> None:
+def test_a_signal_without_a_saved_checkpoint_names_no_step(trainer: Trainer) -> None:
     process = trainer.start("train", "--train_steps=1000000", "--learning_rate=1e38", "--train_dir=run")
     read_until(process, "step 100/")
     process.send_signal(signal.SIGTERM)
@@ -161,18 +161,18 @@ def test_a_signal_where_nothing_could_be_saved_names_no_step(trainer: Trainer) -
     assert "saved step" not in output
 
 
-def test_a_chief_that_waits_for_a_lost_worker_still_saves_when_told_to_end(trainer: Trainer, hosts: Hosts) -> None:
+def test_a_chief_that_waits_for_a_lost_worker_saves_after_a_signal(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
-    line = read_until(chief, "/1000000: loss")  # which step it reports is not certain to the digit
+    line = read_until(chief, "/1000000: loss")  # the reported step varies
     reached = int(line.partition("step ")[2].partition("/")[0])
     worker.kill()
     worker.communicate()
     # Its next steps wait for gradients that never come, inside TensorFlow.
     chief.send_signal(signal.SIGTERM)
-    ps.send_signal(signal.SIGTERM)  # as when a whole run is taken down: the ps must not go before the chief has saved
+    ps.send_signal(signal.SIGTERM)  # as when a whole run stops: the ps must not exit before the chief has saved
     output, _ = chief.communicate(timeout=10)
     assert chief.returncode == 143, output
     ps_output, _ = ps.communicate(timeout=10)
@@ -181,12 +181,12 @@ def test_a_chief_that_waits_for_a_lost_worker_still_saves_when_told_to_end(train
     assert int(saved.stem.rpartition("-")[2]) >= reached
 
 
-def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:
+def test_a_parameter_server_restarted_by_hand_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--train_steps=8000", "--save_steps=200"]
     first_ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
-    wait_until((trainer.folder / "run" / "checkpoint").exists)  # its data files alone are not yet what a chief restores
+    wait_until((trainer.folder / "run" / "checkpoint").exists)  # a chief restores only listed checkpoints
     first_ps.kill()
     first_ps.communicate()
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
@@ -198,7 +198,7 @@ def test_a_parameter_server_that_came_back_by_hand_still_ends_with_the_run(train
         assert process.returncode == 0, output
 
 
-def test_a_copied_directory_goes_on_by_itself_and_leaves_the_original_alone(trainer: Trainer) -> None:
+def test_a_copied_directory_resumes_and_the_original_is_unchanged(trainer: Trainer) -> None:
     words = ["train", "--save_steps=20", "--keep_checkpoints=2"]
     original, copy = trainer.folder / "original", trainer.folder / "copy"
     assert trainer.run(*words, "--train_steps=60", f"--train_dir={original}")[0] == 0
@@ -226,7 +226,7 @@ def test_parameters_of_another_run_are_refused(trainer: Trainer, hosts: Hosts) -
     ps.communicate()
 
 
-def test_a_worker_that_never_comes_back_does_not_keep_the_run_from_its_end(trainer: Trainer, hosts: Hosts) -> None:
+def test_a_worker_that_never_restarts_does_not_prevent_the_end_of_the_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--train_steps=8000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
@@ -252,7 +252,7 @@ def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 7000
 
 
-def test_with_a_backup_a_stopped_worker_holds_nobody_up(trainer: Trainer, hosts: Hosts) -> None:
+def test_with_a_backup_a_stopped_worker_does_not_block_the_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 3), "--sync_replicas", "--replicas_to_aggregate=2", "--train_steps=3000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
@@ -271,7 +271,7 @@ def test_with_a_backup_a_stopped_worker_holds_nobody_up(trainer: Trainer, hosts:
 
 
 @pytest.mark.parametrize("stopped", ["worker", "ps"])
-def test_a_task_that_answers_no_more_is_given_up_with_a_retryable_code(
+def test_an_unresponsive_task_ends_its_peers_with_a_retryable_code(
     trainer: Trainer, hosts: Hosts, stopped: str
 ) -> None:
     words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000", "--stall_seconds=4"]
@@ -304,7 +304,7 @@ def test_a_wrong_peer_address_is_named_with_the_reason(trainer: Trainer, hosts: 
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         waiting = []
-        if host == "silent":  # a listener whose queue is full drops what comes, as a firewall does
+        if host == "silent":  # a listener with a full queue drops packets, as a firewall does
             listener.listen(0)
             for _ in range(3):
                 waiting.append(socket.socket())
@@ -326,7 +326,7 @@ def test_a_wrong_peer_address_is_named_with_the_reason(trainer: Trainer, hosts: 
     assert "Traceback" not in output
 
 
-def test_a_worker_says_that_the_chief_does_not_come(trainer: Trainer, hosts: Hosts) -> None:
+def test_a_worker_logs_that_the_chief_does_not_start(trainer: Trainer, hosts: Hosts) -> None:
     flags = hosts(1, 2)
     ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
     code, output = trainer.run("train", *flags, "--job_name=worker", "--task_index=1", "--wait_seconds=7")
@@ -358,7 +358,7 @@ def test_a_malformed_tf_config_is_one_sentence(trainer: Trainer) -> None:
     assert output.splitlines() == ["trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0."]
 
 
-def test_flags_win_over_tf_config_and_the_conflict_is_said(trainer: Trainer, hosts: Hosts) -> None:
+def test_flags_win_over_tf_config_and_the_conflict_is_logged(trainer: Trainer, hosts: Hosts) -> None:
     ps, worker = (flag.partition("=")[2] for flag in hosts(1, 1))
     config = {"cluster": {"ps": [ps], "worker": [worker]}, "task": {"type": "worker", "index": 0}}
     process = trainer.start("train", "--job_name=ps", TF_CONFIG=json.dumps(config))
@@ -390,7 +390,7 @@ def test_a_directory_of_another_run_is_refused(trainer: Trainer, words: list[str
     assert (trainer.folder / "run" / "run.json").read_bytes() == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(trainer: Trainer) -> None:
+def test_the_previous_checkpoint_replaces_a_damaged_one(trainer: Trainer) -> None:
     words = ["train", "--train_dir=run", "--save_steps=50"]
     assert trainer.run(*words, "--train_steps=100")[0] == 0
     (trainer.folder / "run" / "model.ckpt-100.data-00000-of-00001").write_bytes(b"cut off")
@@ -424,7 +424,7 @@ def test_a_chief_started_again_after_the_end_does_not_wait_for_its_parameter_ser
     assert "the run was done before" in output
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.getuid() == 0, reason="root can write everywhere")
 def test_a_directory_that_cannot_be_written_is_one_sentence(trainer: Trainer) -> None:
     (trainer.folder / "locked").mkdir(mode=0o500)
     code, output = trainer.run("train", "--train_dir=locked/run")
@@ -439,13 +439,13 @@ def test_a_file_in_place_of_the_directory_is_one_sentence(trainer: Trainer) -> N
     assert "train_dir: file cannot be written" in output
 
 
-def test_an_evaluator_without_a_directory_says_what_it_needs(trainer: Trainer, hosts: Hosts) -> None:
+def test_an_evaluator_without_train_dir_is_refused(trainer: Trainer, hosts: Hosts) -> None:
     code, output = trainer.run("train", *hosts(1, 1), "--job_name=evaluator", "--task_index=0")
     assert code == 2
     assert "train_dir" in output
 
 
-def test_an_evaluator_goes_on_where_it_was(trainer: Trainer, hosts: Hosts) -> None:
+def test_a_restarted_evaluator_resumes(trainer: Trainer, hosts: Hosts) -> None:
     assert trainer.run("train", "--train_steps=100", "--save_steps=50", "--train_dir=run")[0] == 0
     words = ["train", *hosts(1, 1), "--job_name=evaluator", "--task_index=0", "--train_dir=run"]
     code, output = trainer.run(*words, "--train_steps=100")
@@ -458,7 +458,7 @@ def test_an_evaluator_goes_on_where_it_was(trainer: Trainer, hosts: Hosts) -> No
     assert output.count("test accuracy") == 1
 
 
-def test_progress_of_a_log_is_read_back(trainer: Trainer) -> None:
+def test_progress_in_a_log_is_parsed(trainer: Trainer) -> None:
     code, output = trainer.run("train", "--train_steps=30", "--train_dir=run")
     assert code == 0
     log: Path = trainer.folder / "log"

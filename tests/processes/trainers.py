@@ -1,4 +1,4 @@
-"""Starting real `trainer` processes in tests, watching them, and finding every one of them again."""
+"""Helpers that start and watch real `trainer` processes in tests, and find all of them again."""
 
 import json
 import os
@@ -15,12 +15,12 @@ import psutil
 from trainer.telemetry.progress import parse
 
 PATIENCE = 120.0
-"""Seconds after which a test takes a process for hanging."""
+"""Seconds after which a test treats a process as hung."""
 MARK = "RUN_OF_TEST"
 
 
 class Trainer:
-    """Starts `trainer` processes that all carry this test's mark in their environment."""
+    """Starts `trainer` processes with this test's mark in their environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,11 +28,11 @@ class Trainer:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
-        """Start `trainer WORDS…`; its stdout and stderr can be read together from `.stdout`."""
+        """Start `trainer WORDS…`; `.stdout` provides its stdout and stderr."""
         return self.python("-m", "trainer", *words, **environment)
 
     def python(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
-        """Start `python WORDS…`, such as a program that is not ours; to be read as a trainer."""
+        """Start `python WORDS…`, such as an example program; `.stdout` provides its stdout and stderr."""
         process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             stdout=subprocess.PIPE,
@@ -45,20 +45,20 @@ class Trainer:
         return process
 
     def run(self, *words: str | Path, patience: float = PATIENCE, **environment: str) -> tuple[int, str]:
-        """Run `trainer WORDS…` to its end, within so many seconds: exit code and output."""
+        """Run `trainer WORDS…` to its end, within `patience` seconds; return its exit code and output."""
         process = self.start(*words, **environment)
         output, _ = process.communicate(timeout=patience)
         return process.returncode, output
 
     def launch(self, *words: str | Path, patience: float = PATIENCE) -> dict[str, Any]:
-        """Run `trainer launch WORDS… --json` to its successful end; the result."""
+        """Run `trainer launch WORDS… --json` to its successful end; return the result."""
         code, output = self.run("launch", *words, "--json", patience=patience)
         assert code == 0, output
         result: dict[str, Any] = json.loads(output.splitlines()[-1])
         return result
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process that descends from this test's."""
+        """Return all live processes of this test."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -69,7 +69,7 @@ class Trainer:
         return found
 
     def task(self, role: str, index: int = 0) -> psutil.Process:
-        """The launched process of a task."""
+        """Return the launched process of a task."""
 
         def find() -> psutil.Process | None:
             for process in self.processes():
@@ -85,7 +85,7 @@ class Trainer:
         return found
 
     def end(self) -> None:
-        """Kill what is still there."""
+        """Kill the processes that still run."""
         for process in self.processes():
             process.kill()
         for started in self._started:
@@ -95,7 +95,7 @@ class Trainer:
 
 
 def wait_until(happens: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Wait until something becomes true, and return it."""
+    """Wait until `happens` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while not (value := happens()):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -104,13 +104,13 @@ def wait_until(happens: Callable[[], Any], seconds: float = PATIENCE) -> Any:
 
 
 def wait_for_line(log: Path, *parts: str) -> None:
-    """Wait until a line with all these parts stands in a log."""
+    """Wait until a log has a line with all these parts."""
     wait_until(
         lambda: log.exists() and any(all(part in line for part in parts) for line in log.read_text().splitlines())
     )
 
 
 def step_in(log: Path) -> int:
-    """The last global step that a log reports; 0 before the first."""
+    """Return the last global step in a log; 0 before the first."""
     steps = [found.step for line in log.read_text().splitlines() if (found := parse(line))] if log.exists() else []
     return steps[-1] if steps else 0

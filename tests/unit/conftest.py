@@ -1,4 +1,4 @@
-"""The real things that unit tests share: TensorFlow servers in this process, addresses, and the `trainer` command."""
+"""Shared fixtures: TensorFlow servers in this process, addresses, and a Python subprocess."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.datasets import Examples
@@ -27,7 +27,7 @@ from trainer.tensorflow import tf1
 from trainer.training import server
 from trainer.training.threads import Threads
 
-# The machine may be busy, and an example's time says nothing here.
+# The machine may be busy, so the duration of an example has no meaning.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
@@ -36,14 +36,13 @@ THREADS = Threads(1, 4)
 SIZE = 20
 _random = np.random.default_rng(0)
 EXAMPLES = Examples(_random.random((10 * SIZE, 784), np.float32), _random.integers(0, 10, 10 * SIZE, np.int32))
-"""Ten batches, by number from 0."""
-
+"""Ten batches, numbered from 0."""
 
 PARAMETERS = mlp.parameters((784,), 10, 100)
 
 
 def pick(number: int) -> list[int]:
-    """Which examples are the batch of a number."""
+    """Indices of the examples in the batch with this number."""
     return list(range(number * SIZE, (number + 1) * SIZE))
 
 
@@ -56,17 +55,17 @@ class Servers:
     running: Mapping[Task, Any]
 
     def member(self, worker: int, workers: int = 2, ps: int = 2) -> Cluster:
-        """A run of the first so many workers and parameter servers, as this worker sees it."""
+        """The cluster of the first `workers` workers and `ps` parameter servers, with this worker as the task."""
         return Cluster(Task("worker", worker), (), self.workers[:workers], self.ps[:ps])
 
     def session(self, graph: Any, worker: int = 0) -> contextlib.AbstractContextManager[Any]:
-        """A session as this worker opens it."""
+        """Open a session on this worker's server."""
         return server.open_session(graph, self.running[Task("worker", worker)], THREADS, "/job:ps")
 
 
 @pytest.fixture(scope="session")
 def _servers() -> Servers:
-    """TensorFlow cannot stop a server, so all tests share these."""
+    """TensorFlow servers cannot be stopped, so all tests share them."""
     addresses = [f"localhost:{port}" for port in free_ports(4)]
     ps, workers = tuple(addresses[:2]), tuple(addresses[2:])
     tasks = [Task("ps", 0), Task("ps", 1), Task("worker", 0), Task("worker", 1)]
@@ -75,7 +74,7 @@ def _servers() -> Servers:
 
 @pytest.fixture
 def servers(_servers: Servers) -> Iterator[Servers]:
-    """The shared servers, which forget every variable and queue after each test."""
+    """The shared servers. Their variables and queues are reset after each test."""
     yield _servers
     tf1.Session.reset(_servers.running[Task("worker", 0)].target)
 
@@ -85,7 +84,7 @@ Save = Callable[[Replica, Any], str]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Gives the path of a new checkpoint of a chief's run."""
+    """A function that saves a checkpoint of a chief and returns its path."""
     numbers = itertools.count()
 
     def run(chief: Replica, session: Any) -> str:
@@ -106,7 +105,7 @@ def values_in(checkpoint: str) -> Values:
 
 @pytest.fixture
 def values(save: Save) -> Callable[[Replica, Any], Values]:
-    """Gives all values of a chief's run, whole and by name, by saving and reading a checkpoint."""
+    """A function that returns the values of a chief by name, through a checkpoint."""
     return lambda chief, session: values_in(save(chief, session))
 
 
@@ -121,7 +120,7 @@ Alone = Callable[..., Values]
 
 @pytest.fixture
 def alone(values: Callable[[Replica, Any], Values]) -> Alone:
-    """Gives the values that a single process reaches from a cluster's checkpoint by steps of one or more batches."""
+    """A function that trains a single process from a checkpoint, with one or more batches per step."""
 
     def train(start: str, *steps: tuple[int, ...]) -> Values:
         settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_execution=1)
@@ -131,8 +130,8 @@ def alone(values: Callable[[Replica, Any], Values]) -> Alone:
             found.saver.restore(session, start)
             found.batches.begin(session)
             for batches in steps:
-                together = [example for number in batches for example in pick(number)]
-                session.run(found.replication.executions[1].step, {picks: [together]})
+                indices = [example for number in batches for example in pick(number)]
+                session.run(found.replication.executions[1].step, {picks: [indices]})
             return values(found, session)
 
     return train
@@ -140,14 +139,16 @@ def alone(values: Callable[[Replica, Any], Values]) -> Alone:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs this Python with these arguments, in an empty folder and an environment without settings of a trainer."""
+    """Run this Python with these arguments, in an empty folder and without trainer settings in the environment."""
 
     def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        own = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith(("TRAINER_", "TF_CPP"))}
+        inherited = {
+            k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith(("TRAINER_", "TF_CPP"))
+        }
         return subprocess.run(
             [sys.executable, *words],
             cwd=tmp_path,
-            env={**own, **environment},
+            env={**inherited, **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -163,14 +164,14 @@ def address_of(listener: socket.socket) -> str:
 
 @pytest.fixture
 def answering() -> Iterator[str]:
-    """An address at which somebody listens."""
+    """An address with a listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield address_of(listener)
 
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """An address at which nobody listens; it is kept so that nobody else does meanwhile."""
+    """An address without a listening socket. It stays bound, so that no other process uses it."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield address_of(bound)

@@ -1,4 +1,4 @@
-"""All-reduce, between two real servers of this process: what the parameters are, and who waits for whom."""
+"""All-reduce between two TensorFlow servers in this process: parameters, and waiting between replicas."""
 
 import contextlib
 import time
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.graph import replica
@@ -36,14 +36,14 @@ class Member:
         assert self.replica.replication.collective
         return self.replica.replication.collective
 
-    def begin(self, operation: Any, feed: dict[Any, Any] | None = None) -> Any:
-        """Begin an op, which waits for the other member's; its future."""
+    def start(self, operation: Any, feed: dict[Any, Any] | None = None) -> Any:
+        """Start an op, which waits for the other replica; return its future."""
         return self.thread.submit(self.session.run, operation, feed, tf1.RunOptions(timeout_in_ms=60_000))
 
     def steps(self, *batches: int) -> Any:
-        """Begin a call that learns from these batches."""
+        """Start an execution on these batches."""
         picks = dict(zip(self.replica.batches.feeds, [[pick(number) for number in batches]], strict=True))
-        return self.begin(self.replica.replication.executions[len(batches)].step, picks)
+        return self.start(self.replica.replication.executions[len(batches)].step, picks)
 
     def flat(self) -> Any:
         """The parameters as one vector."""
@@ -52,14 +52,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cluster of two workers, as each of them sees it, and their servers."""
+    """A cluster of two workers: the cluster spec of each, and their servers."""
 
     clusters: list[Cluster]
     servers: list[Any]
 
     @contextlib.contextmanager
     def members(self) -> Iterator[list[Member]]:
-        """Both replicas, with calls of 1 and 3 steps, and other values each until they have joined."""
+        """Both replicas, with executions of 1 and 3 steps, and different values until they have joined."""
         with contextlib.ExitStack() as stack:
             made = []
             for index, (seen, here) in enumerate(zip(self.clusters, self.servers, strict=True)):
@@ -75,7 +75,7 @@ class Pair:
 
 
 def start_pair() -> Pair:
-    """Start its servers, which TensorFlow cannot stop."""
+    """Start the servers, which cannot be stopped."""
     addresses = tuple(f"localhost:{port}" for port in free_ports(2))
     clusters = [Cluster(Task("worker", index), (), addresses) for index in range(2)]
     return Pair(clusters, [server.start(member, THREADS) for member in clusters])
@@ -83,7 +83,7 @@ def start_pair() -> Pair:
 
 @pytest.fixture(scope="session")
 def pair() -> Pair:
-    """What all tests share in which no collective op fails."""
+    """The servers of all tests in which no collective op fails."""
     return start_pair()
 
 
@@ -99,64 +99,66 @@ def results(*futures: Any) -> list[Any]:
 
 
 def join(members: list[Member]) -> None:
-    results(*[member.begin(member.replica.replication.join) for member in members])
+    results(*[member.start(member.replica.replication.join) for member in members])
 
 
-def test_two_replicas_learn_as_one_that_averages_their_gradients(
+def test_two_replicas_equal_one_with_averaged_gradients(
     members: list[Member], save: Save, values: Callable[[Replica, Any], Values], alone: Alone
 ) -> None:
     chief, other = members
     join(members)
     start = save(chief.replica, chief.session)
     assert results(chief.steps(0, 2, 4), other.steps(1, 3, 5)) == [3, 3]
-    assert results(chief.steps(6), other.steps(7)) == [4, 4]  # a call that is cut to one step
+    assert results(chief.steps(6), other.steps(7)) == [4, 4]  # an execution of a single step
     end = values(chief.replica, chief.session)
     assert_close(end, alone(start, (0, 1), (2, 3), (4, 5), (6, 7)))
-    assert not np.allclose(end["hidden/weights"], values_in(start)["hidden/weights"], atol=1e-2)  # they did move
+    assert not np.allclose(
+        end["hidden/weights"], values_in(start)["hidden/weights"], atol=1e-2
+    )  # the parameters have changed
     assert np.array_equal(chief.flat(), other.flat())
 
 
-def test_all_begin_with_what_the_chief_has_restored(members: list[Member], save: Save, alone: Alone) -> None:
+def test_all_replicas_start_from_the_chiefs_checkpoint(members: list[Member], save: Save, alone: Alone) -> None:
     chief, other = members
     restored = save(chief.replica, chief.session)
     trained = alone(restored, (0,), (1,))
     join(members)
     results(chief.steps(0), other.steps(0))
     results(chief.steps(1), other.steps(1))
-    again = save(chief.replica, chief.session)
+    checkpoint = save(chief.replica, chief.session)
     chief.session.run(chief.replica.initialize)
     other.session.run(other.replica.initialize)
     assert not np.array_equal(chief.flat(), other.flat())
-    chief.replica.saver.restore(chief.session, again)
+    chief.replica.saver.restore(chief.session, checkpoint)
     join(members)
     assert np.array_equal(chief.flat(), other.flat())
     assert other.session.run(other.replica.global_step) == 2
-    assert results(chief.steps(2), other.steps(2)) == [3, 3]  # which takes its moments too to be the same on both
+    assert results(chief.steps(2), other.steps(2)) == [3, 3]  # equal parameters require equal moments
     assert np.array_equal(chief.flat(), other.flat())
-    assert_close(values_in(again), trained)
+    assert_close(values_in(checkpoint), trained)
 
 
-def test_all_take_as_many_steps_as_the_chief_would(members: list[Member]) -> None:
+def test_all_replicas_take_the_steps_that_the_chief_proposes(members: list[Member]) -> None:
     chief, other = members
-    wishes = [chief.begin(chief.collective.agreed, {chief.collective.wanted: 3})]
-    wishes.append(other.begin(other.collective.agreed, {other.collective.wanted: 1}))
-    assert results(*wishes) == [3, 3]
+    agreed = [chief.start(chief.collective.agreed, {chief.collective.wanted: 3})]
+    agreed.append(other.start(other.collective.agreed, {other.collective.wanted: 1}))
+    assert results(*agreed) == [3, 3]
 
 
-def test_nobody_leaves_before_the_chief(members: list[Member]) -> None:
+def test_replicas_leave_with_the_chief(members: list[Member]) -> None:
     chief, other = members
-    leaving = other.begin(other.collective.leave)
+    leaving = other.start(other.collective.leave)
     time.sleep(0.5)
     assert not leaving.done()
-    results(chief.begin(chief.collective.leave), leaving)
+    results(chief.start(chief.collective.leave), leaving)
 
 
-def test_who_is_stuck_in_a_step_can_save_and_is_freed_by_the_end_of_its_session(save: Save) -> None:
+def test_a_blocked_replica_can_save_and_unblocks_when_its_session_closes(save: Save) -> None:
     with start_pair().members() as members:
         chief, other = members
         join(members)
         results(chief.steps(0), other.steps(0))
-        stuck = chief.steps(1)  # the other gives nothing
+        stuck = chief.steps(1)  # the other replica does not contribute
         time.sleep(0.5)
         assert not stuck.done()
         saved = values_in(save(chief.replica, chief.session))["hidden/weights"]
@@ -166,7 +168,7 @@ def test_who_is_stuck_in_a_step_can_save_and_is_freed_by_the_end_of_its_session(
             stuck.result(60)
 
 
-def test_a_worker_alone_is_a_ring_too(save: Save, values: Callable[[Replica, Any], Values], alone: Alone) -> None:
+def test_a_single_worker_is_a_valid_group(save: Save, values: Callable[[Replica, Any], Values], alone: Alone) -> None:
     (port,) = free_ports(1)
     cluster = Cluster(Task("worker", 0), (), (f"localhost:{port}",))
     found = replica.build(

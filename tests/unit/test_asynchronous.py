@@ -1,4 +1,4 @@
-"""Asynchronous replication: what the parameters are after so many steps."""
+"""Asynchronous replication: the parameters after a number of steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ ValuesOf = Callable[[Replica, Any], Values]
 
 
 class Linear:
-    """A model whose gradient is written down in a line."""
+    """A linear model, whose gradient is a single expression."""
 
     def parameters(self, image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
         return {"weights": Parameter((*image_shape, classes), 0.1), "biases": Parameter((classes,))}
@@ -34,8 +34,8 @@ def linear(cluster: Cluster | None, steps_per_execution: int = 1) -> Replica:
     return replica.build(settings, cluster, Linear(), Linear().parameters((784,), 10, 0), EXAMPLES, 0, "this run")
 
 
-def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-    """AMSGrad (Reddi, Kale and Kumar, 2018) on the cross entropy's gradient, by Adam's form that ends its section 2."""
+def reference_amsgrad(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+    """AMSGrad (Reddi, Kale and Kumar, 2018) on the cross entropy, in the form of Adam at the end of section 2."""
     values = {name: start[name].astype(np.float64) for name in ("weights", "biases")}
     first = {name: np.zeros_like(value) for name, value in values.items()}
     second = {name: np.zeros_like(value) for name, value in values.items()}
@@ -54,7 +54,7 @@ def by_hand(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> di
 
 
 def take(found: Replica, session: Any, *batches: int) -> int:
-    """Take a call's steps through these batches."""
+    """Run an execution on these batches."""
     picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
     return int(session.run(found.replication.executions[len(batches)].step, picks))
 
@@ -76,15 +76,13 @@ def test_one_replica_is_amsgrad(place: str, steps_per_execution: int, servers: S
         full = range(steps_per_execution)
         assert take(found, session, *full) == steps_per_execution
         assert take(found, session, *full) == 2 * steps_per_execution
-        assert take(found, session, 7) == 2 * steps_per_execution + 1  # a call that is cut to one step
+        assert take(found, session, 7) == 2 * steps_per_execution + 1  # an execution of a single step
         end = values(found, session)
-    assert_close(end, by_hand(start, [*full, *full, 7]))
-    assert not np.allclose(end["weights"], start["weights"], atol=1e-2)  # it did move
+    assert_close(end, reference_amsgrad(start, [*full, *full, 7]))
+    assert not np.allclose(end["weights"], start["weights"], atol=1e-2)  # the parameters have changed
 
 
-def test_replicas_that_take_turns_learn_as_one_would_from_their_batches_in_turn(
-    servers: Servers, values: ValuesOf
-) -> None:
+def test_interleaved_replicas_equal_one_with_all_batches(servers: Servers, values: ValuesOf) -> None:
     first, second = linear(servers.member(0), 2), linear(servers.member(1), 2)
     with servers.session(first.graph, 0) as one, servers.session(second.graph, 1) as other:
         one.run(first.initialize)
@@ -95,7 +93,7 @@ def test_replicas_that_take_turns_learn_as_one_would_from_their_batches_in_turn(
         steps = [take(found, session, *batches) for found, session, batches in turns]
         end = values(first, one)
     assert steps == [2, 3, 4, 6]
-    assert_close(end, by_hand(start, range(6)))
+    assert_close(end, reference_amsgrad(start, range(6)))
 
 
 def test_loss_and_accuracy_are_of_the_last_batch_before_its_update() -> None:

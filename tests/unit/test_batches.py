@@ -1,4 +1,4 @@
-"""Batches: their order, and how they get into a graph."""
+"""Batches: their order, and their tensors in a graph."""
 
 import itertools
 from typing import Any
@@ -21,19 +21,19 @@ def drawn(count: int, size: int, seed: tuple[int, int], number: int) -> list[lis
     return [order.tolist() for order in itertools.islice(orders(count, size, seed), number)]
 
 
-def test_the_same_seed_gives_the_same_order_and_each_other_seed_another() -> None:
+def test_the_seed_determines_the_order() -> None:
     found = {seed: drawn(50, 10, seed, 20) for seed in ((0, 0), (0, 1), (1, 0), (1, 1))}
     assert all(drawn(50, 10, seed, 20) == order for seed, order in found.items())
     assert len({str(order) for order in found.values()}) == 4
 
 
-def test_each_epoch_has_an_order_of_its_own() -> None:
+def test_epochs_have_different_orders() -> None:
     first, second = drawn(50, 50, (0, 0), 2)
     assert first != second
 
 
 @given(count=st.integers(1, 30), size=st.integers(1, 70))
-def test_batches_are_full_and_each_epoch_shows_each_example_once(count: int, size: int) -> None:
+def test_batches_are_full_and_each_epoch_has_each_example_once(count: int, size: int) -> None:
     made = drawn(count, size, (0, 0), 3 * count // size + 2)
     assert {len(batch) for batch in made} == {size}
     stream = list(itertools.chain.from_iterable(made))
@@ -48,7 +48,7 @@ def examples() -> Examples:
 
 
 def read(made: Batches, executions: list[int]) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """The batches that calls of so many steps see."""
+    """The batches of executions with these numbers of steps."""
     tensors = [made.tensors(number) for number in range(max(executions))]
     found = []
     with tf1.Session() as session:
@@ -59,9 +59,9 @@ def read(made: Batches, executions: list[int]) -> list[tuple[npt.NDArray[Any], n
     return found
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["streamed", "resident"])
+@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["pipeline", "in_memory"])
 @pytest.mark.parametrize("executions", [[1, 1, 1, 1, 1, 1], [4, 1, 1], [1, 5]], ids=str)
-def test_a_graph_sees_the_batches_of_the_seed_in_their_order(
+def test_a_graph_gets_the_batches_in_the_order_of_the_seed(
     examples: Examples, limit: int, executions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
@@ -74,8 +74,8 @@ def test_a_graph_sees_the_batches_of_the_seed_in_their_order(
     assert len(found) == 6
 
 
-def test_only_what_is_not_too_large_lies_on_the_device(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, way in ((examples.images.nbytes, InMemoryBatches), (examples.images.nbytes - 1, PipelineBatches)):
+def test_only_small_data_sets_are_copied_to_the_device(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, expected in ((examples.images.nbytes, InMemoryBatches), (examples.images.nbytes - 1, PipelineBatches)):
         monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
         with tf.Graph().as_default():
-            assert isinstance(make_batches(examples, 8, (0, 0), HOST), way)
+            assert isinstance(make_batches(examples, 8, (0, 0), HOST), expected)

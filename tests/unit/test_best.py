@@ -1,4 +1,4 @@
-"""The best checkpoint: kept by its score, whole, and for whoever offers it."""
+"""The best checkpoint: it is chosen by its score, and stored with all of its files."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Make = Callable[[int], str]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Gives a checkpoint's files, with the step as their content."""
+    """Creates a checkpoint's files, with the step as their content."""
 
     def files(step: int) -> str:
         for suffix in ("index", "data-00000-of-00001"):
@@ -26,7 +26,7 @@ def make(tmp_path: Path) -> Make:
     return files
 
 
-def test_a_better_checkpoint_takes_the_place_of_the_one_before(make: Make, tmp_path: Path) -> None:
+def test_a_better_checkpoint_replaces_the_current_one(make: Make, tmp_path: Path) -> None:
     folder = tmp_path / "best"
     assert best.read(folder) is None
     assert best.offer(folder, make(10), Score(10, 0.5, 1.0))
@@ -40,7 +40,7 @@ def test_a_better_checkpoint_takes_the_place_of_the_one_before(make: Make, tmp_p
     assert tf1.train.get_checkpoint_state(str(folder)).model_checkpoint_path == str(folder / "model.ckpt-30")
 
 
-def test_of_equal_accuracies_the_smaller_loss_is_better_and_equal_scores_change_nothing(
+def test_the_smaller_loss_breaks_a_tie_of_accuracies_and_equal_scores_change_nothing(
     make: Make, tmp_path: Path
 ) -> None:
     assert best.offer(tmp_path / "best", make(10), Score(10, 71 / 72, 0.5))
@@ -48,12 +48,12 @@ def test_of_equal_accuracies_the_smaller_loss_is_better_and_equal_scores_change_
     assert best.offer(tmp_path / "best", make(30), Score(30, 71 / 72, 0.4))
 
 
-def test_what_is_no_number_is_never_the_best(make: Make, tmp_path: Path) -> None:
+def test_a_score_that_is_not_finite_is_never_the_best(make: Make, tmp_path: Path) -> None:
     assert not best.offer(tmp_path / "best", make(10), Score(10, 1.0, math.nan))
     assert best.read(tmp_path / "best") is None
 
 
-def test_it_outlives_the_checkpoint_that_it_came_from(make: Make, tmp_path: Path) -> None:
+def test_it_survives_the_deletion_of_the_original(make: Make, tmp_path: Path) -> None:
     best.offer(tmp_path / "best", make(10), Score(10, 0.5, 1.0))
     for file in tmp_path.glob("model.ckpt-10.*"):
         file.unlink()
@@ -62,14 +62,14 @@ def test_it_outlives_the_checkpoint_that_it_came_from(make: Make, tmp_path: Path
     assert Path(f"{kept.checkpoint}.index").read_text() == "10"
 
 
-def test_a_damaged_score_counts_as_none(make: Make, tmp_path: Path) -> None:
+def test_a_damaged_score_file_is_ignored(make: Make, tmp_path: Path) -> None:
     best.offer(tmp_path / "best", make(10), Score(10, 0.5, 1.0))
     (tmp_path / "best" / "score.json").write_text("{")
     assert best.read(tmp_path / "best") is None
     assert best.offer(tmp_path / "best", make(20), Score(20, 0.1, 1.0))
 
 
-def test_of_many_that_offer_at_once_the_best_is_kept(make: Make, tmp_path: Path) -> None:
+def test_the_best_of_concurrent_offers_is_kept(make: Make, tmp_path: Path) -> None:
     offers = [(make(step), Score(step, (37 * step % 101) / 101, 1.0)) for step in range(1, 101)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda each: best.offer(tmp_path / "best", *each), offers))

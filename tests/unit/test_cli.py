@@ -1,4 +1,4 @@
-"""The `trainer` command as a person types it."""
+"""The `trainer` command line."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainer
-from tests.ports import free_ports
+from hack.ports import free_ports
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -25,7 +25,7 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "culprit"),
     [
-        (["train", "--train_steps", "0"], "--train_steps: '0'"),
+        (["train", "--train_steps", "0"], "--train_steps='0'"),
         (["train", "--no-such-option"], "--no_such_option"),
         (["launch", "--ps", "0"], "--ps: 0"),
         (["launch", "--workers", "many"], "--workers"),
@@ -44,7 +44,7 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(run_python: Run, words: li
     assert done.stderr.count("\n") == 1
 
 
-def test_the_command_says_which_trainer_it_is(run_python: Run) -> None:
+def test_the_version_flag_prints_the_version(run_python: Run) -> None:
     done = run_python("-m", "trainer", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{trainer.__version__}\n", "")
 
@@ -93,7 +93,7 @@ sys.exit(main({words!r}))
     assert done.stderr.count("\n") == 1
 
 
-def test_the_settings_in_force_are_printed_as_a_file_that_is_read_back(run_python: Run, tmp_path: Path) -> None:
+def test_the_printed_config_is_a_readable_config_file(run_python: Run, tmp_path: Path) -> None:
     first = run_python("-m", "trainer", "train", "--train-steps=7", "--print_config", TRAINER_SEED="3")
     assert first.returncode == 0
     assert "train_steps: 7\n" in first.stdout
@@ -102,18 +102,21 @@ def test_the_settings_in_force_are_printed_as_a_file_that_is_read_back(run_pytho
     assert run_python("-m", "trainer", "train", "--config=run.yaml", "--print_config").stdout == first.stdout
 
 
-def test_a_conflict_is_said_and_an_error_found_after_tensorflow_was_imported_is_one_line(run_python: Run) -> None:
+def test_a_conflict_is_logged_and_an_error_after_the_import_of_tensorflow_is_one_line(run_python: Run) -> None:
     cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
     config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
     words = ["--job_name=evaluator", "--dataset=npz", "--data_dir=absent", "--train_dir=run"]
     done = run_python("-m", "trainer", "train", *words, TF_CONFIG=config)
     assert done.returncode == 2
     assert done.stdout.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.\n")
-    assert done.stderr == "trainer: data_dir: there is no .npz file to train on in absent.\n"
+    assert done.stderr == (
+        "trainer: data_dir=absent contains no .npz file to train on; add files with arrays x (images) and y (labels).\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(None, "No such file or directory"), (b"\xff\xfe", "it is no UTF-8"), (b"{", "is not JSON")]
+    ("content", "reason"),
+    [(None, "No such file or directory"), (b"\xff\xfe", "it is not UTF-8"), (b"{", "is not JSON")],
 )
 def test_a_cluster_file_that_cannot_be_read_is_one_line(
     run_python: Run, tmp_path: Path, content: bytes | None, reason: str
@@ -136,7 +139,7 @@ def test_a_metrics_port_in_use_is_one_line(run_python: Run) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_malformed_number_of_restarts_is_one_line_where_it_is_shown(run_python: Run) -> None:
+def test_a_malformed_number_of_restarts_is_one_line_if_metrics_are_served(run_python: Run) -> None:
     (port,) = free_ports(1)
     done = run_python("-m", "trainer", "train", f"--metrics_port={port}", TASK_RESTARTS="many")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Who is in the cluster: TF_CONFIG, the cluster's file and the classic flags, well and ill formed."""
+"""Parsing the cluster from valid and malformed TF_CONFIG, cluster files and classic flags."""
 
 import dataclasses
 import json
@@ -79,7 +79,7 @@ garbage = st.text() | (json_values | near_misses).map(json.dumps) | damaged()
 def resolve_or_complain_in_one_line(
     text: str | None, flags: ClassicFlags, file: ClusterFile | None = None
 ) -> tuple[Cluster | None, list[str]]:
-    """What `resolve` gives, or no cluster where it complained; any other exception is the test's failure."""
+    """Return the result of `resolve`, or no cluster on a ConfigurationError; any other exception fails the test."""
     try:
         return resolve(text, flags, file)
     except ConfigurationError as error:
@@ -91,7 +91,7 @@ def resolve_or_complain_in_one_line(
 @given(garbage)
 @example("[" * 100_000)
 @example("NaN")
-def test_whatever_tf_config_holds_gives_a_cluster_or_none_or_one_line(text: str) -> None:
+def test_any_tf_config_gives_a_cluster_none_or_a_one_line_error(text: str) -> None:
     found, conflicts = resolve_or_complain_in_one_line(text, NO_FLAGS)
     assert conflicts == []
     if found and found.task.role != "evaluator":
@@ -102,7 +102,7 @@ def test_whatever_tf_config_holds_gives_a_cluster_or_none_or_one_line(text: str)
 
 
 @given(st.none() | garbage, *[st.none() | st.text() | addresses] * 2, st.none() | roles | st.text(), st.integers())
-def test_whatever_the_flags_hold_gives_a_cluster_or_none_or_one_line(
+def test_any_flags_give_a_cluster_none_or_a_one_line_error(
     text: str | None, ps: str | None, workers: str | None, role: str | None, index: int
 ) -> None:
     _, conflicts = resolve_or_complain_in_one_line(text, ClassicFlags(ps, workers, role, index))
@@ -120,7 +120,7 @@ def test_every_cluster_is_read_back_from_its_own_tf_config(cluster: Cluster) -> 
 
 
 @given(clusters(), st.booleans())
-def test_every_cluster_is_the_one_that_tensorflow_resolves(cluster: Cluster, index_as_text: bool) -> None:
+def test_tensorflow_resolves_the_same_cluster(cluster: Cluster, index_as_text: bool) -> None:
     index: Any = str(cluster.task.index) if index_as_text else cluster.task.index
     text = tf_config(cluster.spec, cluster.task.role, index)
     ours = parse(text)
@@ -133,7 +133,7 @@ def test_every_cluster_is_the_one_that_tensorflow_resolves(cluster: Cluster, ind
 
 
 @given(clusters().filter(lambda cluster: cluster.chief), addresses.map("evaluator.".__add__))
-def test_what_tfjob_adds_to_the_cluster_is_left_out_or_renamed(cluster: Cluster, evaluator: str) -> None:
+def test_tfjob_roles_are_dropped_or_renamed(cluster: Cluster, evaluator: str) -> None:
     spec = {"master": list(cluster.chief), "evaluator": [evaluator], **cluster.spec}
     del spec["chief"]
     role = "master" if cluster.task.role == "chief" else cluster.task.role
@@ -155,7 +155,7 @@ def test_without_a_chief_worker_0_is_the_chief() -> None:
     assert first.chief_task == second.chief_task == Task("worker", 0)
 
 
-def test_with_a_chief_it_is_the_first_replica_and_worker_0_the_second() -> None:
+def test_the_chief_is_the_first_replica_and_worker_0_the_second() -> None:
     found = parse(tf_config({"chief": ["c:1"], **CLUSTER}, "worker", 0))
     assert not found.is_chief
     assert found.replica_index == 1
@@ -163,7 +163,7 @@ def test_with_a_chief_it_is_the_first_replica_and_worker_0_the_second() -> None:
 
 
 @pytest.mark.parametrize("role", ["ps", "evaluator"])
-def test_who_computes_no_gradients_is_no_replica(role: str) -> None:
+def test_a_task_that_computes_no_gradients_is_not_a_replica(role: str) -> None:
     found = parse(tf_config(CLUSTER, role))
     assert not found.is_chief
     with pytest.raises(ValueError, match="not in tuple"):
@@ -182,10 +182,10 @@ def test_an_evaluator_may_be_listed_or_not() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "  \n", "{}", '{"environment": "cloud"}', '{"cluster": {}, "task": {}}'])
-def test_where_no_cluster_is_named_there_is_none(text: str | None) -> None:
+def test_without_a_cluster_resolve_returns_none(text: str | None) -> None:
     assert resolve(text, NO_FLAGS) == (None, [])
     assert resolve(text, NO_FLAGS, strategy="mirrored") == (None, [])
-    with pytest.raises(ConfigurationError, match="strategy: allreduce needs a cluster of workers, and none is named"):
+    with pytest.raises(ConfigurationError, match="strategy: allreduce needs a cluster of workers, but none is given"):
         resolve(text, NO_FLAGS, strategy="allreduce")
 
 
@@ -213,7 +213,7 @@ MALFORMED = {
     "the same address in two roles": (tf_config({**CLUSTER, "ps": ["w1:1"]}), "worker 1 and ps 0 .* w1:1"),
     "no ps": (tf_config({"worker": ["w0:1"]}), "no ps is listed"),
     "an empty list of ps": (tf_config({**CLUSTER, "ps": []}), "no ps is listed"),
-    "nobody to train": (tf_config({"ps": ["p0:1"]}, "ps"), "no worker and no chief"),
+    "no replica": (tf_config({"ps": ["p0:1"]}, "ps"), "no worker and no chief"),
     "two chiefs": (tf_config({**CLUSTER, "chief": ["c0:1", "c1:1"]}, "chief"), "one chief, 2 are listed"),
     "chief and master": (tf_config({**CLUSTER, "chief": ["c:1"], "master": ["m:1"]}), "both chief and master"),
     "an empty host": (tf_config({**CLUSTER, "ps": [":2222"]}), "cluster.ps.*':2222' has no host"),
@@ -288,7 +288,7 @@ def test_malformed_flags_are_one_line_that_names_the_culprit(flags: ClassicFlags
         ),
     ],
 )
-def test_a_flag_wins_over_tf_config_and_the_conflict_is_said(
+def test_a_flag_wins_over_tf_config_and_the_conflict_is_reported(
     flags: ClassicFlags, expected: dict[str, Any], conflict: str
 ) -> None:
     text = tf_config(CLUSTER)
@@ -297,7 +297,7 @@ def test_a_flag_wins_over_tf_config_and_the_conflict_is_said(
     assert conflicts == [conflict]
 
 
-def test_flags_that_say_the_same_as_tf_config_are_no_conflict() -> None:
+def test_flags_that_equal_tf_config_are_not_a_conflict() -> None:
     found, conflicts = resolve(tf_config(CLUSTER), ClassicFlags("p0:1", "w0:1,w1:1", "worker", 0))
     assert found == parse(tf_config(CLUSTER))
     assert conflicts == []
@@ -321,7 +321,7 @@ def test_every_cluster_is_read_back_from_a_file(cluster: Cluster) -> None:
 
 
 @given(garbage, st.none() | garbage)
-def test_whatever_the_file_holds_gives_a_cluster_or_one_line(text: str, tf_config: str | None) -> None:
+def test_any_file_gives_a_cluster_or_a_one_line_error(text: str, tf_config: str | None) -> None:
     flags = ClassicFlags(job_name="ps", task_index=0)
     _, conflicts = resolve_or_complain_in_one_line(tf_config, flags, ClusterFile("file", text))
     assert all(len(conflict.splitlines()) == 1 for conflict in conflicts)
@@ -345,7 +345,7 @@ MALFORMED_FILES = {
     "addresses that are text": ('{"ps": "p0:1"}', "cluster.ps must be a list"),
     "an address without a port": ('{"ps": ["p0:"]}', "cluster.ps: the address 'p0:' has no port"),
     "chief and master": ('{"chief": ["c:1"], "master": ["m:1"]}', "both chief and master"),
-    "nobody": ("{}", "no worker is listed"),
+    "an empty cluster": ("{}", "no worker is listed"),
     "too few": ('{"worker": ["w:1"], "ps": ["p:1"]}', "this task is worker 1, but the indices are 0 to 0"),
 }
 
@@ -358,7 +358,7 @@ def test_a_malformed_file_is_one_line_that_names_it_and_the_culprit(text: str, c
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_file_without_a_task_is_no_single_process() -> None:
+def test_a_file_without_a_task_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"--cluster_file: /etc/cluster.json: which task .* --job_name"):
         resolve(None, NO_FLAGS, file_of(CLUSTER))
 
@@ -373,7 +373,7 @@ def test_flags_win_over_the_file_and_the_file_over_tf_config() -> None:
     ]
 
 
-def test_a_file_that_says_the_same_as_tf_config_is_no_conflict() -> None:
+def test_a_file_that_equals_tf_config_is_not_a_conflict() -> None:
     assert resolve(tf_config(CLUSTER), NO_FLAGS, file_of(CLUSTER)) == (parse(tf_config(CLUSTER)), [])
 
 
@@ -391,10 +391,10 @@ def test_without_parameter_servers_the_chief_and_the_workers_are_the_cluster() -
 @pytest.mark.parametrize(
     ("strategy", "cluster", "said"),
     [
-        ("allreduce", CLUSTER, "ps are listed, but by strategy allreduce the workers hold the parameters themselves"),
+        ("allreduce", CLUSTER, "ps are listed, but with strategy allreduce the workers hold the parameters"),
         ("allreduce", {"ps": ["p:1"], "worker": ["w0:1"]}, "1 ps are listed"),
-        ("mirrored", WORKERS, "a cluster is named, but by strategy mirrored one process trains alone"),
-        ("mirrored", CLUSTER, "a cluster is named"),
+        ("mirrored", WORKERS, "a cluster is given, but strategy mirrored trains in a single process"),
+        ("mirrored", CLUSTER, "a cluster is given"),
         ("ps", WORKERS, "no ps is listed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which source wins, and what is said of a wrong one."""
+"""Settings: sources, precedence, validation and error messages."""
 
 import dataclasses
 import re
@@ -17,14 +17,14 @@ Read = Callable[..., Settings]
 
 
 def parser() -> config.Parser:
-    made = config.Parser(prog="trainer train", description="")
-    config.add_settings(made, config.TASK_GROUPS)
-    return made
+    built = config.Parser(prog="trainer train", description="")
+    config.add_settings(built, config.TASK_GROUPS)
+    return built
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Gives the settings of command-line words, an environment and the text of a file."""
+    """A function that loads settings from command-line words, an environment and the text of a file."""
 
     def settings(*words: str, environment: Mapping[str, str] | None = None, file: str | None = None) -> Settings:
         path = tmp_path / "file.yaml"
@@ -36,7 +36,7 @@ def read(tmp_path: Path) -> Read:
     return settings
 
 
-def refusal(read: Read, *words: str, environment: Mapping[str, str] | None = None, file: str | None = None) -> str:
+def error_of(read: Read, *words: str, environment: Mapping[str, str] | None = None, file: str | None = None) -> str:
     with pytest.raises(ConfigurationError) as caught:
         read(*words, environment=environment, file=file)
     assert len(str(caught.value).splitlines()) == 1
@@ -51,7 +51,7 @@ def test_command_line_wins_over_environment_over_file_over_default(read: Read) -
     assert read("--train_steps", "40", file="train_steps: 20", environment=environment).train_steps == 40
 
 
-def test_each_source_leaves_the_settings_of_others_alone(read: Read) -> None:
+def test_sources_are_merged(read: Read) -> None:
     found = read("--batch_size=7", environment={"TRAINER_SEED": "5"}, file="hidden_units: 9")
     assert found == Settings(batch_size=7, seed=5, hidden_units=9)
 
@@ -61,11 +61,11 @@ def test_an_empty_environment_variable_is_not_set(read: Read) -> None:
 
 
 @pytest.mark.parametrize("words", [["--train-steps", "5"], ["--train_steps", "5"], ["--train-steps=5"]])
-def test_dashes_do_for_underscores(read: Read, words: list[str]) -> None:
+def test_dashes_equal_underscores(read: Read, words: list[str]) -> None:
     assert read(*words).train_steps == 5
 
 
-def test_dashes_in_a_value_stay(read: Read) -> None:
+def test_dashes_in_a_value_are_kept(read: Read) -> None:
     found = read("--ps-hosts=my-ps-0:1,my-ps-1:1", "--train-dir", "/a-b/c-d", "--model=--x-y")
     assert found.ps_hosts == "my-ps-0:1,my-ps-1:1"
     assert found.train_dir == Path("/a-b/c-d")
@@ -85,22 +85,22 @@ def test_dashes_in_a_value_stay(read: Read) -> None:
         (["--sync_replicas", "--seed", "1"], True),
     ],
 )
-def test_a_switch_is_given_bare_or_with_its_value(read: Read, words: list[str], expected: bool) -> None:
+def test_a_boolean_option_has_an_optional_value(read: Read, words: list[str], expected: bool) -> None:
     assert read(*words).sync_replicas is expected
 
 
-def test_a_switch_can_be_turned_off_where_the_file_turned_it_on(read: Read) -> None:
+def test_the_command_line_can_unset_a_boolean_of_the_file(read: Read) -> None:
     assert read("--sync_replicas=false", file="sync_replicas: true").sync_replicas is False
 
 
-def test_the_defaults_are_those_of_the_classic_program_but_for_rate_and_length() -> None:
+def test_the_defaults_match_the_classic_program_except_rate_and_length() -> None:
     settings = Settings()
     assert settings.hidden_units == 100
     assert settings.batch_size == 100
     assert settings.learning_rate == 0.003
     assert settings.train_steps == 2000
     assert settings.sync_replicas is False
-    assert settings.replicas_to_aggregate is None  # as many as there are workers
+    assert settings.replicas_to_aggregate is None  # all workers
 
 
 def test_every_setting_has_a_help_text_and_an_option() -> None:
@@ -110,11 +110,11 @@ def test_every_setting_has_a_help_text_and_an_option() -> None:
         assert f"--{field.name} " in usage or f"[{field.name}" in usage, field.name
 
 
-def test_the_launcher_takes_every_setting_but_those_that_each_task_has_for_itself() -> None:
+def test_the_launcher_accepts_all_settings_except_those_of_a_single_task() -> None:
     shared = set(config.names(config.RUN_GROUPS))
-    own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "metrics_port"}
-    assert shared | own == {field.name for field in dataclasses.fields(Settings)}
-    assert not shared & own
+    per_task = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "metrics_port"}
+    assert shared | per_task == {field.name for field in dataclasses.fields(Settings)}
+    assert not shared & per_task
 
 
 texts = st.text(min_size=1) | st.sampled_from(["true", "null", "1", "1e3", "~", "a: b", "- c", "# d"])
@@ -142,26 +142,26 @@ settings_strategy = st.builds(
 
 
 @given(settings=settings_strategy)
-def test_printed_settings_are_read_back_the_same(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> None:
+def test_printed_settings_load_as_equal_settings(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> None:
     path = tmp_path_factory.getbasetemp() / "settings.yaml"
     path.write_text(config.to_yaml(settings), encoding="utf-8")
     assert config.load(parser().read(["--config", str(path)]), {}) == settings
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["--strategy=allreduce", "--sync_replicas"], "sync_replicas: True was given beside strategy allreduce"),
-        (["--strategy=mirrored", "--sync_replicas"], "sync_replicas: True was given beside strategy mirrored"),
-        (["--strategy=allreduce", "--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given beside"),
-        (["--replicas_to_aggregate=1"], "replicas_to_aggregate: 1 was given, but only synchronous replicas"),
-        (["--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
-        (["--strategy=allreduce", "--local_steps=4"], "local_steps: 4 was given, but only synchronous replicas"),
-        (["--sync_replicas", "--local_steps=3"], "local_steps: rounds of 3 steps do not end at train_steps 2000"),
+        (["--strategy=allreduce", "--sync_replicas"], "sync_replicas=True conflicts with strategy=allreduce"),
+        (["--strategy=mirrored", "--sync_replicas"], "sync_replicas=True conflicts with strategy=mirrored"),
+        (["--strategy=allreduce", "--replicas_to_aggregate=1"], "replicas_to_aggregate=1 conflicts with"),
+        (["--replicas_to_aggregate=1"], "replicas_to_aggregate=1, but only synchronous replicas"),
+        (["--local_steps=4"], "local_steps=4, but only synchronous replicas"),
+        (["--strategy=allreduce", "--local_steps=4"], "local_steps=4, but only synchronous replicas"),
+        (["--sync_replicas", "--local_steps=3"], "local_steps=3 does not divide train_steps=2000"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused(read: Read, words: list[str], said: str) -> None:
-    assert refusal(read, *words).startswith(said)
+def test_conflicting_settings_are_an_error(read: Read, words: list[str], message: str) -> None:
+    assert error_of(read, *words).startswith(message)
 
 
 def test_an_empty_file_sets_nothing(read: Read) -> None:
@@ -169,37 +169,37 @@ def test_an_empty_file_sets_nothing(read: Read) -> None:
 
 
 def test_an_unknown_key_in_the_file_is_named(read: Read) -> None:
-    message = refusal(read, file="seed: 1\ntrain_step: 100\n")
-    assert "file.yaml: train_step: there is no such setting" in message
+    message = error_of(read, file="seed: 1\ntrain_step: 100\n")
+    assert "file.yaml: train_step: unknown setting" in message
 
 
 def test_an_unknown_option_is_named(read: Read) -> None:
-    assert "--train_step" in refusal(read, "--train_step", "5")  # no guessing what an abbreviation means
+    assert "--train_step" in error_of(read, "--train_step", "5")  # abbreviations are not accepted
 
 
 def test_an_option_without_its_value_is_named(read: Read) -> None:
-    assert "--train_steps" in refusal(read, "--train_steps")
+    assert "--train_steps" in error_of(read, "--train_steps")
 
 
 def test_a_wrong_value_on_the_command_line_is_named_with_its_option(read: Read) -> None:
-    message = refusal(read, "--batch-size", "many", environment={"TRAINER_BATCH_SIZE": "5"})
-    assert message.startswith("--batch_size: 'many' was given; input should be a valid integer")
+    message = error_of(read, "--batch-size", "many", environment={"TRAINER_BATCH_SIZE": "5"})
+    assert message.startswith("--batch_size='many', but input should be a valid integer")
 
 
 def test_a_wrong_value_in_the_environment_is_named_with_its_variable(read: Read) -> None:
-    message = refusal(read, environment={"TRAINER_DATASET": "imagenet"}, file="dataset: digits")
-    assert message == "TRAINER_DATASET: 'imagenet' was given; input should be 'digits', 'mnist' or 'npz'."
+    message = error_of(read, environment={"TRAINER_DATASET": "imagenet"}, file="dataset: digits")
+    assert message == "TRAINER_DATASET='imagenet', but input should be 'digits', 'mnist' or 'npz'."
 
 
 def test_a_wrong_value_in_the_file_is_named_with_the_file(read: Read, tmp_path: Path) -> None:
-    message = refusal(read, file="sync_replicas: [1, 2]")
-    assert message == f"{tmp_path}/file.yaml: sync_replicas: [1, 2] was given; input should be a valid boolean."
+    message = error_of(read, file="sync_replicas: [1, 2]")
+    assert message == f"{tmp_path}/file.yaml: sync_replicas=[1, 2], but input should be a valid boolean."
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1", "fast", ""])
 @pytest.mark.parametrize("name", ["learning_rate", "save_seconds", "wait_seconds", "stall_seconds"])
-def test_a_rate_or_time_must_be_finite_and_above_0(read: Read, name: str, value: str) -> None:
-    assert refusal(read, f"--{name}={value}").startswith(f"--{name}: {value!r} was given; input should be")
+def test_a_rate_or_time_must_be_finite_and_positive(read: Read, name: str, value: str) -> None:
+    assert error_of(read, f"--{name}={value}").startswith(f"--{name}={value!r}, but input should be")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "nan", "1e3x"])
@@ -218,31 +218,32 @@ def test_a_rate_or_time_must_be_finite_and_above_0(read: Read, name: str, value:
         "inter_op_threads",
     ],
 )
-def test_a_count_must_be_a_whole_number_above_0(read: Read, name: str, value: str) -> None:
-    assert refusal(read, f"--{name}={value}").startswith(f"--{name}: {value!r} was given; input should be")
+def test_a_count_must_be_a_positive_integer(read: Read, name: str, value: str) -> None:
+    assert error_of(read, f"--{name}={value}").startswith(f"--{name}={value!r}, but input should be")
 
 
 @pytest.mark.parametrize("name", ["seed", "task_index", "num_gpus"])
-def test_what_is_counted_from_0_may_be_0_but_not_less(read: Read, name: str) -> None:
+def test_an_index_must_not_be_negative(read: Read, name: str) -> None:
     assert getattr(read(f"--{name}=0"), name) == 0
-    assert f"--{name}: '-1' was given" in refusal(read, f"--{name}=-1")
+    assert f"--{name}='-1', but" in error_of(read, f"--{name}=-1")
 
 
-def test_a_range_of_steps_has_its_first_and_its_last(read: Read) -> None:
+def test_a_range_of_steps_has_a_first_and_a_last_step(read: Read) -> None:
     assert read("--profile_steps=100-150").profile_steps == StepRange(100, 150)
     assert read("--profile_steps=7-7").profile_steps == StepRange(7, 7)
     assert read(file="profile_steps: 100-150").profile_steps == StepRange(100, 150)
 
 
 @pytest.mark.parametrize("value", ["150-100", "0-10", "10", "10-", "-10", "a-b", "1.5-2", "1-2-3", ""])
-def test_a_range_of_steps_that_is_none_is_refused(read: Read, value: str) -> None:
-    message = refusal(read, f"--profile_steps={value}")
-    assert message.startswith(f"--profile_steps: {value!r} was given; input should be two global steps")
+def test_an_invalid_range_of_steps_is_an_error(read: Read, value: str) -> None:
+    message = error_of(read, f"--profile_steps={value}")
+    assert message.startswith(f"--profile_steps={value!r}, but input should be a range of global steps")
 
 
-def test_a_range_of_steps_that_the_run_does_not_reach_is_refused(read: Read) -> None:
-    assert refusal(read, "--profile_steps=2001-2010") == (
-        "profile_steps: 2001-2010 begins after the run's last step, 2000: name earlier steps, or more train_steps."
+def test_a_range_of_steps_after_the_last_step_is_an_error(read: Read) -> None:
+    assert error_of(read, "--profile_steps=2001-2010") == (
+        "profile_steps=2001-2010 begins after the last step, train_steps=2000; "
+        "choose earlier steps or raise train_steps."
     )
 
 
@@ -260,19 +261,19 @@ def test_a_range_of_steps_that_the_run_does_not_reach_is_refused(read: Read) -> 
         ("wait_seconds", "number"),
     ],
 )
-def test_a_truth_value_is_no_number(read: Read, name: str, expected: str, value: str) -> None:
-    message = refusal(read, file=f"{name}: {value}")
-    assert message.endswith(f"{name}: {value != 'false'} was given; input should be a valid {expected}.")
+def test_a_boolean_is_not_a_number(read: Read, name: str, expected: str, value: str) -> None:
+    message = error_of(read, file=f"{name}: {value}")
+    assert message.endswith(f"{name}={value != 'false'}, but input should be a valid {expected}.")
 
 
 @pytest.mark.parametrize("value", ["0", "65536", "http"])
-def test_a_port_is_one_that_can_be_listened_on(read: Read, value: str) -> None:
+def test_a_port_must_be_from_1_to_65535(read: Read, value: str) -> None:
     assert read("--metrics-port=9100").metrics_port == 9100
-    assert f"--metrics_port: '{value}' was given" in refusal(read, f"--metrics_port={value}")
+    assert f"--metrics_port='{value}', but" in error_of(read, f"--metrics_port={value}")
 
 
-def test_a_file_that_is_absent_is_named(read: Read) -> None:
-    assert "/no/such/file.yaml cannot be read" in refusal(read, "--config=/no/such/file.yaml")
+def test_a_missing_file_is_named(read: Read) -> None:
+    assert "/no/such/file.yaml cannot be read" in error_of(read, "--config=/no/such/file.yaml")
 
 
 @pytest.mark.parametrize(
@@ -287,13 +288,13 @@ def test_a_file_that_is_absent_is_named(read: Read) -> None:
         "[" * 5000,
     ],
 )
-def test_a_file_that_holds_no_settings_is_named(read: Read, content: str) -> None:
-    assert "file.yaml" in refusal(read, file=content)
+def test_a_file_without_settings_is_named(read: Read, content: str) -> None:
+    assert "file.yaml" in error_of(read, file=content)
 
 
-def test_a_file_that_is_no_text_is_named(read: Read, tmp_path: Path) -> None:
+def test_a_binary_file_is_named(read: Read, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00seed")
-    assert "binary cannot be read" in refusal(read, "--config", str(tmp_path / "binary"))
+    assert "binary cannot be read" in error_of(read, "--config", str(tmp_path / "binary"))
 
 
 @pytest.mark.parametrize(

@@ -657,7 +657,7 @@ def test_the_command_reads_standard_input(run_python: Run, tmp_path: Path) -> No
     [
         (["job.yaml"], None, "job.yaml cannot be read (No such file or directory)."),
         (["."], None, ". cannot be read (Is a directory)."),
-        (["job.yaml"], b"\xff\xfe", "job.yaml cannot be read (it is no UTF-8: "),
+        (["job.yaml"], b"\xff\xfe", "job.yaml cannot be read (it is not UTF-8: "),
         (["job.yaml"], b"kind: [", "job.yaml is not YAML"),
         ([], None, "the following arguments are required: FILE"),
         (["job.yaml", "--no-such"], None, "--no_such"),

@@ -1,4 +1,4 @@
-"""Data: read, checked, normalised, split, shuffled, fetched."""
+"""Data sets: reading, validation, normalization, splits and downloads."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ def digits() -> Dataset:
     return datasets.load("digits", Path("nowhere"), download=False)
 
 
-def test_digits_are_images_like_mnists_from_0_to_1(digits: Dataset) -> None:
+def test_digits_have_the_shape_and_range_of_mnist(digits: Dataset) -> None:
     assert (len(digits.train), len(digits.test)) == (1437, 360)
     assert digits.image_shape == (28, 28, 1)
     assert digits.classes == 10
@@ -40,33 +40,33 @@ def test_digits_are_images_like_mnists_from_0_to_1(digits: Dataset) -> None:
         assert set(split.labels) == set(range(10))
 
 
-def test_digits_are_enlarged_without_turning_or_mixing_them(digits: Dataset) -> None:
+def test_resizing_keeps_the_orientation_and_order_of_digits(digits: Dataset) -> None:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(1797)
     originals, labels = bunch.images[order][:360] / 16, bunch.target[order][:360]
     assert np.array_equal(digits.test.labels, labels)
-    # Every seventh pixel, from the second on, lies nearly on the centre of every second one before.
+    # Every seventh pixel, from the second, is close to the center of every second original pixel.
     small, large = originals[:, ::2, ::2], digits.test.images[:, 1::7, 1::7, 0]
     correlations = [np.corrcoef(one.ravel(), other.ravel())[0, 1] for one, other in zip(small, large, strict=True)]
     assert np.mean(correlations) > 0.9
 
 
-def test_enlarging_keeps_a_slope_a_slope() -> None:
+def test_resizing_preserves_a_linear_slope() -> None:
     matrix = datasets._interpolation(8, 28)
     assert np.allclose(matrix.sum(axis=1), 1)
-    enlarged = matrix @ np.arange(8.0)
-    assert np.allclose(enlarged, np.clip((np.arange(28) + 0.5) * 8 / 28 - 0.5, 0, 7))
+    resized = matrix @ np.arange(8.0)
+    assert np.allclose(resized, np.clip((np.arange(28) + 0.5) * 8 / 28 - 0.5, 0, 7))
 
 
-def test_the_held_out_digits_are_not_trained_on(digits: Dataset) -> None:
+def test_the_splits_of_digits_are_disjoint(digits: Dataset) -> None:
     train = {image.tobytes() for image in digits.train.images}
     assert len(train) == len(digits.train)
     assert not train & {image.tobytes() for image in digits.test.images}
 
 
-def test_digits_are_the_same_at_each_load_and_in_each_process(
+def test_digits_are_the_same_in_each_load_and_process(
     digits: Dataset, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     assert datasets.load("digits", Path("elsewhere"), download=True).digest == digits.digest
@@ -75,7 +75,7 @@ def test_digits_are_the_same_at_each_load_and_in_each_process(
     assert run_python("-c", program).stdout == f"{digits.digest}\n"
 
 
-def test_the_digest_tells_data_apart_by_each_pixel_and_label(digits: Dataset) -> None:
+def test_the_digest_depends_on_each_pixel_and_label(digits: Dataset) -> None:
     images, labels = digits.train.images.copy(), digits.train.labels.copy()
     images[5, 5, 5] += 0.25
     labels[7] = (labels[7] + 1) % 10
@@ -87,13 +87,13 @@ def test_the_digest_tells_data_apart_by_each_pixel_and_label(digits: Dataset) ->
     assert len({other.digest for other in others} | {digits.digest}) == 4
 
 
-# MNIST's files.
+# MNIST files.
 
 NAMES = list(datasets.MNIST_FILES)
 
 
 def idx(array: npt.NDArray[np.uint8]) -> bytes:
-    """The array in the IDX format: a magic number with the count of dimensions, the sizes, the bytes."""
+    """Encode an array as IDX: a magic number with the number of dimensions, the sizes, the bytes."""
     return struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.tobytes()
 
 
@@ -108,7 +108,7 @@ def small_mnist() -> dict[str, npt.NDArray[np.uint8]]:
 
 @pytest.fixture(params=["gzipped", "plain"])
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, bytes], Path]:
-    """Writes the content of one of MNIST's files, gzipped or plain, and gives its path."""
+    """A function that writes an MNIST file, gzipped or plain, and returns its path."""
 
     def one(name: str, content: bytes) -> Path:
         if request.param == "plain":
@@ -124,20 +124,20 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, byte
 
 @pytest.fixture
 def folder(write: Callable[[str, bytes], Path], tmp_path: Path) -> Path:
-    """A folder with a small MNIST in it."""
+    """A folder with a small MNIST data set."""
     for name, array in small_mnist().items():
         write(name, idx(array))
     return tmp_path
 
 
-def refusal(name: str, folder: Path) -> str:
+def error_of(name: str, folder: Path) -> str:
     with pytest.raises(ConfigurationError) as caught:
         datasets.load(name, folder, download=False)
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 
 
-def test_idx_files_are_read_as_they_were_written_scaled_to_1(folder: Path) -> None:
+def test_idx_files_are_read_and_scaled_to_1(folder: Path) -> None:
     found = datasets.load("mnist", folder, download=False)
     arrays = list(small_mnist().values())
     assert np.array_equal(np.round(found.train.images[..., 0] * 255), arrays[0])
@@ -154,7 +154,7 @@ def test_a_truncated_file_is_named(folder: Path, name: str) -> None:
     content = path.read_bytes()
     for length in (0, 3, 10, len(content) - 12, len(content) - 1):
         path.write_bytes(content[:length])
-        assert str(path) in refusal("mnist", folder)
+        assert str(path) in error_of("mnist", folder)
 
 
 def test_a_gzipped_file_with_a_wrong_byte_is_named(tmp_path: Path) -> None:
@@ -164,51 +164,51 @@ def test_a_gzipped_file_with_a_wrong_byte_is_named(tmp_path: Path) -> None:
     content = path.read_bytes()
     for position in range(12, len(content), 997):
         path.write_bytes(content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :])
-        assert str(path) in refusal("mnist", tmp_path)
+        assert str(path) in error_of("mnist", tmp_path)
 
 
 WRONG_FILES = {
-    "labels for images": (NAMES[0], idx(np.zeros(30, np.uint8)), "no IDX file of bytes in 3 dimensions"),
-    "images for labels": (NAMES[1], idx(np.zeros((30, 28, 28), np.uint8)), "no IDX file of bytes in 1 dimensions"),
-    "floats": (NAMES[1], struct.pack(">2If", 0x0D01, 1, 0.5), "no IDX file of bytes"),
-    "a page that says no": (NAMES[2], b"<html>not found</html>", "no IDX file"),
-    "a byte too many": (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8)) + b"\0", "promises 23536 bytes, but"),
-    "a byte too few": (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8))[:-1], "promises 23536 bytes, but"),
-    "an image too few": (NAMES[0], idx(np.zeros((29, 28, 28), np.uint8)), "29 images but 30 labels"),
-    "a label too many": (NAMES[1], idx(np.zeros(31, np.uint8)), "30 images but 31 labels"),
-    "sizes beyond 64 bits": (NAMES[0], struct.pack(">4I", 0x0803, 2**31, 2**31, 4), "promises"),
+    "labels for images": (NAMES[0], idx(np.zeros(30, np.uint8)), "not an IDX file of bytes in 3 dimensions"),
+    "images for labels": (NAMES[1], idx(np.zeros((30, 28, 28), np.uint8)), "not an IDX file of bytes in 1 dimensions"),
+    "floats": (NAMES[1], struct.pack(">2If", 0x0D01, 1, 0.5), "not an IDX file of bytes"),
+    "an HTML error page": (NAMES[2], b"<html>not found</html>", "not an IDX file"),
+    "one byte too many": (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8)) + b"\0", "declares 23536 bytes, but"),
+    "one byte too few": (NAMES[0], idx(np.zeros((30, 28, 28), np.uint8))[:-1], "declares 23536 bytes, but"),
+    "one image too few": (NAMES[0], idx(np.zeros((29, 28, 28), np.uint8)), "29 images but 30 labels"),
+    "one label too many": (NAMES[1], idx(np.zeros(31, np.uint8)), "30 images but 31 labels"),
+    "sizes beyond 64 bits": (NAMES[0], struct.pack(">4I", 0x0803, 2**31, 2**31, 4), "declares"),
 }
 
 
-@pytest.mark.parametrize(("name", "content", "complaint"), WRONG_FILES.values(), ids=WRONG_FILES)
-def test_a_wrong_file_is_named_with_what_is_wrong(
-    folder: Path, write: Callable[[str, bytes], Path], name: str, content: bytes, complaint: str
+@pytest.mark.parametrize(("name", "content", "reason"), WRONG_FILES.values(), ids=WRONG_FILES)
+def test_an_invalid_file_is_named_with_the_reason(
+    folder: Path, write: Callable[[str, bytes], Path], name: str, content: bytes, reason: str
 ) -> None:
     path = write(name, content)
-    message = refusal("mnist", folder)
-    assert complaint in message
+    message = error_of("mnist", folder)
+    assert reason in message
     assert path.name in message
 
 
-def test_an_empty_set_is_refused(folder: Path, write: Callable[[str, bytes], Path]) -> None:
+def test_an_empty_split_is_an_error(folder: Path, write: Callable[[str, bytes], Path]) -> None:
     write(NAMES[2], idx(np.zeros((0, 28, 28), np.uint8)))
     write(NAMES[3], idx(np.zeros(0, np.uint8)))
-    assert "no examples" in refusal("mnist", folder)
+    assert "no examples" in error_of("mnist", folder)
 
 
-def test_a_file_that_is_absent_is_named_where_nothing_may_be_fetched(tmp_path: Path) -> None:
-    message = refusal("mnist", tmp_path)
+def test_a_missing_file_is_named_without_download(tmp_path: Path) -> None:
+    message = error_of("mnist", tmp_path)
     assert "train-images-idx3-ubyte" in message
     assert str(tmp_path) in message
-    assert "download is off" in message
+    assert "download=false" in message
     assert list(tmp_path.iterdir()) == []
 
 
-# Fetching, from a real server of this process.
+# Downloads from an HTTP server in this process.
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder; what it serves as `cut` is cut off in the middle."""
+    """Serves a folder. The response for `cut` is truncated."""
 
     def do_GET(self) -> None:
         if self.path == "/cut":
@@ -219,7 +219,7 @@ class Server(http.server.SimpleHTTPRequestHandler):
         else:
             super().do_GET()
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base class
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         pass
 
 
@@ -254,7 +254,7 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def test_a_file_with_the_right_checksum_is_fetched(served: Path, address: str, tmp_path: Path) -> None:
+def test_a_file_with_the_expected_checksum_is_downloaded(served: Path, address: str, tmp_path: Path) -> None:
     (served / "file").write_bytes(b"content")
     path = tmp_path / "new" / "folder" / "file"
     datasets.fetch(address + "file", path, md5(b"content"))
@@ -262,7 +262,7 @@ def test_a_file_with_the_right_checksum_is_fetched(served: Path, address: str, t
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_with_a_wrong_checksum_is_refused_and_not_kept(served: Path, address: str, tmp_path: Path) -> None:
+def test_a_file_with_a_different_checksum_is_discarded(served: Path, address: str, tmp_path: Path) -> None:
     (served / "file").write_bytes(b"changed")
     path = tmp_path / "new" / "file"
     with pytest.raises(ConfigurationError, match=f"{address}file.*{md5(b'changed')}.*{md5(b'content')}"):
@@ -270,35 +270,35 @@ def test_a_file_with_a_wrong_checksum_is_refused_and_not_kept(served: Path, addr
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_file_that_the_server_does_not_have_is_named(address: str, tmp_path: Path) -> None:
+def test_a_file_that_the_server_lacks_is_named(address: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
     with pytest.raises(ConfigurationError, match=f"{path} is absent and cannot be fetched from {address}file .*404"):
         datasets.fetch(address + "file", path, md5(b""))
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_transfer_that_is_cut_off_is_named(address: str, tmp_path: Path) -> None:
+def test_a_truncated_download_is_named(address: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
     with pytest.raises(ConfigurationError, match=f"{path} is absent and cannot be fetched from {address}cut"):
         datasets.fetch(address + "cut", path, md5(b""))
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_server_that_is_not_there_is_named(served: Path, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_named(served: Path, tmp_path: Path) -> None:
     with serving(served) as gone:
         pass
     with pytest.raises(ConfigurationError, match=f"cannot be fetched from {gone}file .*refused"):
         datasets.fetch(gone + "file", tmp_path / "new" / "file", md5(b""))
 
 
-def test_a_folder_that_cannot_be_made_is_named(address: str, served: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(address: str, served: Path, tmp_path: Path) -> None:
     (served / "file").write_bytes(b"content")
     (tmp_path / "in the way").touch()
     with pytest.raises(ConfigurationError, match="in the way/file is absent"):
         datasets.fetch(address + "file", tmp_path / "in the way" / "file", md5(b"content"))
 
 
-def test_absent_mnist_files_are_fetched_once(
+def test_missing_mnist_files_are_downloaded_once(
     served: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents = {name: gzip.compress(idx(array)) for name, array in small_mnist().items()}
@@ -313,7 +313,7 @@ def test_absent_mnist_files_are_fetched_once(
     assert datasets.load("mnist", tmp_path / "data", download=True).digest == first.digest
 
 
-# A folder of one's own.
+# Custom .npz folders.
 
 
 def write_npz(folder: Path, name: str, x: Any, y: Any) -> Path:
@@ -342,15 +342,15 @@ def test_files_named_test_are_the_held_out_split(tmp_path: Path) -> None:
     assert np.array_equal(found.test.labels, labels(7))
 
 
-def test_where_no_file_is_named_test_a_tenth_is_held_out(tmp_path: Path) -> None:
+def test_without_a_test_file_a_tenth_is_held_out(tmp_path: Path) -> None:
     pixels = np.arange(50, dtype=np.float64).reshape(50, 1) / 50
     write_npz(tmp_path, "all.npz", pixels, np.arange(50))
     found = datasets.load("npz", tmp_path, download=False)
     assert (len(found.train), len(found.test)) == (45, 5)
-    together = np.concatenate([found.train.images, found.test.images])
-    assert np.array_equal(np.sort(together, axis=0), pixels.astype(np.float32))  # each once
+    examples = np.concatenate([found.train.images, found.test.images])
+    assert np.array_equal(np.sort(examples, axis=0), pixels.astype(np.float32))  # each example once
     for split in (found.train, found.test):
-        assert np.allclose(split.images[:, 0] * 50, split.labels)  # each with its own label
+        assert np.allclose(split.images[:, 0] * 50, split.labels)  # each example with its label
     assert datasets.load("npz", tmp_path, download=False).digest == found.digest
 
 
@@ -363,18 +363,18 @@ def test_bytes_are_scaled_and_floats_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
-    assert str(tmp_path) in refusal("npz", tmp_path)
+    assert str(tmp_path) in error_of("npz", tmp_path)
     write_npz(tmp_path, "test.npz", images(10, 4, 4), labels(10))
-    assert "no .npz file to train on" in refusal("npz", tmp_path)
+    assert "no .npz file to train on" in error_of("npz", tmp_path)
 
 
-def test_too_few_examples_to_hold_some_out_are_refused(tmp_path: Path) -> None:
+def test_too_few_examples_to_hold_some_out_are_an_error(tmp_path: Path) -> None:
     write_npz(tmp_path, "few.npz", images(9, 4, 4), labels(9))
-    assert f"{tmp_path} holds 9 examples" in refusal("npz", tmp_path)
+    assert f"{tmp_path} contains 9 examples" in error_of("npz", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "complaint"),
+    ("x", "y", "reason"),
     [
         (images(20, 4, 4), labels(19), "20 images but 19 labels"),
         (images(20), labels(20), "images must be"),
@@ -389,39 +389,39 @@ def test_too_few_examples_to_hold_some_out_are_refused(tmp_path: Path) -> None:
         (np.array([object()] * 20), labels(20), "damaged or not .npz"),
     ],
 )
-def test_arrays_that_are_no_examples_are_refused(tmp_path: Path, x: Any, y: Any, complaint: str) -> None:
+def test_invalid_arrays_are_an_error(tmp_path: Path, x: Any, y: Any, reason: str) -> None:
     path = write_npz(tmp_path, "bad.npz", x, y)
-    message = refusal("npz", tmp_path)
-    assert complaint in message
+    message = error_of("npz", tmp_path)
+    assert reason in message
     assert str(path) in message
 
 
 @pytest.mark.parametrize("absent", ["x", "y"])
-def test_a_file_that_lacks_an_array_is_named(tmp_path: Path, absent: str) -> None:
+def test_a_file_with_a_missing_array_is_named(tmp_path: Path, absent: str) -> None:
     arrays: dict[str, Any] = {"x": images(20, 4), "y": labels(20)}
     del arrays[absent]
     np.savez(tmp_path / "half.npz", **arrays)
-    assert "half.npz: it lacks" in refusal("npz", tmp_path)
+    assert "half.npz: array x (images) or y (labels) is missing" in error_of("npz", tmp_path)
 
 
-def test_a_file_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = write_npz(tmp_path, "bad.npz", images(20, 4, 4), labels(20))
     content = path.read_bytes()
     broken = content[:300] + bytes([content[300] ^ 0xFF]) + content[301:]
     for damaged in (b"", b"words", content[:-30], content[: len(content) // 2], broken):
         path.write_bytes(damaged)
-        assert f"{path}: the file is damaged" in refusal("npz", tmp_path)
+        assert f"{path}: the file is damaged" in error_of("npz", tmp_path)
 
 
-def test_a_single_array_named_npz_is_refused(tmp_path: Path) -> None:
+def test_a_single_array_named_npz_is_an_error(tmp_path: Path) -> None:
     with (tmp_path / "bad.npz").open("wb") as file:
         np.save(file, images(20, 4, 4))
-    assert "bad.npz" in refusal("npz", tmp_path)
+    assert "bad.npz" in error_of("npz", tmp_path)
 
 
-def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
+def test_images_of_several_shapes_are_an_error(tmp_path: Path) -> None:
     write_npz(tmp_path, "a.npz", images(20, 4, 4), labels(20))
     write_npz(tmp_path, "test.npz", images(20, 5, 4), labels(20))
-    assert "test.npz: its images have another shape than those of a.npz" in refusal("npz", tmp_path)
+    assert "test.npz: image shape [5, 4, 1], but a.npz has [4, 4, 1]" in error_of("npz", tmp_path)
     write_npz(tmp_path, "b.npz", images(20, 4, 5), labels(20))
-    assert "b.npz: its images have another shape than those of a.npz" in refusal("npz", tmp_path)
+    assert "b.npz: image shape [4, 5, 1], but a.npz has [4, 4, 1]" in error_of("npz", tmp_path)

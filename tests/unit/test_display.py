@@ -1,4 +1,4 @@
-"""What a person sees of a run."""
+"""The launcher's displays."""
 
 import io
 from pathlib import Path
@@ -19,14 +19,14 @@ def progress_line(step: int, task: Task = WORKER) -> str:
 
 
 def test_the_display_fits_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert type(make_display(json=False, directory=tmp_path)) is Lines  # pytest's output is no terminal
+    assert type(make_display(json=False, directory=tmp_path)) is Lines  # pytest's output is not a terminal
     assert type(make_display(json=True, directory=tmp_path)) is Display
-    monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes any output for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then treats any output as a terminal
     assert type(make_display(json=False, directory=tmp_path)) is Screen
     assert type(make_display(json=True, directory=tmp_path)) is Display
 
 
-def test_where_only_json_is_wanted_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with Display() as shown:
         shown.line(WORKER, "12:00:00 worker 0: at step 0 of 200")
         shown.state(WORKER, "done")
@@ -51,10 +51,10 @@ def steps_shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.split("/")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
 
 
-def test_of_many_progress_lines_only_some_are_shown_and_always_the_last(
+def test_progress_lines_are_rate_limited_and_the_last_one_is_always_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(display, "BETWEEN_LINES", 600.0)
+    monkeypatch.setattr(display, "LINE_INTERVAL_SECONDS", 600.0)
     with Lines(Path("runs/1")) as shown:
         shown._shown = float("-inf")  # a machine that has just started has a clock near 0
         for step in range(10, 210, 10):
@@ -62,10 +62,10 @@ def test_of_many_progress_lines_only_some_are_shown_and_always_the_last(
     assert steps_shown(capsys) == ["step 10", "step 200"]
 
 
-def test_a_replica_that_is_behind_does_not_take_the_progress_back(
+def test_a_slower_replica_does_not_move_the_progress_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(display, "BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(display, "LINE_INTERVAL_SECONDS", 0.0)
     with Lines(Path("runs/1")) as shown:
         for step, task in ((100, WORKER), (90, OTHER), (110, OTHER)):
             shown.line(task, progress_line(step, task))
@@ -74,11 +74,11 @@ def test_a_replica_that_is_behind_does_not_take_the_progress_back(
 
 @pytest.fixture
 def console() -> Console:
-    """A terminal that keeps what is drawn on it."""
+    """A terminal that records its output."""
     return Console(force_terminal=True, record=True, width=160, height=40, file=io.StringIO())
 
 
-def test_a_screen_shows_every_task_with_its_state_and_last_words(console: Console) -> None:
+def test_a_screen_shows_every_task_with_its_state_and_last_line(console: Console) -> None:
     with Screen(console, Path("runs/1")) as shown:
         shown.refresh()
         assert "starting" in console.export_text(clear=False)
@@ -107,7 +107,7 @@ def test_a_screen_keeps_the_furthest_progress_and_the_last_state(console: Consol
     assert "worker 1 failed (exit code 1)" in " ".join(last.split())
 
 
-def test_what_a_task_says_is_never_taken_for_markup(console: Console) -> None:
+def test_log_lines_are_not_parsed_as_markup(console: Console) -> None:
     with Screen(console, Path("runs/[bold]")) as shown:
         shown.line(WORKER, "12:00:00 worker 0: shape [/red] of [784, 100]")
     assert "shape [/red] of [784, 100]" in console.export_text()

@@ -1,4 +1,4 @@
-"""Examining a checkpoint on the held-out split."""
+"""Evaluating a checkpoint on the held-out split."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ def by_hand(checkpoint: str, split: Examples) -> tuple[np.ndarray, float, float]
 
 
 @pytest.mark.parametrize("chunk", [7, 20, 1000])
-def test_the_score_is_that_of_the_whole_split_in_whatever_chunks(
+def test_the_score_covers_the_whole_split_for_any_chunk_size(
     chunk: int, evaluator: CheckpointEvaluator, checkpoint: str, split: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "CHUNK", chunk)

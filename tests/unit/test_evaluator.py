@@ -69,7 +69,7 @@ def noted(settings: Settings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in TrainingDirectory(settings.train_dir).evaluations.read_text().splitlines()]
 
 
-def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) -> None:
+def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings) -> None:
     train(settings)
     said: list[str] = []
     evaluate(settings, watchdog(), said.append, metrics())
@@ -78,34 +78,34 @@ def test_each_checkpoint_is_examined_and_the_last_ends_it(settings: Settings) ->
     assert [line.partition(":")[0] for line in said] == ["step 0", "step 1", "step 2"]
 
 
-def examined(settings: Settings) -> list[str]:
-    """The steps that an evaluator examines in its next life."""
+def evaluate_steps(settings: Settings) -> list[str]:
+    """Run an evaluator; return the steps that it evaluates."""
     said: list[str] = []
     evaluate(settings, watchdog(), said.append, metrics())
     return [line.partition(":")[0] for line in said]
 
 
 def cut_off_last_line(settings: Settings) -> None:
-    """Leave the notes as a crash in the midst of writing does."""
+    """Truncate the recorded evaluations, as a crash during a write does."""
     assert settings.train_dir
     path = TrainingDirectory(settings.train_dir).evaluations
     path.write_text(path.read_text()[:-20])
 
 
-def test_an_evaluator_that_comes_back_examines_only_what_is_new(settings: Settings) -> None:
+def test_a_restarted_evaluator_evaluates_only_new_checkpoints(settings: Settings) -> None:
     train(settings)
-    assert examined(settings) == ["step 0", "step 1", "step 2"]
-    assert examined(settings) == []
+    assert evaluate_steps(settings) == ["step 0", "step 1", "step 2"]
+    assert evaluate_steps(settings) == []
     cut_off_last_line(settings)
-    assert examined(settings) == ["step 2"]
+    assert evaluate_steps(settings) == ["step 2"]
 
 
-def test_a_checkpoint_examined_again_after_a_crash_is_noted_for_good(settings: Settings) -> None:
+def test_a_checkpoint_evaluated_again_after_a_crash_is_recorded(settings: Settings) -> None:
     train(settings)
     evaluate(settings, watchdog(), lambda _: None, metrics())
     cut_off_last_line(settings)
-    assert examined(settings) == ["step 2"]
-    assert examined(settings) == []
+    assert evaluate_steps(settings) == ["step 2"]
+    assert evaluate_steps(settings) == []
 
 
 def test_the_last_score_is_shown_as_metrics(settings: Settings) -> None:
@@ -116,7 +116,7 @@ def test_the_last_score_is_shown_as_metrics(settings: Settings) -> None:
     assert (shown.test_loss, shown.test_accuracy) == (last["loss"], last["accuracy"])
 
 
-def test_a_run_that_never_saves_is_given_up(settings: Settings) -> None:
+def test_a_run_that_never_saves_is_a_lost_peers_error(settings: Settings) -> None:
     with pytest.raises(LostPeersError, match=f"no new checkpoint appeared in {settings.train_dir}"):
         evaluate(
             dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), watchdog(), lambda _: None, metrics()
@@ -130,6 +130,6 @@ def test_another_models_run_is_refused(settings: Settings) -> None:
         evaluate(other, watchdog(), lambda _: None, metrics())
 
 
-def test_an_evaluator_must_know_the_training_directory() -> None:
+def test_an_evaluator_needs_train_dir() -> None:
     with pytest.raises(ConfigurationError, match="train_dir"):
         evaluate(Settings(), watchdog(), lambda _: None, metrics())

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 import stat
 import threading
@@ -9,7 +9,7 @@ import pytest
 from trainer.data.files import write_atomically
 
 
-def test_the_content_replaces_what_was_there(tmp_path: Path) -> None:
+def test_the_content_replaces_earlier_content(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     write_atomically(path, b"a long first content")
     write_atomically(path, b"second")
@@ -17,25 +17,25 @@ def test_the_content_replaces_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_others_may_read_the_file(tmp_path: Path) -> None:
+def test_other_users_can_read_the_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"")
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
 
 
 def test_a_failure_leaves_no_temporary_file(tmp_path: Path) -> None:
-    folder = tmp_path / "a folder is in the way"
+    folder = tmp_path / "directory"
     folder.mkdir()
     with pytest.raises(IsADirectoryError):
         write_atomically(folder, b"content")
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_is_absent_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "absent" / "file", b"")
 
 
-def test_a_reader_sees_one_of_the_writers_contents_whole(tmp_path: Path) -> None:
+def test_a_reader_sees_the_complete_content_of_one_writer(tmp_path: Path) -> None:
     path = tmp_path / "file"
     contents = [bytes([letter]) * 100_000 for letter in b"ab"]
     write_atomically(path, contents[0])

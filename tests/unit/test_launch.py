@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> TrainingDirectory:
 
 @pytest.fixture
 def process(directory: TrainingDirectory) -> Callable[..., Process]:
-    """Gives the process, not started yet, of a task that runs a Python program."""
+    """Returns the process, not started yet, of a task that runs a Python program."""
 
     def make(program: str, task: Task = Task("worker", 1), is_chief: bool = False) -> Process:  # noqa: B008 - frozen
         return Process(task, is_chief, [sys.executable, "-c", program], dict(os.environ), directory)
@@ -39,7 +39,7 @@ def process(directory: TrainingDirectory) -> Callable[..., Process]:
 
 
 class Recorder(Display):
-    """Keeps what it was told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -69,7 +69,7 @@ def plan(**changes: object) -> Plan:
     return Plan(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: TrainingDirectory) -> None:
+def test_each_task_of_a_plan_gets_its_own_tf_config(directory: TrainingDirectory) -> None:
     processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory, [], PORTS)
     clusters = []
     for each in processes:
@@ -85,7 +85,7 @@ def test_a_plan_is_a_cluster_in_which_each_task_knows_itself(directory: Training
     assert len(set(clusters)) == 1
 
 
-def test_what_each_task_has_for_itself_is_not_handed_to_all(directory: TrainingDirectory) -> None:
+def test_task_specific_settings_are_not_shared(directory: TrainingDirectory) -> None:
     own = Settings(metrics_port=9100, cluster_file=Path("cluster.json"))
     launch._plan_processes(plan(settings=own), directory, [], PORTS)
     handed = yaml.safe_load((directory.logs / "config.yaml").read_text())
@@ -95,29 +95,29 @@ def test_what_each_task_has_for_itself_is_not_handed_to_all(directory: TrainingD
 def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(
     directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINER_TRAIN_STEPS", "5")  # it is in the settings by now, where the command line may win
+    monkeypatch.setenv(
+        "TRAINER_TRAIN_STEPS", "5"
+    )  # the settings already include it, unless the command line overrides it
     assert not any(
         "TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory, [], PORTS)
     )
 
 
-def test_gpus_are_dealt_out_to_replicas_and_never_to_parameter_servers(directory: TrainingDirectory) -> None:
+def test_gpus_are_assigned_to_replicas_and_never_to_parameter_servers(directory: TrainingDirectory) -> None:
     processes = launch._plan_processes(plan(workers=3, evaluator=True), directory, ["4", "7"], PORTS)
     shown = {str(each.task): each._environment["CUDA_VISIBLE_DEVICES"] for each in processes}
     assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(None, ["4", "7"]), (0, []), (1, ["4"]), (2, ["4", "7"])])
-def test_so_many_gpus_are_used_as_are_wanted(
-    wanted: int | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_num_gpus_limits_the_gpus(wanted: int | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     assert launch._visible_gpus(wanted) == expected
 
 
-def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_gpus_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigurationError, match="num_gpus: 1 were asked for, but there are 0"):
+    with pytest.raises(ConfigurationError, match="num_gpus=1, but 0 are visible"):
         launch._visible_gpus(1)
 
 
@@ -128,13 +128,13 @@ def test_more_gpus_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch) -
         ("ps", 1, 0, False, 0, "--workers"),
         ("ps", 1, -1, True, 0, "--workers"),
         ("ps", 1, 1, False, -1, "--max"),
-        ("allreduce", 1, 2, False, 0, "--ps: 1 was given, but by strategy allreduce"),
+        ("allreduce", 1, 2, False, 0, "--ps: 1 was given, but with strategy allreduce"),
         ("allreduce", -1, 2, False, 0, "--ps: -1"),
         ("allreduce", 0, 0, False, 0, "--workers"),
-        ("mirrored", 0, 1, False, 0, "strategy: mirrored is one process"),
+        ("mirrored", 0, 1, False, 0, "strategy: mirrored trains in a single process"),
     ],
 )
-def test_a_cluster_needs_somebody_of_each_kind(
+def test_a_cluster_needs_the_roles_of_its_strategy(
     strategy: Strategy, ps: int, workers: int, chief: bool, max_restarts: int, named: str
 ) -> None:
     arguments = argparse.Namespace(ps=ps, workers=workers, chief=chief, max_restarts=max_restarts)
@@ -146,7 +146,7 @@ def test_a_chief_can_train_without_workers() -> None:
     launch._check(argparse.Namespace(ps=1, workers=0, chief=True, max_restarts=0), "ps")
 
 
-def test_only_whole_lines_of_a_log_are_read_and_each_once(process: Callable[..., Process]) -> None:
+def test_only_complete_log_lines_are_read_and_each_once(process: Callable[..., Process]) -> None:
     made = process("")
     for written, read in ((b"one\ntw", ["one"]), (b"o\nthr", ["two"]), ("é".encode()[:1], []), (b"\n", ["thr�"])):
         with made.log.open("ab") as log:
@@ -154,9 +154,7 @@ def test_only_whole_lines_of_a_log_are_read_and_each_once(process: Callable[...,
         assert made.new_lines() == read
 
 
-def test_a_log_of_an_earlier_run_is_not_read_again(
-    process: Callable[..., Process], directory: TrainingDirectory
-) -> None:
+def test_the_log_of_an_earlier_run_is_skipped(process: Callable[..., Process], directory: TrainingDirectory) -> None:
     (directory.logs / "worker-1.log").write_text("earlier\n")
     made = process("print('now')")
     made.start()
@@ -165,7 +163,7 @@ def test_a_log_of_an_earlier_run_is_not_read_again(
     assert made.new_lines() == ["now"]
 
 
-def test_tasks_that_all_end_well_end_the_run(process: Callable[..., Process]) -> None:
+def test_a_run_ends_when_all_tasks_succeed(process: Callable[..., Process]) -> None:
     display = Recorder()
     tasks = [process("print('hello')", Task("worker", 0), True), process("", Task("ps", 0))]
     assert launch._run(tasks, 0, display) is None
@@ -179,7 +177,7 @@ def test_the_last_lines_of_a_task_are_shown_too(process: Callable[..., Process])
     assert display.lines == ["first", "last"]
 
 
-def test_a_task_that_dies_of_a_signal_is_started_again(process: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_task_killed_by_a_signal_is_restarted(process: Callable[..., Process], tmp_path: Path) -> None:
     program = f"""
 import os, pathlib, signal
 tried = pathlib.Path({str(tmp_path / "tried")!r})
@@ -192,7 +190,7 @@ if not tried.exists():
     assert display.states == ["worker 1: starting again (SIGKILL)", "worker 1: done"]
 
 
-def test_a_task_is_started_again_only_so_often(process: Callable[..., Process]) -> None:
+def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., Process]) -> None:
     display = Recorder()
     made = process("import sys; sys.exit(138)")
     assert launch._run([made], 2, display) == (made, 138)
@@ -200,7 +198,7 @@ def test_a_task_is_started_again_only_so_often(process: Callable[..., Process]) 
 
 
 @pytest.mark.parametrize("code", [1, 2, 127])
-def test_a_permanent_failure_is_not_tried_again(process: Callable[..., Process], code: int) -> None:
+def test_a_permanent_failure_is_not_retried(process: Callable[..., Process], code: int) -> None:
     display = Recorder()
     made = process(f"import sys; sys.exit({code})")
     assert launch._run([made], 3, display) == (made, code)
@@ -217,7 +215,7 @@ def test_a_permanent_failure_is_not_tried_again(process: Callable[..., Process],
         (1, "", "worker 1 failed for good; the last lines of {log}:"),
     ],
 )
-def test_a_task_that_says_why_it_failed_is_quoted(
+def test_the_error_sentence_of_a_failed_task_is_quoted(
     process: Callable[..., Process], capsys: pytest.CaptureFixture[str], code: int, log: str, explanation: str
 ) -> None:
     made = process("")
@@ -228,7 +226,7 @@ def test_a_task_that_says_why_it_failed_is_quoted(
     assert others == ([f"    {line}" for line in log.splitlines()] if first.endswith(":") else [])
 
 
-def test_the_end_of_the_tasks_kills_who_does_not_listen() -> None:
+def test_tasks_that_ignore_sigterm_are_killed() -> None:
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
     gone = subprocess.Popen(["true"])
     gone.wait(60)

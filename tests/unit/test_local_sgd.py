@@ -1,4 +1,4 @@
-"""Periodic averaging, in a real cluster of this process: what the parameters are after rounds of local steps."""
+"""Local SGD in a cluster of TensorFlow servers in this process: the parameters after rounds of local steps."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ LOCAL_STEPS = 3
 
 
 class Pair:
-    """Two replicas in a run of rounds of three steps, with calls of one round and of two."""
+    """Two replicas in a run with rounds of three steps, and executions of one and two rounds."""
 
     def __init__(self, servers: Servers, aggregate: int, stack: contextlib.ExitStack) -> None:
         settings = Settings(
@@ -48,14 +48,14 @@ class Pair:
             session.run(found.replication.join)
 
     def steps(self, index: int, *batches: int) -> Any:
-        """Begin a replica's call that learns from these batches; it ends with the global step after them."""
+        """Start an execution of a replica on these batches. Its result is the global step after them."""
         found, session = self.replicas[index], self.sessions[index]
         picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
         execution = found.replication.executions[len(batches)].step
         return self._threads[index].submit(session.run, execution, picks, tf1.RunOptions(timeout_in_ms=60_000))
 
     def raise_largest_moments(self, value: float) -> None:
-        """Let some have been this large, and so larger than they get by the steps of a test, before the run."""
+        """Set some largest moments to a value above those that the steps of a test reach."""
         with self.chief.graph.as_default():
             for each in tf1.global_variables():
                 if each.name.startswith("part") and each.name.endswith("vhat:0"):
@@ -64,20 +64,20 @@ class Pair:
                     self.session.run(each.initializer, {initial: some})
 
     def update(self, steps: int) -> int:
-        """Make so many global steps of what replicas give."""
+        """Run this number of global steps of the chief's update loop."""
         options = tf1.RunOptions(timeout_in_ms=60_000)
         return int(self.session.run(self.chief.replication.updates[steps], options=options))
 
 
 @pytest.fixture
 def pair(servers: Servers) -> Iterator[Callable[..., Pair]]:
-    """Gives two replicas, of which all or fewer make a round."""
+    """A function that makes two replicas, with `aggregate` contributions per round."""
     with contextlib.ExitStack() as stack:
         yield lambda aggregate=2: Pair(servers, aggregate, stack)
 
 
 def average(start: str, *runs: Values) -> Values:
-    """What a round that began with this checkpoint makes of what replicas have learnt each on its own."""
+    """The expected values after a round that started from this checkpoint, from the values of each replica."""
     before = values_in(start)
     averages = {name: np.mean([run[name] for run in runs], axis=0) for name in runs[0]}
     largest = {
@@ -86,46 +86,48 @@ def average(start: str, *runs: Values) -> Values:
     return {**averages, **largest}
 
 
-def test_after_each_round_the_parameters_are_the_average_of_replicas_that_trained_alone(
+def test_each_round_averages_replicas_that_trained_locally(
     pair: Callable[..., Pair], save: Save, values: Callable[[Replica, Any], Values], alone: Alone
 ) -> None:
     both = pair()
     both.raise_largest_moments(1e-3)
-    for number, (mine, others) in enumerate([((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))], start=1):
+    for number, (chief_batches, other_batches) in enumerate([((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))], start=1):
         start = save(both.chief, both.session)
-        executions = [both.steps(0, *mine), both.steps(1, *others)]
+        executions = [both.steps(0, *chief_batches), both.steps(1, *other_batches)]
         assert both.update(LOCAL_STEPS) == number * LOCAL_STEPS
         assert [execution.result() for execution in executions] == [number * LOCAL_STEPS] * 2
-        expected = average(start, *[alone(start, *[(batch,) for batch in batches]) for batches in (mine, others)])
+        expected = average(
+            start, *[alone(start, *[(batch,) for batch in batches]) for batches in (chief_batches, other_batches)]
+        )
         assert expected["global_step"] == number * LOCAL_STEPS
         assert_close(values(both.chief, both.session), expected)
 
 
-def test_a_call_of_two_rounds_is_the_same_as_two_calls(
+def test_an_execution_of_two_rounds_equals_two_executions(
     pair: Callable[..., Pair], values: Callable[[Replica, Any], Values]
 ) -> None:
     ends = []
     for rounds in ([((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))], [((0, 1, 2, 6, 7, 8), (3, 4, 5, 9, 0, 2))]):
         both = pair()
         both.raise_largest_moments(1e-3)
-        for mine, others in rounds:
-            executions = [both.steps(0, *mine), both.steps(1, *others)]
-            both.update(len(mine))
+        for chief_batches, other_batches in rounds:
+            executions = [both.steps(0, *chief_batches), both.steps(1, *other_batches)]
+            both.update(len(chief_batches))
             steps = {int(execution.result()) for execution in executions}
         assert steps == {2 * LOCAL_STEPS}
         ends.append(values(both.chief, both.session))
     assert_close(*ends)
 
 
-def test_with_a_backup_replica_a_round_is_one_replicas(
+def test_with_a_backup_a_round_has_one_contribution(
     pair: Callable[..., Pair], save: Save, values: Callable[[Replica, Any], Values], alone: Alone
 ) -> None:
     both = pair(aggregate=1)
     start = save(both.chief, both.session)
-    mine = both.steps(0, 0, 1, 2)
+    chief_steps = both.steps(0, 0, 1, 2)
     assert both.update(LOCAL_STEPS) == LOCAL_STEPS
-    assert mine.result() == LOCAL_STEPS
-    others = both.steps(1, 3, 4, 5)
+    assert chief_steps.result() == LOCAL_STEPS
+    other_steps = both.steps(1, 3, 4, 5)
     assert both.update(LOCAL_STEPS) == 2 * LOCAL_STEPS
-    assert others.result() == 2 * LOCAL_STEPS
+    assert other_steps.result() == 2 * LOCAL_STEPS
     assert_close(values(both.chief, both.session), alone(start, *[(number,) for number in range(6)]))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import trainer
-from tests.ports import free_ports
+from hack.ports import free_ports
 from tests.scraping import scrape
 from trainer.errors import ConfigurationError
 from trainer.telemetry import metrics
@@ -22,7 +22,7 @@ def serve(shown: Metrics) -> int:
     return port
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_unknown_values_are_not_exposed() -> None:
     port = serve(Metrics("worker", 1))
     ours = {name: value for name, value in scrape(port).items() if name.startswith("trainer_")}
     assert ours == {
@@ -34,7 +34,7 @@ def test_what_is_not_known_is_not_shown() -> None:
     }
 
 
-def test_what_is_known_is_shown_as_it_is_now() -> None:
+def test_known_values_are_exposed_as_they_are_now() -> None:
     shown = Metrics("chief", 0, restarts=2)
     port = serve(shown)
     shown.report(Progress(10, 100, math.nan, 0.75, 12.5))
@@ -60,7 +60,7 @@ def test_what_is_known_is_shown_as_it_is_now() -> None:
     assert scrape(port)["trainer_global_step"] == 12
 
 
-def test_the_task_and_every_meaning_are_told() -> None:
+def test_the_task_and_every_help_text_are_exposed() -> None:
     shown = Metrics("worker", 3, global_step=1, serving=False)
     shown.report(Progress(1, 2, 0.5, 0.5, 1.0))
     for family in shown.collect():
@@ -70,11 +70,11 @@ def test_the_task_and_every_meaning_are_told() -> None:
     assert task.labels == {"role": "worker", "index": "3", "version": trainer.__version__}
 
 
-def test_the_processs_own_metrics_are_there_too() -> None:
+def test_process_metrics_are_exposed() -> None:
     assert scrape(serve(Metrics("ps", 0)))["process_resident_memory_bytes"] > 1e6
 
 
-def test_waiting_is_seen_while_it_lasts_and_only_grows() -> None:
+def test_waiting_time_is_counted_while_it_lasts_and_never_decreases() -> None:
     shown = Metrics("worker", 0)
     assert shown.waiting_seconds == 0
     with shown.waiting():
@@ -97,7 +97,7 @@ def test_every_address_of_the_machine_answers(host: str) -> None:
     assert "trainer_task_info" in scrape(serve(Metrics("ps", 0)), host)
 
 
-def test_who_hangs_up_early_leaves_no_trace_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_disconnect_early_are_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
     port = serve(Metrics("ps", 0))
     for _ in range(5):
         with socket.create_connection(("localhost", port)) as connection:
@@ -116,7 +116,7 @@ def test_a_port_in_use_is_a_sentence(address: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "restarts"), [("", 0), (" ", 0), ("0", 0), ("12", 12), (" 3\n", 3)])
-def test_restarts_are_counted_by_the_tasks_wrapper(text: str, restarts: int) -> None:
+def test_restarts_are_parsed(text: str, restarts: int) -> None:
     assert metrics.parse_restarts(text) == restarts
 
 

@@ -1,4 +1,4 @@
-"""What a model is, its loss, and how it is found."""
+"""Models: lookup by name or file, loss and accuracy."""
 
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ def logits(parameters, images):
 """
 
 
-def test_the_models_of_the_package_are_found_by_name() -> None:
+def test_built_in_models_are_found_by_name() -> None:
     assert find("mlp") is mlp
     assert find("cnn") is cnn
 
 
-def test_a_model_of_ones_own_is_found_by_its_file(tmp_path: Path) -> None:
+def test_a_custom_model_is_found_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_MODEL)
     model = find(str(tmp_path / "own.py"))
     assert model.parameters((4,), 3, 10)["weights"].shape == (4, 3)
@@ -37,15 +37,15 @@ def test_a_model_of_ones_own_is_found_by_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["parameters", "logits"])
-def test_a_file_without_one_of_the_two_functions_is_refused(tmp_path: Path, function: str) -> None:
+def test_a_file_without_one_of_the_two_functions_is_an_error(tmp_path: Path, function: str) -> None:
     (tmp_path / "own.py").write_text(OWN_MODEL.replace(f"def {function}(", "def another("))
-    with pytest.raises(ConfigurationError, match=f"own.py lacks the function {function}"):
+    with pytest.raises(ConfigurationError, match=f"own.py does not define the function {function}"):
         find(str(tmp_path / "own.py"))
 
 
 @pytest.mark.parametrize("name", ["resnet", "absent.py", "", "../mlp", "/etc/passwd"])
-def test_an_unknown_model_is_refused_with_the_names_that_there_are(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name!r} is none of cnn, mlp, nor a Python file"):
+def test_an_unknown_model_is_an_error_that_lists_the_models(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name!r}, but cnn, mlp or the path of a Python file was expected"):
         find(name)
 
 
@@ -60,7 +60,7 @@ def expected_cross_entropy(logits: npt.NDArray[np.float64], labels: npt.NDArray[
     return float(-np.log(probabilities[np.arange(len(labels)), labels]).mean())
 
 
-def test_the_loss_is_the_mean_of_the_cross_entropies() -> None:
+def test_the_loss_is_the_mean_cross_entropy() -> None:
     random = np.random.default_rng(0)
     logits, labels = random.normal(0, 3, (50, 10)), random.integers(0, 10, 50, np.int32)
     with tf.Graph().as_default():
@@ -72,7 +72,7 @@ def test_the_loss_is_the_mean_of_the_cross_entropies() -> None:
     ("logits", "expected"),
     [([0.0, 1e30, 0.0], 1e30), ([1e30, 0.0, 0.0], 0.0), ([0.0, 0.0, 0.0], 1.09861), ([-1e38, 1e38, 0.0], 2e38)],
 )
-def test_the_loss_is_finite_however_certain_the_answer(logits: list[float], expected: float) -> None:
+def test_the_loss_is_finite_for_extreme_logits(logits: list[float], expected: float) -> None:
     with tf.Graph().as_default():
         variable = tf.constant([logits], tf.float32)
         loss = cross_entropy(variable, tf.constant([0]))
@@ -83,14 +83,14 @@ def test_the_loss_is_finite_however_certain_the_answer(logits: list[float], expe
     assert np.isfinite(slope).all()
 
 
-def test_an_example_that_is_wrong_with_certainty_still_has_its_whole_gradient() -> None:
+def test_the_gradient_of_a_wrong_prediction_does_not_vanish() -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         logits = tf.constant([[0.0, 200.0, 0.0]])
         slope = session.run(tf1.gradients(cross_entropy(logits, tf.constant([0])), logits)[0])
     assert slope == pytest.approx(np.array([[-1.0, 1.0, 0.0]]))
 
 
-def test_the_accuracy_is_the_share_of_right_answers() -> None:
+def test_the_accuracy_is_the_fraction_of_correct_predictions() -> None:
     logits = np.array([[5, 1, 1], [1, 5, 1], [1, 1, 5], [5, 1, 1]], np.float32)
     with tf.Graph().as_default():
         assert evaluate(accuracy(tf.constant(logits), tf.constant([0, 1, 2, 2]))) == 0.75

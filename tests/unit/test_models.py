@@ -1,4 +1,4 @@
-"""The models that come with the package."""
+"""The built-in models."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_logits_have_a_column_for_each_class(model: Model, image_shape: tuple[in
             assert session.run(logits, {images: np.ones((count, *image_shape))}).shape == (count, 7)
 
 
-def test_every_parameter_is_learnt(model: Model) -> None:
+def test_every_parameter_has_a_gradient(model: Model) -> None:
     parameters = model.parameters((8, 8, 1), 4, 6)
     random = np.random.default_rng(1)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -47,7 +47,7 @@ def test_every_parameter_is_learnt(model: Model) -> None:
         assert np.abs(gradient).max() > 0, name
 
 
-def test_images_are_told_apart(model: Model) -> None:
+def test_logits_depend_on_the_image(model: Model) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         values = values_of(model.parameters((8, 8, 1), 4, 6))
         first, second = session.run(model.logits(values, tf.random.uniform([2, 8, 8, 1], seed=1)))
@@ -76,11 +76,11 @@ def test_the_classic_network_is_two_layers_of_rectified_linear_units() -> None:
         assert np.allclose(session.run(mlp.logits(tensors, tf.constant(images, tf.float32))), expected, atol=1e-5)
 
 
-def test_the_classic_network_takes_flat_images_too() -> None:
+def test_the_classic_network_accepts_flat_images() -> None:
     assert mlp.parameters((12,), 10, 100)["hidden/weights"].shape == (12, 100)
 
 
 @pytest.mark.parametrize("image_shape", [(784,), (28, 28), (3, 28, 1), (28, 3, 1)])
-def test_the_convolutional_network_refuses_what_is_no_image(image_shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=r"cnn needs images of height, width and channels"):
+def test_the_convolutional_network_rejects_unsupported_shapes(image_shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=r"model=cnn needs images \[height, width, channels\]"):
         cnn.parameters(image_shape, 10, 100)

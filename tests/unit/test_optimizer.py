@@ -1,4 +1,4 @@
-"""The optimiser: its rate over a run, and what one update does to the parameters."""
+"""The optimizer: the learning rate over a run, and the effect of an update on the parameters."""
 
 import math
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_constant_rate_needs_no_op() -> None:
     ("schedule", "expected"),
     [("constant", [0.5, 0.5, 0.5]), ("linear", [0.5, 0.25, 0.0]), ("cosine", [0.5, 0.25, 0.0])],
 )
-def test_a_schedule_goes_from_the_rate_down_to_0_at_the_last_step(schedule: str, expected: list[float]) -> None:
+def test_a_schedule_decays_to_0_at_the_last_step(schedule: str, expected: list[float]) -> None:
     assert rates([0, 50, 100], learning_rate_schedule=schedule) == pytest.approx(expected, abs=1e-6)
 
 
@@ -49,7 +49,7 @@ def test_an_asynchronous_run_that_overshoots_has_no_negative_rate() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_the_rate_rises_before_it_falls(schedule: str) -> None:
+def test_the_rate_warms_up_before_it_decays(schedule: str) -> None:
     first, half, whole = rates([0, 9, 20], learning_rate_schedule=schedule, warmup_steps=20)
     assert first == pytest.approx(0.5 / 20)
     assert half == pytest.approx(0.25)
@@ -57,83 +57,87 @@ def test_the_rate_rises_before_it_falls(schedule: str) -> None:
 
 
 def updated(gradients: list[list[float]], read_at: list[int] | None = None, shards: int = 1, **settings: Any) -> Array:
-    """Ones, after an update by each of these gradients, each of parameters read at a number of updates."""
+    """Parameters, initially 1, after one update per gradient. `read_at` has the update count at which each was read."""
     shared = read_at is not None
     optimizer = Optimizer(Settings(**settings), shared)
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = parameters.Layout({"a": (SIZE,)}, (SIZE // shards,) * shards)
-        held = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * shards, 0, optimizer.slots)
-        given = tf1.placeholder(tf.float32, [SIZE])
+        created = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * shards, 0, optimizer.slots)
+        gradient_input = tf1.placeholder(tf.float32, [SIZE])
         count = tf1.placeholder(tf.int64, [])
-        update = optimizer.apply(held, [count] * shards, tf.split(given, shards))
+        update = optimizer.apply(created, [count] * shards, tf.split(gradient_input, shards))
         session.run(tf1.global_variables_initializer())
-        session.run([shard.values.assign(tf.ones_like(shard.values)) for shard in held])
+        session.run([shard.values.assign(tf.ones_like(shard.values)) for shard in created])
         for number, gradient in enumerate(gradients):
-            session.run(update, {given: gradient, count: read_at[number] if read_at else number})
-        assert session.run(held[0].updates) == len(gradients)
-        return np.concatenate(session.run([shard.values.read_value() for shard in held]))
+            session.run(update, {gradient_input: gradient, count: read_at[number] if read_at else number})
+        assert session.run(created[0].updates) == len(gradients)
+        return np.concatenate(session.run([shard.values.read_value() for shard in created]))
 
 
-def test_amsgrad_does_not_forget_a_large_gradient() -> None:
+def test_amsgrad_keeps_the_largest_second_moment() -> None:
     gradients = [[100.0] * SIZE, *[[0.0] * SIZE] * 3000, [1.0] * SIZE]
     start = updated(gradients[:-1])
     assert np.abs(updated(gradients) - start).max() < 1e-3
     adam: dict[str, Any] = {"amsgrad": False}
     assert np.abs(updated(gradients, **adam) - updated(gradients[:-1], **adam)).max() < 1e-2
-    late = [[1.0] * SIZE, *[[0.0] * SIZE] * 8000, [1e-2] * SIZE]
-    thrown = np.abs(updated(late, **adam) - updated(late[:-1], **adam)).max()
-    assert thrown > 3 * np.abs(updated(late) - updated(late[:-1])).max()
+    vanishing = [[1.0] * SIZE, *[[0.0] * SIZE] * 8000, [1e-2] * SIZE]
+    adam_update = np.abs(updated(vanishing, **adam) - updated(vanishing[:-1], **adam)).max()
+    assert adam_update > 3 * np.abs(updated(vanishing) - updated(vanishing[:-1])).max()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_gradient_is_scaled_down_to_the_norm_over_all_parts(shards: int) -> None:
+def test_a_gradient_is_scaled_down_to_the_norm_over_all_shards(shards: int) -> None:
     gradient = [30.0, 0.0, 40.0, 0.0]
     clipped = updated([gradient], shards=shards, global_clipnorm=5.0, epsilon=1.0)
     assert clipped == pytest.approx(updated([[3.0, 0.0, 4.0, 0.0]], epsilon=1.0))
     assert clipped != pytest.approx(updated([gradient], epsilon=1.0))
 
 
-def test_a_gradient_below_the_norm_is_left_alone() -> None:
+def test_a_gradient_below_the_norm_is_not_clipped() -> None:
     gradient = [3.0, 0.0, 4.0, 0.0]
     assert updated([gradient], global_clipnorm=5.1, epsilon=1.0) == pytest.approx(updated([gradient], epsilon=1.0))
 
 
-def test_weight_decay_takes_a_share_of_the_parameters_off() -> None:
+def test_weight_decay_shrinks_the_parameters() -> None:
     assert updated([[0.0] * SIZE], weight_decay=0.1, learning_rate=0.5) == pytest.approx(0.95)
 
 
-def test_a_stale_gradient_counts_less() -> None:
+def test_a_stale_gradient_has_a_smaller_learning_rate() -> None:
     gradients = [[1.0] * SIZE] * 5
     settings: dict[str, Any] = {"learning_rate": 0.1, "staleness_aware": True}
     fresh = updated(gradients[:4], [0, 1, 2, 3], **settings)
     plain = updated(gradients, [0, 1, 2, 3, 0], **settings | {"staleness_aware": False})
     stale = updated(gradients, [0, 1, 2, 3, 0], **settings)
     assert (fresh - stale) * 4 == pytest.approx(fresh - plain, rel=1e-4)
-    one_late = updated(gradients, [0, 0, 1, 2, 3], **settings)
-    assert one_late == pytest.approx(updated(gradients, [0, 0, 1, 2, 3], **settings | {"staleness_aware": False}))
+    one_update_late = updated(gradients, [0, 0, 1, 2, 3], **settings)
+    assert one_update_late == pytest.approx(
+        updated(gradients, [0, 0, 1, 2, 3], **settings | {"staleness_aware": False})
+    )
 
 
 def test_without_amsgrad_there_are_two_slots() -> None:
     assert Optimizer(Settings(amsgrad=False), shared=False).slots == ("Adam", "Adam_1")
 
 
-def test_after_a_roll_back_gradients_of_parameters_read_before_are_dropped(tmp_path: Path) -> None:
+def test_a_rollback_drops_gradients_of_earlier_parameters(tmp_path: Path) -> None:
     settings = Settings(on_divergence="restore", learning_rate=0.1)
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = parameters.Layout({"a": (SIZE,)}, (SIZE,))
         optimizer = Optimizer.create(settings, shared=True, device="")
-        shards = parameters.create({"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drops_stale=True)
-        saver = Saver(layout, shards, optimizer.slots, [], rolls_back=True)
-        given, count = tf1.placeholder(tf.float32, [SIZE]), tf1.placeholder(tf.int64, [])
-        update = optimizer.apply(shards, [count], [given])
+        shards = parameters.create(
+            {"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drop_stale_gradients=True
+        )
+        saver = Saver(layout, shards, optimizer.slots, [], can_roll_back=True)
+        gradient_input, count = tf1.placeholder(tf.float32, [SIZE]), tf1.placeholder(tf.int64, [])
+        update = optimizer.apply(shards, [count], [gradient_input])
         session.run(tf1.global_variables_initializer())
-        session.run(update, {given: np.ones(SIZE), count: 0})
+        session.run(update, {gradient_input: np.ones(SIZE), count: 0})
         path = saver.save(session, tmp_path / "model.ckpt")
-        session.run(update, {given: np.ones(SIZE), count: 1})
+        session.run(update, {gradient_input: np.ones(SIZE), count: 1})
         assert saver.roll_back(session, path, step=10) == 10
         start = session.run(shards[0].slots)
-        session.run(update, {given: np.full(SIZE, np.nan), count: 2})
+        session.run(update, {gradient_input: np.full(SIZE, np.nan), count: 2})
         assert np.isfinite(session.run(shards[0].values)).all()
-        session.run(update, {given: np.ones(SIZE), count: 11})
+        session.run(update, {gradient_input: np.ones(SIZE), count: 11})
         assert session.run(shards[0].updates) == 12
         assert (session.run(shards[0].slots)[1] > 0.99 * start[1]).all()

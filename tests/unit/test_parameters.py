@@ -1,4 +1,4 @@
-"""Flat parameters and where they are."""
+"""Flat parameters, their shards and their devices."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ PS = ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0", "/job:ps/tas
 LARGE = {"a": Parameter((10,)), "large": Parameter((3000, 64)), "scalar": Parameter(()), "b": Parameter((7, 3))}
 
 
-def parts_on(devices: list[str], parameters: dict[str, Parameter], seed: int = 0) -> list[Shard]:
+def shards_on(devices: list[str], parameters: dict[str, Parameter], seed: int = 0) -> list[Shard]:
     with tf.Graph().as_default():
         return create(parameters, plan(parameters, len(devices)), devices, seed, MOMENTS)
 
@@ -31,31 +31,31 @@ def initial_values(parameters: dict[str, Parameter], seed: int = 0, shards: int 
         return values
 
 
-def test_the_parts_are_of_equal_size_whatever_the_arrays_are() -> None:
+def test_shards_have_equal_sizes_for_any_arrays() -> None:
     layout = plan(LARGE, 3)
     assert sum(layout.shards) == 10 + 3000 * 64 + 1 + 21
     assert max(layout.shards) - min(layout.shards) <= 1
 
 
-def test_each_part_lies_with_all_that_belongs_to_it_on_its_parameter_server() -> None:
-    shards = parts_on(PS, LARGE)
+def test_all_variables_of_a_shard_are_on_its_parameter_server() -> None:
+    shards = shards_on(PS, LARGE)
     for shard, device, numbers in zip(shards, PS, plan(LARGE, 3).shards, strict=True):
         assert [variable.device for variable in shard.variables] == [device] * 4
         assert [variable.shape.as_list() for variable in shard.variables] == [[numbers]] * 3 + [[]]
 
 
-def test_a_part_has_at_least_64_kib() -> None:
+def test_a_shard_has_at_least_64_kib() -> None:
     assert len(plan({"a": Parameter((MIN_SHARD_SIZE * 2 - 1,))}, 3).shards) == 1
     assert len(plan({"a": Parameter((MIN_SHARD_SIZE * 2,))}, 3).shards) == 2
     assert len(plan({"a": Parameter((10,))}, 3).shards) == 1
-    assert len(parts_on(PS, {"a": Parameter((10,))})) == 1
+    assert len(shards_on(PS, {"a": Parameter((10,))})) == 1
 
 
 shapes = strategies.lists(strategies.lists(strategies.integers(1, 9), max_size=3).map(tuple), min_size=1, max_size=5)
 
 
 @hypothesis.given(shapes=shapes, cuts=strategies.lists(strategies.floats(0, 1), max_size=3))
-def test_what_is_packed_is_unpacked(shapes: list[tuple[int, ...]], cuts: list[float]) -> None:
+def test_unpack_inverts_pack(shapes: list[tuple[int, ...]], cuts: list[float]) -> None:
     arrays, start = {}, 0
     for index, shape in enumerate(shapes):
         arrays[str(index)] = np.arange(start, start + math.prod(shape), dtype=np.float32).reshape(shape)
@@ -70,24 +70,24 @@ def test_what_is_packed_is_unpacked(shapes: list[tuple[int, ...]], cuts: list[fl
     assert all(np.array_equal(unpacked[name], array) for name, array in arrays.items())
 
 
-def test_no_op_of_a_variable_is_left_to_chance() -> None:
-    shards = parts_on(PS, {"a": Parameter((10,), 0.1), "large": Parameter((3000, 64), 0.1)})
+def test_every_op_of_a_variable_has_a_device() -> None:
+    shards = shards_on(PS, {"a": Parameter((10,), 0.1), "large": Parameter((3000, 64), 0.1)})
     for operation in shards[0].updates.graph.get_operations():
         assert operation.device or operation.colocation_groups() != [b"loc:@" + operation.name.encode()], operation.name
 
 
-def test_initial_values_come_from_the_seed() -> None:
+def test_the_seed_determines_the_initial_values() -> None:
     parameters = {"a": Parameter((100, 10), 0.5), "b": Parameter((100, 10), 0.5), "zero": Parameter((10,))}
     first, again, other = (initial_values(parameters, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(first[name], again[name]) for name in parameters)
     assert not np.array_equal(first["a"], other["a"])
     assert not np.array_equal(first["a"], first["b"])
-    assert 0.35 < first["a"].std() < 0.5  # cut off at two deviations, which takes an eighth of the spread
+    assert 0.35 < first["a"].std() < 0.5  # truncation at two deviations reduces the deviation by an eighth
     assert np.abs(first["a"]).max() <= 1.0
     assert not first["zero"].any()
 
 
-def test_initial_values_are_the_same_however_the_parameters_are_cut() -> None:
+def test_initial_values_do_not_depend_on_the_sharding() -> None:
     parameters = {"a": Parameter((100, 10), 0.5), "large": Parameter((3000, 64), 0.5)}
     whole, cut = (initial_values(parameters, shards=shards) for shards in (1, 3))
     assert all(np.array_equal(whole[name], cut[name]) for name in parameters)

@@ -1,4 +1,4 @@
-"""Looking for other tasks: who answers, and why somebody does not."""
+"""Probes of other tasks: which accept connections, and why others do not."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ def never() -> bool:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address at which packets are dropped: that of a listener that accepts nobody, with a full queue."""
+    """An address that drops packets: a listener with a full queue that accepts no connection."""
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         waiting = [socket.socket() for _ in range(4)]
@@ -32,11 +32,11 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             each.close()
 
 
-def test_who_listens_is_no_complaint(answering: str) -> None:
+def test_a_listener_has_no_probe_error(answering: str) -> None:
     assert peers.probe_error(answering) is None
 
 
-def test_an_ipv6_address_may_stand_in_brackets() -> None:
+def test_an_ipv6_address_may_have_brackets() -> None:
     try:
         listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError:
@@ -45,45 +45,45 @@ def test_an_ipv6_address_may_stand_in_brackets() -> None:
         assert peers.probe_error(f"[::1]:{listener.getsockname()[1]}") is None
 
 
-def test_a_refused_connection_is_told(refusing: str) -> None:
+def test_a_refused_connection_is_reported(refusing: str) -> None:
     assert "refused" in str(peers.probe_error(refusing))
 
 
-def test_a_name_that_does_not_resolve_is_told() -> None:
+def test_a_name_that_does_not_resolve_is_reported() -> None:
     assert "no-such-host.invalid does not resolve" in str(peers.probe_error(NOBODY))
 
 
-def test_a_silent_address_is_told(silent: str) -> None:
+def test_a_silent_address_is_reported(silent: str) -> None:
     assert "no answer within 0.5 s" in str(peers.probe_error(silent))
 
 
 @pytest.mark.parametrize("host", ["double..dot", "x" * 64])
-def test_a_name_that_cannot_be_one_is_told(host: str) -> None:
+def test_an_invalid_name_is_reported(host: str) -> None:
     assert host in str(peers.probe_error(f"{host}:2222"))
 
 
-def test_waiting_for_all_who_answer_ends_without_a_word(answering: str) -> None:
+def test_a_wait_for_tasks_that_listen_logs_nothing(answering: str) -> None:
     said: list[str] = []
     peers.wait_for({"ps 0": answering, "ps 1": answering}, 60, said.append, never)
     assert said == []
 
 
-def test_waiting_in_vain_is_an_error_that_says_who_where_and_why(refusing: str, answering: str) -> None:
+def test_a_timeout_is_an_error_with_task_address_and_reason(refusing: str, answering: str) -> None:
     with pytest.raises(LostPeersError) as caught:
         peers.wait_for({"ps 0": answering, "ps 1": refusing}, 0.1, lambda _: None, never)
     assert f"ps 1 did not answer at {refusing} within 0.1 s: the connection is refused" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_of_several_lost_peers_one_is_named_and_the_others_are_counted(refusing: str) -> None:
+def test_one_of_several_lost_peers_is_named_and_the_others_are_counted(refusing: str) -> None:
     with pytest.raises(LostPeersError, match=r"ps 0 \(and 2 more\) did not answer"):
         peers.wait_for({f"ps {index}": refusing for index in range(3)}, 0.1, lambda _: None, never)
 
 
-def test_a_long_wait_is_said_for_each_who_does_not_answer(
+def test_a_long_wait_is_logged_for_each_silent_task(
     refusing: str, answering: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "BETWEEN_MESSAGES", 600.0)
+    monkeypatch.setattr(peers, "MESSAGE_INTERVAL_SECONDS", 600.0)
     said: list[str] = []
     with pytest.raises(LostPeersError):
         peers.wait_for({"ps 0": answering, "ps 1": refusing, "ps 2": NOBODY}, 1.5, said.append, never)
@@ -92,7 +92,7 @@ def test_a_long_wait_is_said_for_each_who_does_not_answer(
     assert said[1].startswith(f"waiting for ps 2 at {NOBODY}: the name no-such-host.invalid does not resolve")
 
 
-def test_who_comes_late_ends_the_wait() -> None:
+def test_a_late_task_ends_the_wait() -> None:
     with socket.socket() as late:
         late.bind(("127.0.0.1", 0))
         coming = threading.Timer(0.7, late.listen)
@@ -107,15 +107,15 @@ def test_an_interrupted_wait_ends_without_an_error(refusing: str) -> None:
     peers.wait_for_own_name(NOBODY, 600, lambda _: None, lambda: True)
 
 
-def test_a_task_finds_its_own_name() -> None:
+def test_a_task_resolves_its_own_name() -> None:
     said: list[str] = []
     peers.wait_for_own_name("localhost:1", 600, said.append, never)
     peers.wait_for_own_name("[::1]:1", 600, said.append, never)
     assert said == []
 
 
-def test_a_task_whose_own_name_does_not_resolve_says_so_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "BETWEEN_MESSAGES", 0.3)
+def test_a_task_whose_own_name_does_not_resolve_logs_it_and_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "MESSAGE_INTERVAL_SECONDS", 0.3)
     said: list[str] = []
     with pytest.raises(LostPeersError, match=r"own name no-such-host.invalid does not resolve .* after 0.2 s"):
         peers.wait_for_own_name(NOBODY, 0.2, said.append, never)

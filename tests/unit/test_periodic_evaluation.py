@@ -1,4 +1,4 @@
-"""Evaluating while a run trains: one candidate at a time, and a small share of the time."""
+"""Periodic evaluation during training: one candidate at a time, and a small share of the time."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from trainer.training.periodic_evaluation import PeriodicEvaluation
 
 
 class Slow:
-    """Takes as long to score as it is told."""
+    """Takes `seconds` to score."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.may_end = seconds, threading.Event()
@@ -37,34 +37,34 @@ def test_nothing_is_due_before_the_first_interval() -> None:
     assert evaluation(Slow(0), []).is_due
 
 
-def test_one_candidate_is_examined_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_candidate_is_evaluated_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
     found: list[str] = []
     evaluator = Slow(60)
     with evaluation(evaluator, found) as running:
-        running.examine(lambda: "first")
+        running.start(lambda: "first")
         assert not running.is_due
         evaluator.may_end.set()
         running.wait()
         assert running.is_due
-        running.examine(lambda: "second")
+        running.start(lambda: "second")
     assert found == ["first", "second"]
 
 
-def test_what_takes_long_comes_seldom() -> None:
+def test_slow_evaluations_are_rare() -> None:
     running = evaluation(Slow(0.2), [])
-    running.examine(lambda: "candidate")
+    running.start(lambda: "candidate")
     running.wait()
     assert not running.is_due
     assert running._next - time.monotonic() > 0.2 * 10
 
 
-def test_no_candidate_and_one_that_is_gone_are_no_error() -> None:
+def test_a_missing_candidate_is_not_an_error() -> None:
     found: list[str] = []
     said: list[str] = []
     running = evaluation(Slow(0.01), found, said=said)
-    running.examine(lambda: None)
-    running.examine(lambda: "gone")
+    running.start(lambda: None)
+    running.start(lambda: "gone")
     running.wait()
     assert found == []
     assert said == ["gone could not be evaluated: it is gone"]

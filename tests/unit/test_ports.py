@@ -1,4 +1,4 @@
-"""A port that is held is nobody else's, refuses whoever calls, and is the server's that shares it."""
+"""A reserved port belongs to no other process, refuses connections, and can be shared by a server."""
 
 import resource
 import socket
@@ -17,9 +17,9 @@ tf.compat.v1.Session(server.target, graph=tf.Graph()).list_devices()
 """
 
 
-def test_held_ports_are_all_different() -> None:
-    with ports.hold(50) as held:
-        assert len(set(held)) == 50
+def test_reserved_ports_are_distinct() -> None:
+    with ports.reserve(50) as reserved:
+        assert len(set(reserved)) == 50
 
 
 def test_more_ports_than_the_limit_of_open_files_allows_are_refused_in_a_sentence() -> None:
@@ -28,27 +28,27 @@ def test_more_ports_than_the_limit_of_open_files_allows_are_refused_in_a_sentenc
     try:
         with (
             pytest.raises(ConfigurationError, match=r"300 tasks need a port each.*Too many open files"),
-            ports.hold(300),
+            ports.reserve(300),
         ):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_held_port_is_nobody_elses_until_it_is_let_go() -> None:
-    with ports.hold(1) as (port,), socket.socket() as other, pytest.raises(OSError, match="in use"):
+def test_no_other_process_can_bind_a_reserved_port() -> None:
+    with ports.reserve(1) as (port,), socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("", port))
     with socket.socket() as other:
         other.bind(("", port))
 
 
-def test_nobody_answers_at_a_held_port() -> None:
-    with ports.hold(1) as (port,), socket.socket() as other, pytest.raises(ConnectionRefusedError):
+def test_a_reserved_port_refuses_connections() -> None:
+    with ports.reserve(1) as (port,), socket.socket() as other, pytest.raises(ConnectionRefusedError):
         other.connect(("localhost", port))
 
 
-def test_tensorflows_server_listens_on_a_held_port_if_told_to_share_it() -> None:
-    with ports.hold(1) as (port,):
+def test_tensorflows_server_listens_on_a_reserved_port_with_the_sharing_environment() -> None:
+    with ports.reserve(1) as (port,):
         command = [sys.executable, "-c", SERVER, str(port)]
-        assert subprocess.run(command, env=ports.SHARED, capture_output=True).returncode == 0
+        assert subprocess.run(command, env=ports.SHARING_ENVIRONMENT, capture_output=True).returncode == 0
         assert subprocess.run(command, env={}, capture_output=True).returncode != 0

@@ -1,4 +1,4 @@
-"""Profiles: TensorFlow records a few real calls, and what it writes is read back."""
+"""Profiles: TensorFlow records a few real executions, and the tests read the profiles."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def profiled_ops(folder: Path) -> list[set[str]]:
 
 
 def live(profile: Profile, steps: list[int]) -> None:
-    """Run calls that end at these global steps, each with an op named by its end."""
+    """Run executions that end at these global steps. Each has an op named after its last step."""
     graph = tf.Graph()
     with graph.as_default(), tf1.device("/device:CPU:0"):
         ops: dict[int, Any] = {
@@ -45,9 +45,9 @@ def live(profile: Profile, steps: list[int]) -> None:
     with tf1.Session(graph=graph) as session:
         before = 0
         for step, op in ops.items():
-            profile.before_call(before, step - before)
+            profile.before_execution(before, step - before)
             session.run(op)
-            profile.after_call(step)
+            profile.after_execution(step)
             before = step
 
 
@@ -55,7 +55,7 @@ def steps_in(ops: set[str]) -> set[int]:
     return {int(name.partition(":")[0].removeprefix("step_")) for name in ops if name.startswith("step_")}
 
 
-def test_the_calls_that_cover_the_range_are_profiled(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_the_executions_that_cover_the_range_are_profiled(make: Make, tmp_path: Path, said: list[str]) -> None:
     live(make(StepRange(25, 45)), [10, 20, 30, 40, 50, 60])
     (ops,) = profiled_ops(tmp_path)
     assert steps_in(ops) == {30, 40, 50}
@@ -63,7 +63,7 @@ def test_the_calls_that_cover_the_range_are_profiled(make: Make, tmp_path: Path,
     assert f"tensorboard --logdir {tmp_path}" in said[1]
 
 
-def test_a_profile_that_ends_early_has_what_there_is(make: Make, tmp_path: Path) -> None:
+def test_a_profile_that_ends_early_is_written(make: Make, tmp_path: Path) -> None:
     profile = make(StepRange(1, 1000))
     live(profile, [10])
     profile.stop()
@@ -77,21 +77,21 @@ def test_without_a_range_nothing_is_written(make: Make, tmp_path: Path, said: li
     assert (list(tmp_path.iterdir()), said) == ([], [])
 
 
-def test_a_run_that_is_past_the_range_says_so_once(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_a_run_past_the_range_logs_it_once(make: Make, tmp_path: Path, said: list[str]) -> None:
     profile = make(StepRange(5, 10))
-    profile.before_call(10, 5)
-    profile.before_call(15, 5)
+    profile.before_execution(10, 5)
+    profile.before_execution(15, 5)
     assert list(tmp_path.iterdir()) == []
-    assert said == ["profile_steps: the run is past 5-10 already, and nothing is profiled"]
+    assert said == ["profile_steps: the run is already past 5-10; no profile is written"]
 
 
-def test_training_goes_on_where_a_profile_cannot_be_written(tmp_path: Path, said: list[str]) -> None:
+def test_training_continues_if_a_profile_cannot_be_written(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "plugins").write_text("in the way")
     live(Profile(StepRange(5, 15), tmp_path, said.append), [10, 20, 30])
     assert said[-1].startswith("no profile: ")
 
 
-def test_training_goes_on_where_another_profile_is_recorded(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_training_continues_if_another_profile_is_recorded(make: Make, tmp_path: Path, said: list[str]) -> None:
     tf.profiler.experimental.start(str(tmp_path / "other"))
     try:
         live(make(StepRange(5, 15)), [10, 20, 30])

@@ -14,7 +14,7 @@ measures = st.floats(0, 1e6)
 
 
 @given(st.builds(Progress, steps, steps, measures, st.floats(0, 1), measures), st.text())
-def test_a_printed_line_is_read_back_whatever_stands_before_it(written: Progress, before: str) -> None:
+def test_a_printed_line_is_parsed_with_any_prefix(written: Progress, before: str) -> None:
     found = parse(before + str(written) + "\n")
     assert found is not None
     assert str(found) == str(written)
@@ -24,20 +24,20 @@ def test_a_printed_line_is_read_back_whatever_stands_before_it(written: Progress
     assert found.steps_per_second == pytest.approx(written.steps_per_second, abs=0.1)
 
 
-def test_a_line_is_found_as_it_stands_in_a_log() -> None:
+def test_a_log_line_is_parsed() -> None:
     line = "17:03:09 worker 0: step 120/200: loss 0.3456, accuracy 0.910, 48.5 steps/s"
     assert parse(line) == Progress(120, 200, 0.3456, 0.91, 48.5)
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf"])
-def test_a_run_that_diverges_is_shown_too(loss: str) -> None:
+def test_a_loss_that_is_not_finite_is_parsed(loss: str) -> None:
     found = parse(str(Progress(1, 2, float(loss), 0.1, 5.0)))
     assert found is not None
     assert str(found.loss) == loss
 
 
 @given(st.text())
-def test_any_other_line_is_no_progress(line: str) -> None:
+def test_other_lines_are_not_progress(line: str) -> None:
     assert parse(line) is None
 
 
@@ -53,11 +53,11 @@ def test_any_other_line_is_no_progress(line: str) -> None:
         f"step {'1' * 5000}/2: loss 0.1, accuracy 0.5, 3.0 steps/s",
     ],
 )
-def test_a_line_that_is_almost_progress_is_none(line: str) -> None:
+def test_a_malformed_progress_line_is_ignored(line: str) -> None:
     assert parse(line) is None
 
 
-def test_the_time_left_is_that_of_the_rest_at_this_rate() -> None:
+def test_the_time_left_follows_from_the_rate() -> None:
     assert Progress(50, 200, 0, 0, 10.0).seconds_left == 15.0
     assert Progress(201, 200, 0, 0, 10.0).seconds_left == 0.0
     assert Progress(50, 200, 0, 0, 0.0).seconds_left is None
@@ -71,7 +71,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return time
 
 
-def test_the_rate_is_that_after_the_first_tenth_and_the_time_that_of_all(at: SimpleNamespace) -> None:
+def test_the_rate_excludes_the_first_tenth_and_the_time_does_not(at: SimpleNamespace) -> None:
     clock = Clock(train_steps=100)
     for at.now, step in ((100.0, 0), (105.0, 5), (110.0, 10), (119.0, 100)):
         clock.tick(step)
@@ -79,7 +79,7 @@ def test_the_rate_is_that_after_the_first_tenth_and_the_time_that_of_all(at: Sim
     assert clock.steps_per_second == 10.0
 
 
-def test_a_run_that_goes_on_counts_only_its_own_steps(at: SimpleNamespace) -> None:
+def test_a_resumed_run_counts_only_its_own_steps(at: SimpleNamespace) -> None:
     clock = Clock(train_steps=200)
     for at.now, step in ((100.0, 100), (101.0, 105), (102.0, 110), (105.0, 200)):
         clock.tick(step)
@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_counts_only_its_own_steps(at: SimpleNamespace) -> No
     assert clock.steps_per_second == 30.0
 
 
-def test_without_steps_there_is_neither_time_nor_rate(at: SimpleNamespace) -> None:
+def test_without_steps_time_and_rate_are_zero(at: SimpleNamespace) -> None:
     clock = Clock(train_steps=200)
     assert (clock.seconds, clock.steps_per_second) == (0.0, 0.0)
     clock.tick(200)

@@ -1,4 +1,4 @@
-"""The graph of a replica: what is where, and what it takes to save and restore it."""
+"""The graph of a replica: device placement, messages between tasks, saving and restoring."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from .conftest import EXAMPLES, SIZE, Servers
 
 PARAMETERS = mlp.parameters((784,), 10, 100)
 CHIEF = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
-RING = Cluster(Task("worker", 0), (), ("w:1", "w:2"))
+ALLREDUCE = Cluster(Task("worker", 0), (), ("w:1", "w:2"))
 OTHER = Cluster(Task("worker", 1), (), ("w:1", "w:2"), ("p:1", "p:2"))
 
 both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous", "synchronous"])
@@ -32,7 +32,7 @@ def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings
     return replica.build(chosen, cluster, mlp, PARAMETERS, EXAMPLES, gpus, "this run")
 
 
-def circle_of(found: Replica) -> list[Any]:
+def collective_ops(found: Replica) -> list[Any]:
     collective = found.replication.collective
     return [collective.agreed, collective.leave] if collective else []
 
@@ -42,7 +42,7 @@ def operations(found: Replica, *kinds: str) -> list[Any]:
 
 
 def ancestors(*tensors: Any) -> set[Any]:
-    """Every op that must run for these."""
+    """All ops that must run for these tensors."""
     found: set[Any] = set()
     waiting = [tensor if isinstance(tensor, tf.Operation) else tensor.op for tensor in tensors]
     while waiting:
@@ -54,7 +54,7 @@ def ancestors(*tensors: Any) -> set[Any]:
 
 
 @both_modes
-def test_each_parameter_server_has_a_part_with_its_moments(sync: bool) -> None:
+def test_each_parameter_server_has_a_shard_with_its_slots(sync: bool) -> None:
     handles = {operation.name: operation.device for operation in operations(build(CHIEF, sync), "VarHandleOp")}
     for index in range(2):
         kinds = {name.partition("/")[2] for name in handles if name.startswith(f"part_{index}_of_2/")}
@@ -62,10 +62,10 @@ def test_each_parameter_server_has_a_part_with_its_moments(sync: bool) -> None:
     assert all(device == f"/job:ps/task:{name[5]}/device:CPU:0" for name, device in handles.items() if "part" in name)
 
 
-def messages_of_the_worker(*ends: Any) -> set[tuple[str, str]]:
-    """What comes to a worker or goes from it before these ends: tensors, or ends of ops that others wait for."""
+def messages_of_the_worker(*targets: Any) -> set[tuple[str, str]]:
+    """Messages to and from the worker that these targets need: tensors and control dependencies."""
     found = set()
-    for operation in ancestors(*ends):
+    for operation in ancestors(*targets):
         awaited = [tensor for tensor in operation.inputs if tensor.dtype != tf.resource]
         for each in [*awaited, *operation.control_inputs]:
             source = each if isinstance(each, tf.Operation) else each.op
@@ -76,25 +76,25 @@ def messages_of_the_worker(*ends: Any) -> set[tuple[str, str]]:
 
 
 @both_modes
-def test_a_step_of_a_replica_takes_two_messages_for_each_part(sync: bool) -> None:
+def test_a_step_of_a_replica_takes_two_messages_per_shard(sync: bool) -> None:
     executions = build(OTHER, sync, train_steps=100, steps_per_execution=4).replication.executions
-    assert (
-        len(messages_of_the_worker(executions[4].loss)) == 4 * 2 * 2 - 2
-    )  # what is learnt last need not be given for that
-    assert len(messages_of_the_worker(executions[4].step)) <= 4 * 2 * 2 + 2  # with the call's own end
+    # The loss does not depend on the contributions of the last step.
+    assert len(messages_of_the_worker(executions[4].loss)) == 4 * 2 * 2 - 2
+    # The last step adds the global step.
+    assert len(messages_of_the_worker(executions[4].step)) <= 4 * 2 * 2 + 2
 
 
-def test_a_round_of_local_steps_takes_three_messages_for_each_part() -> None:
+def test_a_round_of_local_sgd_takes_three_messages_per_shard() -> None:
     executions = build(OTHER, sync=True, local_steps=2, train_steps=100, steps_per_execution=4).replication.executions
     assert len(messages_of_the_worker(executions[4].step)) <= 2 * 2 * 3
 
 
-def test_the_chiefs_updates_take_no_message_of_a_worker() -> None:
+def test_the_chiefs_updates_need_no_message_from_a_worker() -> None:
     updates = build(CHIEF, sync=True, train_steps=100, steps_per_execution=4).replication.updates
     assert not messages_of_the_worker(updates[4])
 
 
-def test_a_large_models_graph_has_fewer_steps() -> None:
+def test_the_graph_of_a_large_model_has_fewer_steps() -> None:
     class Deep:
         parameters = staticmethod(mlp.parameters)
 
@@ -111,37 +111,37 @@ def test_a_large_models_graph_has_fewer_steps() -> None:
 
 
 @both_modes
-def test_each_step_of_a_call_reads_its_own_parameters(sync: bool) -> None:
+def test_each_step_of_an_execution_reads_the_parameters(sync: bool) -> None:
     execution = ancestors(build(OTHER, sync).replication.executions[3].step)
     reads = [
         operation
         for operation in execution
         if operation.type == "ReadVariableOp" and "values" in operation.inputs[0].name
     ]
-    gives = {"ResourceApplyAdamWithAmsgrad", "ResourceAccumulatorApplyGradient", "AccumulatorApplyGradient"}
-    before = sorted(sum(each.type in gives for each in ancestors(read)) for read in reads)
+    update_ops = {"ResourceApplyAdamWithAmsgrad", "ResourceAccumulatorApplyGradient", "AccumulatorApplyGradient"}
+    before = sorted(sum(each.type in update_ops for each in ancestors(read)) for read in reads)
     assert len(reads) == 3 * 2
-    # Without the tokens, a part is read as soon as the replica's own last update of that part is done.
+    # Without tokens, a shard is read as soon as the replica's previous update of this shard is done.
     assert before == ([0, 0, 2, 2, 4, 4] if sync else [0, 0, 1, 1, 3, 3])
 
 
 @both_modes
 @pytest.mark.parametrize("chief", [CHIEF, Cluster(Task("chief", 0), ("c:1",), ("w:1",), ("p:1", "p:2"))])
-def test_the_savers_own_ops_are_on_the_chief(sync: bool, chief: Cluster) -> None:
+def test_the_ops_of_the_saver_are_on_the_chief(sync: bool, chief: Cluster) -> None:
     found = operations(build(chief, sync), "SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename")
     assert {operation.type for operation in found} >= {"SaveV2", "RestoreV2"}
     assert {operation.device for operation in found} == {f"{chief.task.device}/device:CPU:0"}
 
 
 @both_modes
-def test_who_is_not_the_chief_has_no_saver_and_no_update(sync: bool) -> None:
+def test_other_replicas_have_no_saver_and_no_updates(sync: bool) -> None:
     other = build(OTHER, sync)
     assert other.saver is None
     assert other.replication.updates == {}
     assert operations(other, "SaveV2", "RestoreV2") == []
 
 
-def test_the_chief_updates_in_synchronous_mode_only() -> None:
+def test_the_chief_has_updates_in_synchronous_mode_only() -> None:
     assert build(CHIEF, sync=True).replication.updates.keys() == {1, 3}
     assert build(CHIEF, sync=False).replication.updates == {}
 
@@ -152,19 +152,23 @@ def test_the_chief_updates_in_synchronous_mode_only() -> None:
         *itertools.product(
             [CHIEF, OTHER, None], [{}, {"sync_replicas": True}, {"sync_replicas": True, "local_steps": 3}]
         ),
-        *itertools.product([RING, dataclasses.replace(RING, task=Task("worker", 1))], [{"strategy": "allreduce"}]),
+        *itertools.product(
+            [ALLREDUCE, dataclasses.replace(ALLREDUCE, task=Task("worker", 1))], [{"strategy": "allreduce"}]
+        ),
         (None, {"strategy": "mirrored"}),
     ],
 )
-def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, settings: dict[str, Any]) -> None:
+def test_every_op_has_a_device(cluster: Cluster | None, settings: dict[str, Any]) -> None:
     found = build(cluster, settings.pop("sync_replicas", False), **settings)
-    ways = found.replication
-    all_ways = [
-        each for execution in ways.executions.values() for each in (execution.step, execution.loss, execution.accuracy)
+    replication = found.replication
+    targets = [
+        each
+        for execution in replication.executions.values()
+        for each in (execution.step, execution.loss, execution.accuracy)
     ]
-    all_ways += [*ways.updates.values(), ways.join, ways.lead, *circle_of(found)]
-    all_ways += [found.is_ready, found.initialize, found.mark_ready, found.global_step]
-    for operation in ancestors(*all_ways):
+    targets += [*replication.updates.values(), replication.join, replication.lead, *collective_ops(found)]
+    targets += [found.is_ready, found.initialize, found.mark_ready, found.global_step]
+    for operation in ancestors(*targets):
         colocated = operation.colocation_groups() != [b"loc:@" + operation.name.encode()]
         # TensorFlow never moves an op away from the variable that it reads.
         beside_a_variable = any(tensor.dtype == tf.resource for tensor in operation.inputs)
@@ -172,7 +176,7 @@ def test_every_op_of_a_replicas_life_has_a_device(cluster: Cluster | None, setti
 
 
 @both_modes
-def test_a_replica_computes_at_home_and_only_on_its_own_task(sync: bool) -> None:
+def test_a_replica_computes_on_its_task_only(sync: bool) -> None:
     step = ancestors(build(OTHER, sync).replication.executions[3].step)
     multiplications = [operation for operation in step if operation.type == "MatMul"]
     assert multiplications
@@ -182,7 +186,7 @@ def test_a_replica_computes_at_home_and_only_on_its_own_task(sync: bool) -> None
 
 
 @pytest.mark.parametrize(("worker", "gpus", "expected"), [(0, 1, 0), (1, 1, 0), (0, 2, 0), (1, 2, 1)])
-def test_replicas_share_the_gpus_of_a_machine_in_turn(worker: int, gpus: int, expected: int) -> None:
+def test_replicas_share_the_gpus_of_a_machine_round_robin(worker: int, gpus: int, expected: int) -> None:
     found = build(Cluster(Task("worker", worker), (), ("w:1", "w:2"), ("p:1",)), gpus=gpus)
     multiplications = operations(found, "MatMul")
     assert {operation.device for operation in multiplications} == {f"/job:worker/task:{worker}/device:GPU:{expected}"}
@@ -190,8 +194,8 @@ def test_replicas_share_the_gpus_of_a_machine_in_turn(worker: int, gpus: int, ex
     assert {handle.device for handle in handles} == {"/job:ps/task:0/device:CPU:0"}
 
 
-def test_more_gradients_a_step_than_replicas_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="3 gradients a step were asked for, but there are 2 replicas"):
+def test_replicas_to_aggregate_above_the_replicas_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="replicas_to_aggregate=3, but the cluster has 2 replicas"):
         build(CHIEF, sync=True, replicas_to_aggregate=3)
 
 
@@ -202,20 +206,20 @@ def test_more_gradients_a_step_than_replicas_are_refused() -> None:
         (CHIEF, Settings(), "asynchronous"),
         (CHIEF, Settings(sync_replicas=True), "synchronous"),
         (CHIEF, Settings(sync_replicas=True, local_steps=8), "local_sgd"),
-        (RING, Settings(strategy="allreduce"), "allreduce"),
+        (ALLREDUCE, Settings(strategy="allreduce"), "allreduce"),
         (None, Settings(strategy="mirrored"), "mirrored"),
     ],
 )
-def test_a_run_has_a_word_for_its_mode(cluster: Cluster | None, settings: Settings, mode: str) -> None:
+def test_describe_mode_names_the_replication_mode(cluster: Cluster | None, settings: Settings, mode: str) -> None:
     assert replica.describe_mode(settings, cluster) == mode
 
 
-def test_a_replica_that_holds_the_parameters_needs_nobody_elses_device() -> None:
-    devices = {operation.device for operation in build(RING, strategy="allreduce").graph.get_operations()}
+def test_an_allreduce_replica_uses_its_own_device_only() -> None:
+    devices = {operation.device for operation in build(ALLREDUCE, strategy="allreduce").graph.get_operations()}
     assert devices - {""} == {"/job:worker/task:0/device:CPU:0"}
 
 
-def test_values_and_moments_cross_the_wire_each_way_in_a_round_of_local_steps_and_the_largest_once() -> None:
+def test_local_sgd_transfers_values_and_moments_both_ways_per_round_and_the_largest_once() -> None:
     found = build(OTHER, sync=True, local_steps=3, steps_per_execution=6)
     steps = max(found.replication.executions)
     crossing = {
@@ -230,19 +234,19 @@ def test_values_and_moments_cross_the_wire_each_way_in_a_round_of_local_steps_an
 
 
 @both_modes
-def test_a_run_begins_when_the_chief_has_announced_it(servers: Servers, sync: bool) -> None:
+def test_replicas_are_ready_when_the_chief_marks_the_run_ready(servers: Servers, sync: bool) -> None:
     chief, other = build(servers.member(0), sync), build(servers.member(1), sync)
-    with servers.session(chief.graph, 0) as leading, servers.session(other.graph, 1) as following:
-        assert not leading.run(chief.is_initialized)
-        leading.run(chief.initialize)
-        assert leading.run(chief.is_initialized)
-        assert not following.run(other.is_ready)
-        leading.run(chief.mark_ready)
-        assert following.run(other.is_ready)
+    with servers.session(chief.graph, 0) as chief_session, servers.session(other.graph, 1) as other_session:
+        assert not chief_session.run(chief.is_initialized)
+        chief_session.run(chief.initialize)
+        assert chief_session.run(chief.is_initialized)
+        assert not other_session.run(other.is_ready)
+        chief_session.run(chief.mark_ready)
+        assert other_session.run(other.is_ready)
 
 
 @both_modes
-def test_a_checkpoint_holds_whole_arrays_under_the_models_names_and_fits_any_cluster(
+def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
     servers: Servers,
     sync: bool,
     values: Callable[[Replica, Any], dict[str, npt.NDArray[Any]]],
@@ -264,14 +268,14 @@ def test_a_checkpoint_holds_whole_arrays_under_the_models_names_and_fits_any_clu
     assert before["global_step"] == 1
     assert before["hidden/weights/Adam"].any()
 
-    one_ps, alone = build(servers.member(0, ps=1)), build(None)
+    one_ps, single = build(servers.member(0, ps=1)), build(None)
     with servers.session(one_ps.graph) as session:
         one_ps.saver.restore(session, path)
         assert session.run(one_ps.is_initialized)
-        after_on_one_ps = values(one_ps, session)
-    with tf1.Session(graph=alone.graph) as session:
-        alone.saver.restore(session, path)
-        after_alone = values(alone, session)
-    for after in (after_on_one_ps, after_alone):
+        after_one_ps = values(one_ps, session)
+    with tf1.Session(graph=single.graph) as session:
+        single.saver.restore(session, path)
+        after_single = values(single, session)
+    for after in (after_one_ps, after_single):
         assert after.keys() == before.keys()
         assert all(np.array_equal(after[name], before[name]) for name in before)

@@ -9,7 +9,7 @@ from trainer.telemetry import result
 DONE: dict[str, Any] = {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}
 
 
-def test_a_line_is_read_back_behind_whatever_a_task_puts_before_it() -> None:
+def test_a_line_is_parsed_with_any_prefix() -> None:
     for before in ("", "20:24:05 worker 0: "):
         assert result.parse(f"{before}{result.to_line(DONE)}\n") == DONE
 
@@ -18,7 +18,7 @@ def test_a_line_is_read_back_behind_whatever_a_task_puts_before_it() -> None:
     "line",
     ["", "20:24:05 worker 0: done: 2000 steps", "worker 0: result {", 'worker 0: result {"x": 1}', "result [1]"],
 )
-def test_another_line_is_none(line: str) -> None:
+def test_other_lines_are_ignored(line: str) -> None:
     assert result.parse(line) is None
 
 
@@ -33,7 +33,7 @@ def test_another_line_is_none(line: str) -> None:
         {"best": {"test_accuracy": "98%", "global_step": 1500}},
     ],
 )
-def test_a_line_of_another_program_is_none(more: dict[str, Any]) -> None:
+def test_a_marked_line_of_another_program_is_ignored(more: dict[str, Any]) -> None:
     assert result.parse(result.to_line(DONE | more)) is None
 
 
@@ -42,7 +42,7 @@ def test_the_best_may_be_absent(best: dict[str, Any] | None) -> None:
     assert result.parse(result.to_line(DONE | {"best": best})) == DONE | {"best": best}
 
 
-def test_the_best_is_named_where_it_was_not_the_last() -> None:
+def test_the_best_is_described_if_it_differs_from_the_last() -> None:
     best = {"test_accuracy": 0.9889, "global_step": 1500}
     assert result.describe(DONE) == "test accuracy 0.9861"
     assert result.describe(DONE | {"best": {**best, "test_accuracy": 0.9861}}) == "test accuracy 0.9861"

@@ -1,4 +1,4 @@
-"""A task's server, sessions on it, and how a parameter server learns that the run is done."""
+"""A task's server, its sessions, and the signal to parameter servers that the run is done."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from trainer.cluster import peers, ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ConfigurationError
@@ -20,7 +20,7 @@ from .conftest import THREADS
 
 
 def cluster(workers: int, task: Task) -> Cluster:
-    """A cluster of one parameter server and so many workers on free ports, as a task sees it."""
+    """A cluster of one parameter server and some workers on free ports, as seen by a task."""
     ps, *others = (f"localhost:{port}" for port in free_ports(1 + workers))
     return Cluster(task, (), tuple(others), (ps,))
 
@@ -37,44 +37,44 @@ def test_a_port_in_use_is_a_sentence() -> None:
             server.start(taken, THREADS)
 
 
-def test_a_port_that_is_held_is_in_use_unless_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ports.hold(1) as (port,):
+def test_a_reserved_port_is_in_use_unless_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ports.reserve(1) as (port,):
         with pytest.raises(ConfigurationError, match="is used by another process"):
             peers.check_port_is_free(f"localhost:{port}")
-        for name, value in ports.SHARED.items():
+        for name, value in ports.SHARING_ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
         peers.check_port_is_free(f"localhost:{port}")
 
 
-def test_a_session_waits_for_no_other_worker() -> None:
-    worker = cluster(workers=2, task=Task("worker", 0))  # worker 1 never comes
+def test_a_session_does_not_wait_for_other_workers() -> None:
+    worker = cluster(workers=2, task=Task("worker", 0))  # worker 1 never starts
     server.start(as_seen_by(worker, Task("ps", 0)), THREADS)
-    here = server.start(worker, THREADS)
+    own_server = server.start(worker, THREADS)
     with tf.Graph().as_default() as graph, tf1.device("/job:ps/task:0"):
         variable = tf1.get_variable("answer", initializer=42, use_resource=True)
-    with server.open_session(graph, here, THREADS, "/job:ps") as session:
+    with server.open_session(graph, own_server, THREADS, "/job:ps") as session:
         session.run(variable.initializer)
         assert session.run(variable.read_value()) == 42
         devices = {device.name.rpartition("/device")[0] for device in session.list_devices()}
     assert devices == {"/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0"}
 
 
-def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_server_ends_after_the_signal_that_the_run_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(server, "LINGER_SECONDS", 0.5)  # this worker's server cannot leave
     worker = cluster(workers=1, task=Task("worker", 0))
     ps_said: list[str] = []
     ps = as_seen_by(worker, Task("ps", 0))
     metrics = Metrics("ps", 0)
-    life = [ps, THREADS, 60.0, ps_said.append, lambda: False, metrics]
-    serving = threading.Thread(target=server.serve, args=life, daemon=True)
+    arguments = [ps, THREADS, 60.0, ps_said.append, lambda: False, metrics]
+    serving = threading.Thread(target=server.serve, args=arguments, daemon=True)
     serving.start()
-    here = server.start(worker, THREADS)
-    while not ps_said:  # it says so when its server listens
+    own_server = server.start(worker, THREADS)
+    while not ps_said:  # it logs a line when its server listens
         time.sleep(0.05)
     assert serving.is_alive()
     said: list[str] = []
-    server.say_done(worker, here, THREADS, said.append)
+    server.signal_done(worker, own_server, THREADS, said.append)
     serving.join(60)
     assert not serving.is_alive()
     assert metrics.serving is False
@@ -82,14 +82,14 @@ def test_a_parameter_server_ends_when_it_is_told_that_the_run_is_done(monkeypatc
     assert ps_said == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
 
 
-def test_a_parameter_server_that_is_told_to_end_stays_while_the_chief_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_parameter_server_stays_while_the_chief_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(server, "LAST_SAVE_SECONDS", 0.5)
     worker = cluster(workers=1, task=Task("worker", 0))
     ps = as_seen_by(worker, Task("ps", 0))
     told, said = threading.Event(), threading.Event()
-    life = [ps, THREADS, 60.0, lambda _: said.set(), told.is_set, Metrics("ps", 0)]
-    serving = threading.Thread(target=server.serve, args=life, daemon=True)
+    arguments = [ps, THREADS, 60.0, lambda _: said.set(), told.is_set, Metrics("ps", 0)]
+    serving = threading.Thread(target=server.serve, args=arguments, daemon=True)
     serving.start()
     assert said.wait(60)
     with tf.Graph().as_default() as graph:
@@ -105,13 +105,13 @@ def test_a_parameter_server_that_is_told_to_end_stays_while_the_chief_saves(monk
     assert not serving.is_alive()
 
 
-def test_waiting_for_replicas_to_leave_ends_in_time_although_their_names_are_slow_to_look_up(
+def test_waiting_for_replicas_to_leave_ends_in_time_with_slow_dns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peers, "PROBE_SECONDS", 600.0)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
         waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:  # a listener that accepts nobody, with a full queue, lets a probe wait
+        for each in waiting:  # a listener with a full queue that accepts no connection delays a probe
             each.setblocking(False)
             each.connect_ex(silent.getsockname())
         server._wait_until_gone([f"127.0.0.1:{silent.getsockname()[1]}"], 0.5, lambda: False)
@@ -119,16 +119,14 @@ def test_waiting_for_replicas_to_leave_ends_in_time_although_their_names_are_slo
             each.close()
 
 
-def test_a_parameter_server_that_is_gone_is_said_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_parameter_server_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(server, "TELL_SECONDS", 0.3)
+    monkeypatch.setattr(server, "SIGNAL_DONE_SECONDS", 0.3)
     worker = cluster(workers=1, task=Task("worker", 0))
     said: list[str] = []
-    server.say_done(worker, server.start(worker, THREADS), THREADS, said.append)
+    server.signal_done(worker, server.start(worker, THREADS), THREADS, said.append)
     assert len(said) == 1
-    assert said[0].startswith(
-        f"ps 0 at {worker.ps[0]} could not be told that the run is done: the connection is refused"
-    )
+    assert said[0].startswith(f"cannot signal ps 0 at {worker.ps[0]} that the run is done: the connection is refused")
 
 
 def test_an_error_is_shortened_to_its_first_line() -> None:
@@ -138,7 +136,7 @@ def test_an_error_is_shortened_to_its_first_line() -> None:
     assert len(server.brief(RuntimeError("x" * 1000))) == 200
 
 
-def test_a_line_without_letters_is_no_reason() -> None:
+def test_a_line_without_letters_is_skipped() -> None:
     listed = "\n=====================\nFrom /job:worker/replica:0/task:1:\nwhat\nwhy\n=====================\n"
     assert server.brief(RuntimeError(listed)) == "what"
     assert server.brief(RuntimeError("2 root error(s) found.\n  (0) UNKNOWN: what\nwhy\n  (1) UNKNOWN: that")) == "what"

@@ -1,4 +1,4 @@
-"""What real errors of TensorFlow mean: another task is lost, or the model's own code failed."""
+"""Classification of real TensorFlow errors: another task is lost, or the model's own code failed."""
 
 import inspect
 import threading
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tensorflow.python.ops import collective_ops
 
-from tests.ports import free_ports
+from hack.ports import free_ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ModelError
 from trainer.tensorflow import tf, tf1
 from trainer.training import server, session_errors
-from trainer.training.session_errors import is_loss, model_error
+from trainer.training.session_errors import is_lost_task, model_error
 
 from .conftest import THREADS, Servers
 
@@ -28,11 +28,11 @@ def never() -> bool:
 def raising(error: Exception) -> Any:
     """A tensor of a model whose Python function raises this."""
 
-    def look(value: Any) -> Any:
+    def check(value: Any) -> Any:
         raise error
 
     with tf.name_scope("lesson_3"):
-        return tf.numpy_function(look, [tf.constant(1.0)], tf.float32)
+        return tf.numpy_function(check, [tf.constant(1.0)], tf.float32)
 
 
 def error_of(make: Callable[[], Any], target: str = "", device: str = "") -> Exception:
@@ -64,18 +64,18 @@ def sentence_of(error: Exception) -> str:
         (ConnectionResetError("my data is bad"), "ConnectionResetError: my data is bad"),
     ],
 )
-def test_an_exception_in_a_python_function_is_no_loss_and_names_its_place(
+def test_an_exception_in_a_python_function_is_not_a_lost_task_and_names_its_location(
     servers: Servers, raised: Exception, said: str, on_a_server: bool
 ) -> None:
     where = (servers.running[Task("worker", 0)].target, WORKER) if on_a_server else ("", "")
     error = error_of(lambda: raising(raised), *where)
-    assert is_loss(error, WORKER, never) is False
+    assert is_lost_task(error, WORKER, never) is False
     lines, first = inspect.getsourcelines(raising)
     line = first + next(number for number, text in enumerate(lines) if "raise error" in text)
-    assert sentence_of(error) == f"{said} (test_session_errors.py, line {line}, in look)."
+    assert sentence_of(error) == f"{said} (test_session_errors.py, line {line}, in check)."
 
 
-def test_the_place_is_in_the_models_file_and_not_in_a_package_that_it_calls() -> None:
+def test_the_location_is_in_the_models_file_and_not_in_a_package_that_it_calls() -> None:
     import numpy as np
 
     def shape(value: Any) -> Any:
@@ -86,37 +86,37 @@ def test_the_place_is_in_the_models_file_and_not_in_a_package_that_it_calls() ->
     assert "(test_session_errors.py, line " in sentence_of(error)
 
 
-def test_of_a_chain_of_exceptions_the_last_is_told() -> None:
-    def look(value: Any) -> Any:
+def test_the_last_exception_of_a_chain_is_reported() -> None:
+    def check(value: Any) -> Any:
         try:
             return dict[str, float]()["absent"]
         except KeyError as error:
             raise RuntimeError("my data is bad") from error
 
-    error = error_of(lambda: tf.numpy_function(look, [tf.constant(1.0)], tf.float32))
+    error = error_of(lambda: tf.numpy_function(check, [tf.constant(1.0)], tf.float32))
     assert sentence_of(error).startswith("RuntimeError: my data is bad (test_session_errors.py, line ")
 
 
-def test_several_exceptions_at_once_are_no_loss_either(servers: Servers) -> None:
+def test_several_exceptions_at_once_are_not_a_lost_task(servers: Servers) -> None:
     together = threading.Barrier(2, timeout=60)
 
-    def look(value: Any) -> Any:
+    def check(value: Any) -> Any:
         together.wait()
         raise RuntimeError("my data is bad")
 
     def make() -> Any:
-        return [tf.numpy_function(look, [tf.constant(float(number))], tf.float32) for number in range(2)]
+        return [tf.numpy_function(check, [tf.constant(float(number))], tf.float32) for number in range(2)]
 
     for target, device in (("", ""), (servers.running[Task("worker", 0)].target, WORKER)):
         together.reset()
         error = error_of(make, target, device)
-        assert is_loss(error, WORKER, never) is False
+        assert is_lost_task(error, WORKER, never) is False
         assert sentence_of(error).startswith("RuntimeError: my data is bad (test_session_errors.py, line ")
         assert server.brief(error) == "RuntimeError: my data is bad"
 
 
 @pytest.mark.parametrize("on_a_server", [False, True])
-def test_a_failed_op_of_the_model_is_no_loss_and_is_named(servers: Servers, on_a_server: bool) -> None:
+def test_a_failed_op_of_the_model_is_not_a_lost_task_and_is_named(servers: Servers, on_a_server: bool) -> None:
     def gather() -> Any:
         with tf.name_scope("lesson"):
             return tf.gather(tf.zeros([10]), tf1.placeholder_with_default(1000, []), name="look_up")
@@ -140,11 +140,11 @@ def test_a_failed_op_of_the_model_is_no_loss_and_is_named(servers: Servers, on_a
     }
     for make, sentence in said.items():
         error = error_of(make, *where)
-        assert is_loss(error, WORKER, never) is False
+        assert is_lost_task(error, WORKER, never) is False
         assert sentence_of(error).startswith(sentence)
 
 
-def test_a_parameter_server_that_came_back_empty_is_a_loss(servers: Servers) -> None:
+def test_a_parameter_server_without_variables_is_a_lost_task(servers: Servers) -> None:
     def read() -> Any:
         with tf1.device("/job:ps/task:0"):
             variable = tf1.get_variable("lost", initializer=1.0, use_resource=True)
@@ -153,23 +153,23 @@ def test_a_parameter_server_that_came_back_empty_is_a_loss(servers: Servers) -> 
 
     error = error_of(read, servers.running[Task("worker", 0)].target, WORKER)
     assert isinstance(error, tf.errors.FailedPreconditionError)
-    assert is_loss(error, WORKER, never) is True
+    assert is_lost_task(error, WORKER, never) is True
 
 
-def test_a_file_that_is_not_there_is_a_loss_only_if_a_task_is_not_there_either() -> None:
+def test_a_missing_file_is_a_lost_task_only_if_a_probe_fails() -> None:
     error = error_of(lambda: tf.io.read_file("/no/such/file"))
     assert isinstance(error, tf.errors.NotFoundError)
-    assert is_loss(error, WORKER, lambda: True) is True
-    assert is_loss(error, WORKER, lambda: False) is False
+    assert is_lost_task(error, WORKER, lambda: True) is True
+    assert is_lost_task(error, WORKER, lambda: False) is False
     assert model_error(error) is None
 
 
-def test_what_is_no_error_of_tensorflow_is_no_loss() -> None:
-    assert is_loss(RuntimeError("my data is bad"), WORKER, never) is False
+def test_other_exceptions_are_not_a_lost_task() -> None:
+    assert is_lost_task(RuntimeError("my data is bad"), WORKER, never) is False
     assert model_error(RuntimeError("my data is bad")) is None
 
 
-def test_a_closed_session_is_a_loss(servers: Servers) -> None:
+def test_a_closed_session_is_a_lost_task(servers: Servers) -> None:
     with tf.Graph().as_default() as graph, tf1.device(WORKER):
         taken = tf.queue.FIFOQueue(1, tf.float32).dequeue()
     session = tf1.Session(servers.running[Task("worker", 0)].target, graph)
@@ -180,12 +180,12 @@ def test_a_closed_session_is_a_loss(servers: Servers) -> None:
         session.close()
         error = waiting.exception(60)
     assert isinstance(error, (tf.errors.CancelledError, tf.errors.AbortedError, RuntimeError))
-    assert isinstance(error, RuntimeError) or is_loss(error, WORKER, never) is True
+    assert isinstance(error, RuntimeError) or is_lost_task(error, WORKER, never) is True
 
 
 @pytest.fixture
 def ring() -> Iterator[list[Any]]:
-    """The servers of two workers that meet in collective ops."""
+    """The servers of two workers of a collective group."""
     workers = tuple(f"localhost:{port}" for port in free_ports(2))
     made = [server.start(Cluster(Task("worker", index), (), workers, ()), THREADS) for index in range(2)]
     yield made
@@ -193,7 +193,7 @@ def ring() -> Iterator[list[Any]]:
         tf1.Session.reset(here.target)
 
 
-def test_a_failure_of_another_replica_is_a_loss_and_its_own_is_none(ring: list[Any]) -> None:
+def test_a_failure_of_another_replica_is_a_lost_task_and_its_own_is_not(ring: list[Any]) -> None:
     graphs = []
     for index in range(2):
         with tf.Graph().as_default() as graph, tf1.device(f"/job:worker/task:{index}"):
@@ -213,12 +213,12 @@ def test_a_failure_of_another_replica_is_a_loss_and_its_own_is_none(ring: list[A
 
     with ThreadPoolExecutor(2) as pool:
         other, failed = pool.map(run, range(2))
-    assert is_loss(failed, "/job:worker/task:1", never) is False
+    assert is_lost_task(failed, "/job:worker/task:1", never) is False
     assert "my data is bad" in str(model_error(failed))
-    assert is_loss(other, "/job:worker/task:0", never) is True
+    assert is_lost_task(other, "/job:worker/task:0", never) is True
 
 
-def test_errors_of_the_model_are_raised_as_such_and_others_as_they_are() -> None:
+def test_only_errors_of_the_model_are_converted() -> None:
     with pytest.raises(ModelError, match="RuntimeError: my data is bad"), session_errors.model_errors():
         raise error_of(lambda: raising(RuntimeError("my data is bad")))
     with pytest.raises(tf.errors.NotFoundError), session_errors.model_errors():

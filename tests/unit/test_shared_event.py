@@ -1,4 +1,4 @@
-"""Flags on a real parameter server: another session sees them, and the saver's is up while it saves."""
+"""Shared events on a parameter server: other sessions see them, and a save sets and clears its event."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,45 +15,43 @@ from trainer.tensorflow import tf
 from .conftest import EXAMPLES, PARAMETERS, SIZE, Servers
 
 PS = "/job:ps/task:0/device:CPU:0"
-SeesFlag = Callable[[], bool]
+IsSet = Callable[[], bool]
 
 
 @pytest.fixture
-def is_set(servers: Servers) -> SeesFlag:
-    """Looks from worker 1 whether the flag SAVING is up on parameter server 0."""
+def is_set(servers: Servers) -> IsSet:
+    """A function that checks from worker 1 whether SAVING is set on parameter server 0."""
 
-    def look() -> bool:
+    def check() -> bool:
         with tf.Graph().as_default() as graph:
-            up = SharedEvent(SAVING, PS).is_set()
+            saving = SharedEvent(SAVING, PS).is_set()
         with servers.session(graph, worker=1) as session:
-            return bool(session.run(up))
+            return bool(session.run(saving))
 
-    return look
+    return check
 
 
-def test_a_flag_is_seen_until_it_is_taken_down(servers: Servers, is_set: SeesFlag) -> None:
+def test_an_event_is_set_until_it_is_cleared(servers: Servers, is_set: IsSet) -> None:
     with tf.Graph().as_default() as graph:
-        flag = SharedEvent(SAVING, PS)
-        up, down = flag.set(), flag.clear()
+        event = SharedEvent(SAVING, PS)
+        set_event, clear_event = event.set(), event.clear()
     with servers.session(graph) as session:
         assert not is_set()
-        for _ in range(200):  # more often than its queue has room
-            session.run(up)
+        for _ in range(200):  # more often than the capacity of the queue
+            session.run(set_event)
         assert is_set()
-        session.run(down)
+        session.run(clear_event)
         assert not is_set()
-        session.run(down)
+        session.run(clear_event)
 
 
-def test_parameter_servers_are_told_of_a_save_before_it_begins_and_when_it_has_ended(
-    servers: Servers, is_set: SeesFlag, tmp_path: Path
-) -> None:
+def test_saving_is_set_before_a_save_and_cleared_after_it(servers: Servers, is_set: IsSet, tmp_path: Path) -> None:
     settings = Settings(batch_size=SIZE, steps_per_execution=1)
     chief: Any = replica.build(settings, servers.member(0), mlp, PARAMETERS, EXAMPLES, 0, "this run")
     with servers.session(chief.graph) as session:
         session.run(chief.initialize)
         (tmp_path / "file").touch()
-        with pytest.raises(tf.errors.OpError):  # it has begun, but does not come to its end
+        with pytest.raises(tf.errors.OpError):  # the save starts, but fails
             chief.saver.save(session, tmp_path / "file" / "saved")
         assert is_set()
         chief.saver.save(session, tmp_path / "saved")

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by TensorFlow's own traces of real calls."""
+"""The step time breakdown, from TensorFlow's traces of real executions."""
 
 import math
 import threading
@@ -43,7 +43,7 @@ def callable_of(found: Replica, session: Any) -> Callable[..., Any]:
 
 
 def trace(found: Replica, session: Any) -> tuple[StepTime, float]:
-    """The split of a call, and the milliseconds of each of its steps."""
+    """Return the step time of an execution and the milliseconds of each of its steps."""
     execution = callable_of(found, session)
     metadata = tf1.RunMetadata()
     picks = found.batches.take(STEPS)
@@ -69,7 +69,7 @@ def test_the_four_parts_of_an_asynchronous_step_add_up_to_its_time(servers: Serv
     assert split.reading > 0 or not servers_used  # alone nothing is sent, and a read takes less than the clocks show
 
 
-def test_who_waits_for_a_token_is_said_to_wait(servers: Servers) -> None:
+def test_waiting_for_a_token_counts_as_waiting(servers: Servers) -> None:
     found = build(servers.member(0, workers=1, ps=1), sync=True)
     pause = 1.0
     with servers.session(found.graph) as session:
@@ -86,7 +86,7 @@ def test_who_waits_for_a_token_is_said_to_wait(servers: Servers) -> None:
     assert split.applying > 0
 
 
-def test_a_moment_of_several_ops_counts_once() -> None:
+def test_overlapping_ops_count_once() -> None:
     stats = tf1.RunMetadata().step_stats
     nodes = [
         ("/job:worker/task:0/device:CPU:0", "product", "product = MatMul(a, b)", 10, 20),
@@ -110,18 +110,18 @@ def test_a_moment_of_several_ops_counts_once() -> None:
     )
 
 
-def test_the_line_of_a_log_is_read_back() -> None:
+def test_the_log_line_is_parsed() -> None:
     split = StepTime(waiting=1.25, reading=0.5, computing=0.75, applying=0.0625, steps=150)
     assert step_time.parse(f"12:00:00 worker 0: {split}\n") == split
     assert step_time.parse("12:00:00 worker 0: step 100/200: loss 0.1, accuracy 1.000, 5.0 steps/s") is None
 
 
-def test_each_step_of_a_mean_counts_alike() -> None:
+def test_the_mean_is_weighted_by_steps() -> None:
     few, many = StepTime(1, 2, 3, 4, steps=10), StepTime(3, 2, 1, 0, steps=30)
     assert step_time.mean([few, many]) == StepTime(2.5, 2, 1.5, 1, steps=40)
 
 
-def test_some_calls_are_traced_and_never_the_first_nor_beside_a_profile() -> None:
+def test_some_executions_are_traced_but_never_the_first_or_during_a_profile() -> None:
     found = build(None)
     profiling = True
     tracer = Tracer(lambda: profiling)
@@ -129,9 +129,9 @@ def test_some_calls_are_traced_and_never_the_first_nor_beside_a_profile() -> Non
         begin(found, session)
         execution = tracer.watch(STEPS, callable_of(found, session))
         steps = [int(*execution(*found.batches.take(STEPS))) for _ in range(3)]
-        assert tracer.split is None
+        assert tracer.step_time is None
         profiling = False
         steps += [int(*execution(*found.batches.take(STEPS))) for _ in range(2)]
-        assert tracer.split is not None
-        assert tracer.split.steps == STEPS  # the second one came too soon after
+        assert tracer.step_time is not None
+        assert tracer.step_time.steps == STEPS  # the second one came too soon after
     assert steps == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS, 5 * STEPS]

@@ -1,4 +1,4 @@
-"""TensorBoard's curves."""
+"""TensorBoard summaries."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the supervisor makes of pods: what their status means, when a run is over, and what is remembered of it."""
+"""The supervisor's pure parts: the status of pods, the outcome of a run, and its notes."""
 
 import dataclasses
 from typing import Any
@@ -9,9 +9,10 @@ from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
 from trainer.supervisor import diagnosis, notes, pods, policy, run, tensorboard
+from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes
-from trainer.supervisor.pods import Ended, Pod
+from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.run import Role, Run
 
 NOW = 1_800_000_000.0
@@ -19,7 +20,7 @@ NOW = 1_800_000_000.0
 
 def a_run(**settings: Any) -> Run:
     given: dict[str, Any] = {
-        "stem": "mnist",
+        "fullname": "mnist",
         "release": "mnist",
         "job": "mnist-run-1",
         "hash": "abc",
@@ -34,27 +35,27 @@ def a_run(**settings: Any) -> Run:
         "backoff_limit": 3,
         "active_deadline_seconds": None,
         "start_timeout_seconds": None,
-        "holds_tensorboard": True,
+        "tensorboard_gated": True,
         "result_command": "kubectl exec …",
         "metrics_port": None,
     }
     return Run(**given | settings)
 
 
-def a_pod(name: str, code: int | None = None, starts_again: int = 0, **more: Any) -> Pod:
+def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: Any) -> Pod:
     given: dict[str, Any] = {
         "name": name,
-        "own_name": name,
-        "run": "abc",
+        "pod_name": name,
+        "run_hash": "abc",
         "uid": f"uid of {name}",
         "role": name.split("-")[1],
         "created": NOW,
-        "placed": True,
+        "scheduled": True,
         "running": True,
         "ready": True,
-        "starts_again": starts_again,
-        "ended": None if code is None else Ended(code, "Error" if code else "Completed", NOW),
-        "leaving": False,
+        "restart_count": restart_count,
+        "terminated": None if code is None else Terminated(code, "Error" if code else "Completed", NOW),
+        "terminating": False,
         "problem": "",
     }
     return Pod(**given | more)
@@ -69,16 +70,16 @@ def outcome_of(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = 
     return policy.outcome(the_run, known, {pod.name: pod for pod in there}, SCALE, now)
 
 
-def awaited(
-    the_run: Run, there: dict[str, Pod], absent: dict[str, float], nameless: dict[str, str] | None = None
-) -> list[policy.Awaited]:
-    return policy.awaited(the_run, STARTED, there, absent, policy.expected(the_run, SCALE), nameless or {})
+def pending_tasks(
+    the_run: Run, there: dict[str, Pod], absent: dict[str, float], unresolved: dict[str, str] | None = None
+) -> list[policy.PendingTask]:
+    return policy.pending_tasks(the_run, STARTED, there, absent, policy.expected_pods(the_run, SCALE), unresolved or {})
 
 
 def start(
     the_run: Run, there: dict[str, Pod], absent: dict[str, float], now: float, heard: str = ""
 ) -> policy.Outcome | None:
-    waiting = awaited(the_run, there, absent)
+    waiting = pending_tasks(the_run, there, absent)
     return policy.start_outcome(
         the_run, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
     )
@@ -101,33 +102,33 @@ def test_all_workers_end_the_run_where_that_is_the_policy() -> None:
     assert found.succeeded
 
 
-def test_a_code_that_is_not_tried_again_fails_the_run_and_names_the_task() -> None:
-    oom = a_pod("mnist-worker-1", ended=Ended(1, "OOMKilled", NOW), starts_again=1)
+def test_a_code_that_is_not_retried_fails_the_run_and_names_the_task() -> None:
+    oom = a_pod("mnist-worker-1", terminated=Terminated(1, "OOMKilled", NOW), restart_count=1)
     found = outcome_of(a_run(), a_pod("mnist-worker-0"), oom)
     assert found == policy.Outcome(
-        False, "mnist-worker-1 failed with code 1 (OOMKilled), which is not tried again", ("mnist-worker-1",)
+        False, "mnist-worker-1 failed with code 1 (OOMKilled), which is not retried", ("mnist-worker-1",)
     )
 
 
-def test_what_kubernetes_has_forgotten_is_recalled_from_a_task_that_rests() -> None:
-    forgotten = a_pod("mnist-worker-0", starts_again=1)
-    assert pods.is_forgotten(forgotten)
+def test_a_parked_task_logs_the_exit_code_that_kubernetes_no_longer_reports() -> None:
+    forgotten = a_pod("mnist-worker-0", restart_count=1)
+    assert pods.lacks_termination(forgotten)
     parked = "task: ended with code 7 and rests; what it said: kubectl logs --previous mnist-worker-0\n"
-    assert pods.recall(forgotten, parked, NOW).ended == Ended(7, "", NOW)
+    assert pods.with_logged_termination(forgotten, parked, NOW).terminated == Terminated(7, "", NOW)
     for other in ("", "12:00:00 worker 0: at step 5 of 500\n"):
-        assert pods.recall(forgotten, other, NOW) == forgotten
+        assert pods.with_logged_termination(forgotten, other, NOW) == forgotten
 
 
 @pytest.mark.parametrize(
     "pod",
     [
         a_pod("mnist-worker-0"),
-        a_pod("mnist-worker-0", 1, starts_again=1),
-        a_pod("mnist-worker-0", starts_again=1, running=False),
+        a_pod("mnist-worker-0", 1, restart_count=1),
+        a_pod("mnist-worker-0", restart_count=1, running=False),
     ],
 )
-def test_a_task_that_never_ended_or_is_known_to_have_is_not_forgotten(pod: Pod) -> None:
-    assert not pods.is_forgotten(pod)
+def test_a_task_that_never_ended_or_has_its_termination_does_not_lack_it(pod: Pod) -> None:
+    assert not pods.lacks_termination(pod)
 
 
 @pytest.mark.parametrize(
@@ -142,40 +143,40 @@ def test_a_task_that_never_ended_or_is_known_to_have_is_not_forgotten(pod: Pod) 
         ("Always", 0, False),
     ],
 )
-def test_the_restart_policy_says_what_is_for_good(restart_policy: Any, code: int, over: bool) -> None:
+def test_the_restart_policy_decides_whether_an_exit_code_is_final(restart_policy: Any, code: int, over: bool) -> None:
     the_run = a_run(roles={"worker": Role(replicas=1, restart_policy=restart_policy)})
     known = policy.observe_pods(the_run, STARTED, [a_pod("mnist-worker-0", code, 1)], NOW)
     assert known.finished == ({"mnist-worker-0": code} if over else {})
 
 
-def test_restarts_over_the_limit_fail_the_run_but_resting_is_no_restart() -> None:
+def test_restarts_over_the_limit_fail_the_run_but_parking_does_not_count() -> None:
     again = [a_pod("mnist-worker-0", 137, 3), a_pod("mnist-ps-0", 0, 1)]
     assert outcome_of(a_run(), *again) is None
     found = outcome_of(a_run(), a_pod("mnist-worker-0", 137, 4), a_pod("mnist-ps-0", 0, 1))
     assert found
-    assert "4 restarts are more than run.backoffLimit (3)" in found.reason
+    assert "4 restarts exceed run.backoffLimit (3)" in found.reason
     assert "mnist-worker-0 with code 137" in found.reason
     assert outcome_of(a_run(backoff_limit=None), a_pod("mnist-worker-0", 137, 400)) is None
 
 
-def test_ten_quiet_minutes_wipe_the_slate_clean() -> None:
+def test_ten_minutes_without_a_restart_reset_the_count() -> None:
     worker = a_pod("mnist-worker-0", 137, 3)
     known = policy.observe_pods(a_run(), STARTED, [worker], NOW)
     assert known.restarts == 3
-    one_more = dataclasses.replace(worker, starts_again=4)
+    one_more = dataclasses.replace(worker, restart_count=4)
     assert policy.observe_pods(a_run(), known, [one_more], NOW + 599).restarts == 4
     assert policy.observe_pods(a_run(), known, [one_more], NOW + 601).restarts == 1
 
 
 def test_a_pod_that_is_evicted_or_replaced_is_not_counted() -> None:
-    evicted = a_pod("mnist-worker-0", 137, 0, leaving=True, running=False)
+    evicted = a_pod("mnist-worker-0", 137, 0, terminating=True, running=False)
     known = policy.observe_pods(a_run(), STARTED, [evicted], NOW)
     assert (known.restarts, known.finished) == (0, {})
     replaced = a_pod("mnist-worker-0", uid="another")
     assert policy.observe_pods(a_run(), known, [replaced], NOW).restarts == 0
 
 
-def test_a_task_that_ended_stays_finished_whatever_becomes_of_its_pod() -> None:
+def test_a_finished_task_stays_finished_when_its_pod_changes() -> None:
     known = policy.observe_pods(a_run(), STARTED, [a_pod("mnist-ps-0", 0, 1)], NOW)
     after_a_reboot = a_pod("mnist-ps-0", 255, 2)
     assert policy.observe_pods(a_run(), known, [after_a_reboot], NOW).finished == {"mnist-ps-0": 0}
@@ -207,15 +208,15 @@ def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
         (a_pod("mnist-worker-1", 137, 4, running=False, problem="CrashLoopBackOff"), True, "CrashLoopBackOff"),
     ],
 )
-def test_what_is_awaited(pod: Pod | None, started: bool, problem: str) -> None:
+def test_pending_tasks(pod: Pod | None, started: bool, problem: str) -> None:
     there = {found.name: found for found in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"), pod) if found}
-    found = awaited(a_run(), there, {"mnist-worker-1": NOW})
-    assert found == [policy.Awaited("mnist-worker-1", "worker", NOW, started, problem)]
+    found = pending_tasks(a_run(), there, {"mnist-worker-1": NOW})
+    assert found == [policy.PendingTask("mnist-worker-1", "worker", NOW, started, problem)]
 
 
-def test_a_task_that_runs_under_a_name_that_nobody_finds_has_not_started() -> None:
+def test_a_task_whose_name_does_not_resolve_has_not_started() -> None:
     there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
-    (found,) = awaited(a_run(), there, {}, {"mnist-ps-0": "mnist-ps-0.mnist-ps"})
+    (found,) = pending_tasks(a_run(), there, {}, {"mnist-ps-0": "mnist-ps-0.mnist-ps"})
     assert (found.name, found.started) == ("mnist-ps-0", False)
     assert "DNS does not know mnist-ps-0.mnist-ps" in diagnosis.diagnose("ps", found.problem)
 
@@ -225,17 +226,17 @@ def test_a_task_that_runs_under_a_name_that_nobody_finds_has_not_started() -> No
     [
         (None, None),
         (a_pod("mnist-worker-0"), 1),
-        (a_pod("mnist-worker-0", placed=False), None),
-        (a_pod("mnist-worker-0", placed=False, problem="Insufficient nvidia.com/gpu"), 0),
+        (a_pod("mnist-worker-0", scheduled=False), None),
+        (a_pod("mnist-worker-0", scheduled=False, problem="Insufficient nvidia.com/gpu"), 0),
     ],
 )
-def test_tensorboard_goes_after_the_leader_and_makes_way_for_it(leader: Pod | None, scale: int | None) -> None:
+def test_tensorboard_runs_only_while_the_leader_is_schedulable(leader: Pod | None, scale: int | None) -> None:
     assert tensorboard.scale(a_run(), leader) == scale
-    assert tensorboard.scale(a_run(holds_tensorboard=False), leader) is None
+    assert tensorboard.scale(a_run(tensorboard_gated=False), leader) is None
 
 
-def test_that_the_leader_had_a_node_once_is_noted() -> None:
-    waiting = a_pod("mnist-worker-0", placed=False)
+def test_the_notes_keep_that_the_leader_had_a_node() -> None:
+    waiting = a_pod("mnist-worker-0", scheduled=False)
     assert not policy.observe_pods(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).leader
     known = policy.observe_pods(a_run(), STARTED, [a_pod("mnist-worker-0")], NOW)
     assert policy.observe_pods(a_run(), known, [waiting], NOW).leader
@@ -307,21 +308,21 @@ def observe(pod: dict[str, Any]) -> Pod:
     return pods.observe(msgspec.convert(pod, KubernetesPod))
 
 
-def test_a_pods_status_is_read_from_its_tasks_own_container() -> None:
+def test_a_pods_status_is_that_of_its_tasks_container() -> None:
     found = observe(OBJECT)
-    assert (found.role, found.running, found.ready, found.starts_again, found.leaving) == (
+    assert (found.role, found.running, found.ready, found.restart_count, found.terminating) == (
         "worker",
         True,
         True,
         1,
         False,
     )
-    assert found.ended == Ended(0, "Completed", found.created + 300)
-    assert found.run == "abc"
+    assert found.terminated == Terminated(0, "Completed", found.created + 300)
+    assert found.run_hash == "abc"
 
 
 def a_clients_pod(minute: int) -> KubernetesPod:
-    """The pod that a Job made then."""
+    """A pod that a Job created in this minute."""
     metadata = {
         "name": f"mnist-client-12345678-a{minute}",
         "uid": str(minute),
@@ -333,18 +334,18 @@ def a_clients_pod(minute: int) -> KubernetesPod:
     )
 
 
-def test_a_clients_pod_is_known_by_its_task_and_its_log_by_its_own_name() -> None:
+def test_a_clients_pod_has_the_name_of_its_task_and_a_pod_name_for_its_log() -> None:
     found = pods.observe(a_clients_pod(1))
-    assert (found.name, found.own_name, found.role) == ("mnist-client-0", "mnist-client-12345678-a1", "client")
+    assert (found.name, found.pod_name, found.role) == ("mnist-client-0", "mnist-client-12345678-a1", "client")
 
 
-def test_what_becomes_of_a_pod_that_was_replaced_is_no_matter() -> None:
+def test_changes_of_a_replaced_pod_are_ignored() -> None:
     old, new = a_clients_pod(1), a_clients_pod(2)
-    assert [pod.uid for pod in pods.apply({}, "LIST", [new, old]).values()] == ["2"]
-    there = pods.apply(pods.apply({}, "ADDED", old), "ADDED", new)
+    assert [pod.uid for pod in pods.apply_change({}, PodsListed([new, old])).values()] == ["2"]
+    current = pods.apply_change(pods.apply_change({}, PodChanged("ADDED", old)), PodChanged("ADDED", new))
     for kind in ("MODIFIED", "DELETED"):
-        assert [pod.uid for pod in pods.apply(there, kind, old).values()] == ["2"]
-    assert pods.apply(there, "DELETED", new) == {}
+        assert [pod.uid for pod in pods.apply_change(current, PodChanged(kind, old)).values()] == ["2"]
+    assert pods.apply_change(current, PodChanged("DELETED", new)) == {}
 
 
 @pytest.mark.parametrize(
@@ -401,10 +402,10 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ('CreateContainerConfigError: secret "s" not found', 'is absent (secret "s" not found)'),
         ("FailedMount: timed out", "a volume cannot be mounted"),
         ("words of a later Kubernetes", "words of a later Kubernetes"),
-        ("", "Kubernetes has not said why yet"),
+        ("", "Kubernetes has not reported a reason yet"),
     ],
 )
-def test_a_pending_pod_is_explained_in_one_sentence(said: str, sentence: str) -> None:
+def test_a_pending_pod_is_diagnosed_in_one_sentence(said: str, sentence: str) -> None:
     assert sentence in diagnosis.diagnose("worker", said)
 
 
@@ -412,7 +413,7 @@ def test_notes_come_back_as_they_were_written() -> None:
     known = dataclasses.replace(STARTED, restarts=2, seen={"u": 1}, finished={"mnist-ps-0": 0}, reason="so")
     data = notes.to_data(known, {"mnist-worker-9": "old 1", "notes.json": "{}"})
     assert data["mnist-ps-0"] == "abc 0"
-    assert data["mnist-worker-9"] is None, "what another run noted is removed"
+    assert data["mnist-worker-9"] is None, "the notes of another run are removed"
     assert notes.parse({key: value for key, value in data.items() if value is not None}) == known
 
 
@@ -423,9 +424,9 @@ def test_notes_that_cannot_be_read_are_none(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [(None, "cannot be read"), ("{", "cannot be read"), ("stem: a", "release"), ("[]", "")],
+    [(None, "cannot be read"), ("{", "cannot be read"), ("fullname: a", "release"), ("[]", "")],
 )
-def test_a_run_file_that_is_none_is_refused(tmp_path: Any, text: str | None, named: str) -> None:
+def test_an_invalid_run_file_is_refused(tmp_path: Any, text: str | None, named: str) -> None:
     file = tmp_path / "run.yaml"
     if text is not None:
         file.write_text(text)

@@ -1,6 +1,6 @@
-"""Synchronous replication, in a real cluster of this process: what the parameters are, and who waits for whom.
+"""Synchronous replication in a cluster of TensorFlow servers in this process: parameters and waiting.
 
-A replica's steps run in a thread of their own, as they wait for the chief's updates, which wait for gradients.
+The steps of a replica run in a separate thread: they wait for the chief's updates, which wait for gradients.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ class Member:
     thread: ThreadPoolExecutor
 
     def run(self, operation: Any, seconds: float = 60) -> Any:
-        """Run an op of the replica; it may wait for others for so long."""
+        """Run an op of the replica, with a timeout."""
         return self.session.run(operation, options=tf1.RunOptions(timeout_in_ms=int(1000 * seconds)))
 
     def steps(self, *batches: int, seconds: float = 60) -> "Future[int]":
-        """Begin a call that gives the gradients of these batches; it will end with the global step after them."""
+        """Start an execution on these batches. Its result is the global step after them."""
         picks = dict(zip(self.replica.batches.feeds, [[pick(number) for number in batches]], strict=True))
         options = tf1.RunOptions(timeout_in_ms=int(1000 * seconds))
         execution = self.replica.replication.executions[len(batches)].step
         return self.thread.submit(self.session.run, execution, picks, options)
 
     def update(self, steps: int = 1) -> int:
-        """Make global steps of gradients, as the chief does beside its own steps; the global step after them."""
+        """Run steps of the chief's update loop, and return the global step after them."""
         return int(self.run(self.replica.replication.updates[steps]))
 
     def lead(self) -> None:
@@ -58,14 +58,14 @@ class Member:
         self.run(self.replica.replication.join)
 
 
-def waits(*executions: "Future[int]") -> bool:
-    """Whether calls do not end by themselves."""
+def are_blocked(*executions: "Future[int]") -> bool:
+    """Whether the executions do not complete."""
     time.sleep(0.5)
     return not any(execution.done() for execution in executions)
 
 
-def is_timed_out(run: Callable[[], Any]) -> bool:
-    """Whether a run comes to its end by its time-out alone."""
+def times_out(run: Callable[[], Any]) -> bool:
+    """Whether a run ends with its timeout."""
     try:
         run()
     except tf.errors.DeadlineExceededError:
@@ -75,7 +75,7 @@ def is_timed_out(run: Callable[[], Any]) -> bool:
 
 @dataclass(frozen=True)
 class Gated:
-    """The classic network behind a gate that a test opens: it stops a replica between its reading and its giving."""
+    """The MLP behind a gate that the test opens. It blocks a replica between reading parameters and contributing."""
 
     reached: threading.Event
     opened: threading.Event
@@ -90,14 +90,14 @@ class Gated:
             return array
 
         with tf.control_dependencies(list(parameters.values())):
-            held = tf.numpy_function(wait, [images], tf.float32)
-        held.set_shape(images.shape)
-        return mlp.logits(parameters, held)
+            gated = tf.numpy_function(wait, [images], tf.float32)
+        gated.set_shape(images.shape)
+        return mlp.logits(parameters, gated)
 
 
 @pytest.fixture
 def member(servers: Servers) -> Iterator[Callable[..., Member]]:
-    """Gives replica 0 or 1 of two with a session of its own."""
+    """A function that makes replica 0 or 1 of two, with its own session."""
     with contextlib.ExitStack() as stack:
 
         def make(
@@ -123,7 +123,7 @@ def member(servers: Servers) -> Iterator[Callable[..., Member]]:
 
 @pytest.fixture
 def begin(member: Callable[..., Member]) -> Callable[..., tuple[Member, Member]]:
-    """Begins a run of two replicas, each of which has joined."""
+    """A function that starts a run of two replicas, both of which have joined."""
 
     def run(aggregate: int | None = None, **more: int) -> tuple[Member, Member]:
         chief, other = member(0, aggregate, **more), member(1, aggregate, **more)
@@ -137,7 +137,7 @@ def begin(member: Callable[..., Member]) -> Callable[..., tuple[Member, Member]]
 
 
 def accumulator(shard: int) -> Any:
-    """A part's accumulator, in the default graph."""
+    """The accumulator of a shard, in the default graph."""
     name = f"part_{shard}_of_2/gradients"
     with tf1.device(f"/job:ps/task:{shard}"):
         shape = [parameters.plan(PARAMETERS, 2).shards[shard]]
@@ -145,32 +145,32 @@ def accumulator(shard: int) -> Any:
 
 
 def wait_for_gradients(servers: Servers, count: int) -> None:
-    """Wait until so many replicas have given theirs."""
+    """Wait until this number of replicas have contributed."""
     with tf.Graph().as_default() as graph:
-        given = [accumulator(shard).num_accumulated() for shard in range(2)]
+        counts = [accumulator(shard).num_accumulated() for shard in range(2)]
     with servers.session(graph) as session:
         deadline = time.monotonic() + 60
-        while session.run(given) != [count, count]:
+        while session.run(counts) != [count, count]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
-def test_two_replicas_learn_as_one_that_averages_their_gradients(
-    begin: Any, save: Save, values: ValuesOf, alone: Alone
-) -> None:
+def test_two_replicas_equal_one_with_averaged_gradients(begin: Any, save: Save, values: ValuesOf, alone: Alone) -> None:
     chief, other = begin()
     start = save(chief.replica, chief.session)
     pairs = [(0, 1), (2, 3), (4, 5), (6, 7)]
-    for step, (mine, others) in enumerate(pairs, start=1):
-        executions = [chief.steps(mine), other.steps(others)]
+    for step, (chief_batch, other_batch) in enumerate(pairs, start=1):
+        executions = [chief.steps(chief_batch), other.steps(other_batch)]
         assert chief.update() == step
         assert [execution.result() for execution in executions] == [step, step]
     end = values(chief.replica, chief.session)
     assert_close(end, alone(start, *pairs))
-    assert not np.allclose(end["hidden/weights"], values_in(start)["hidden/weights"], atol=1e-2)  # they did move
+    assert not np.allclose(
+        end["hidden/weights"], values_in(start)["hidden/weights"], atol=1e-2
+    )  # the parameters have changed
 
 
-def test_a_call_of_several_steps_is_the_same_as_so_many_calls(
+def test_an_execution_of_several_steps_equals_several_executions(
     begin: Any, save: Save, values: ValuesOf, alone: Alone
 ) -> None:
     chief, other = begin(steps_per_execution=4)
@@ -178,69 +178,67 @@ def test_a_call_of_several_steps_is_the_same_as_so_many_calls(
     executions = [chief.steps(0, 2, 4, 6), other.steps(1, 3, 5, 7)]
     assert chief.update(4) == 4
     assert [execution.result() for execution in executions] == [4, 4]
-    executions = [chief.steps(8), other.steps(9)]  # a call that is cut to one step
+    executions = [chief.steps(8), other.steps(9)]  # an execution of a single step
     assert chief.update() == 5
     assert [execution.result() for execution in executions] == [5, 5]
     end = values(chief.replica, chief.session)
     assert_close(end, alone(start, (0, 1), (2, 3), (4, 5), (6, 7), (8, 9)))
 
 
-def test_a_replica_gives_one_gradient_a_step_and_then_waits(begin: Any) -> None:
+def test_a_replica_contributes_once_per_step_and_then_waits(begin: Any) -> None:
     chief, other = begin()
-    others = other.steps(0)
-    assert waits(others)
-    mine = chief.steps(1)
+    other_steps = other.steps(0)
+    assert are_blocked(other_steps)
+    chief_steps = chief.steps(1)
     assert chief.update() == 1
-    assert (others.result(), mine.result()) == (1, 1)
+    assert (other_steps.result(), chief_steps.result()) == (1, 1)
 
 
 def test_an_update_waits_for_all_replicas(begin: Any) -> None:
     chief, other = begin()
-    mine = chief.steps(0)
-    assert is_timed_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))
+    chief_steps = chief.steps(0)
+    assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))
     assert chief.run(chief.replica.global_step) == 0
-    others = other.steps(1)
-    assert waits(mine, others)
+    other_steps = other.steps(1)
+    assert are_blocked(chief_steps, other_steps)
     assert chief.update() == 1
-    assert (mine.result(), others.result()) == (1, 1)
+    assert (chief_steps.result(), other_steps.result()) == (1, 1)
 
 
-def test_after_the_last_step_nobody_waits(begin: Any) -> None:
+def test_no_replica_waits_after_the_last_step(begin: Any) -> None:
     chief, other = begin(steps_per_execution=4, train_steps=2)
-    executions = [chief.steps(0, 1, 2, 3), other.steps(0, 1, 2, 3)]  # both reach beyond the end
+    executions = [chief.steps(0, 1, 2, 3), other.steps(0, 1, 2, 3)]  # more steps than the run has
     assert chief.update() == 1
     assert chief.update() == 2
     assert [execution.result() for execution in executions] == [2, 2]
     assert other.steps(4).result() == 2
 
 
-def test_with_a_backup_replica_one_gradient_is_enough(begin: Any, save: Save, values: ValuesOf, alone: Alone) -> None:
+def test_with_a_backup_one_gradient_is_enough(begin: Any, save: Save, values: ValuesOf, alone: Alone) -> None:
     chief, other = begin(aggregate=1)
     start = save(chief.replica, chief.session)
-    mine = chief.steps(0)
+    chief_steps = chief.steps(0)
     assert chief.update() == 1
-    assert mine.result() == 1
-    others = other.steps(1)
+    assert chief_steps.result() == 1
+    other_steps = other.steps(1)
     assert chief.update() == 2
-    assert others.result() == 2
+    assert other_steps.result() == 2
     assert_close(values(chief.replica, chief.session), alone(start, (0,), (1,)))
 
 
-def test_of_more_gradients_than_are_wanted_the_first_count(
-    begin: Any, servers: Servers, save: Save, values: ValuesOf, alone: Alone
-) -> None:
+def test_excess_gradients_are_dropped(begin: Any, servers: Servers, save: Save, values: ValuesOf, alone: Alone) -> None:
     chief, other = begin(aggregate=1)
     start = save(chief.replica, chief.session)
-    mine = chief.steps(0)
+    chief_steps = chief.steps(0)
     wait_for_gradients(servers, 1)
-    others = other.steps(1)
-    assert waits(others)
+    other_steps = other.steps(1)
+    assert are_blocked(other_steps)
     assert chief.update() == 1
-    assert (mine.result(), others.result()) == (1, 1)
+    assert (chief_steps.result(), other_steps.result()) == (1, 1)
     assert_close(values(chief.replica, chief.session), alone(start, (0,)))
 
 
-def test_a_straggler_holds_all_up_without_a_backup_and_nobody_with_one(
+def test_a_straggler_blocks_the_others_only_without_a_backup(
     member: Any, save: Save, values: ValuesOf, alone: Alone
 ) -> None:
     for aggregate in (2, 1):
@@ -255,7 +253,7 @@ def test_a_straggler_holds_all_up_without_a_backup_and_nobody_with_one(
         assert gate.reached.wait(60)  # it has read the parameters of step 0
         first = chief.steps(0)
         if aggregate == 2:
-            assert is_timed_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))  # noqa: B023
+            assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))  # noqa: B023
             gate.opened.set()
             assert chief.update() == 1
             assert (first.result(), late.result()) == (1, 1)
@@ -264,45 +262,45 @@ def test_a_straggler_holds_all_up_without_a_backup_and_nobody_with_one(
             assert chief.update() == 1
             assert first.result() == 1
             gate.opened.set()
-            assert late.result() == 1  # its gradient came too late, and the token of step 1 was there
+            assert late.result() == 1  # its gradient arrived too late, and its queue has the token of step 1
             second = chief.steps(1)
             assert chief.update() == 2
             assert second.result() == 2
             assert_close(values(chief.replica, chief.session), alone(start, (0,), (1,)))
 
 
-def test_a_replica_that_was_away_takes_part_in_the_step_that_is_on_now(
+def test_a_replica_that_rejoins_takes_the_current_step(
     begin: Any, member: Any, save: Save, values: ValuesOf, alone: Alone
 ) -> None:
     chief, _ = begin(aggregate=1)
     for number in range(3):
-        mine = chief.steps(number)
+        chief_steps = chief.steps(number)
         chief.update()
-        mine.result()
+        chief_steps.result()
     start = save(chief.replica, chief.session)
-    back = member(1, aggregate=1)
-    back.join()
-    others = back.steps(3)
+    rejoined = member(1, aggregate=1)
+    rejoined.join()
+    other_steps = rejoined.steps(3)
     assert chief.update() == 4
-    assert others.result() == 4
+    assert other_steps.result() == 4
     assert_close(values(chief.replica, chief.session), alone(start, (3,)))
-    others = back.steps(4)  # and has found no pile of tokens of the steps before
-    assert waits(others)
+    other_steps = rejoined.steps(4)  # it has processed no tokens of earlier steps
+    assert are_blocked(other_steps)
     assert chief.update() == 5
-    assert others.result() == 5
+    assert other_steps.result() == 5
 
 
 def take_from(servers: Servers, shard: int) -> None:
-    """Take the gradients of one part alone, as a chief does that dies in the midst of an update."""
+    """Take the gradients of a single shard, like a chief that dies during an update."""
     with tf.Graph().as_default() as graph:
-        taken = accumulator(shard).take_grad(2)
+        gradients = accumulator(shard).take_grad(2)
     with servers.session(graph) as session:
-        assert session.run(taken, options=tf1.RunOptions(timeout_in_ms=60_000)).any()
+        assert session.run(gradients, options=tf1.RunOptions(timeout_in_ms=60_000)).any()
 
 
-@pytest.mark.parametrize("taken", [[], [0], [1]])
-def test_a_chief_that_comes_back_forgets_what_it_took_in_part_and_goes_on(
-    taken: list[int],
+@pytest.mark.parametrize("taken_shards", [[], [0], [1]])
+def test_a_restarted_chief_discards_gradients_and_continues(
+    taken_shards: list[int],
     begin: Any,
     member: Any,
     servers: Servers,
@@ -316,16 +314,16 @@ def test_a_chief_that_comes_back_forgets_what_it_took_in_part_and_goes_on(
     assert [execution.result() for execution in executions] == [1, 1]
     start = save(former.replica, former.session)
     former.steps(2)
-    others = other.steps(3)
+    other_steps = other.steps(3)
     wait_for_gradients(servers, 2)
-    for shard in taken:
+    for shard in taken_shards:
         take_from(servers, shard)
     former.session.close()
 
     chief = member(0)
     chief.lead()
     chief.join()
-    assert others.result() == 1  # its gradient is forgotten: the same step once more
+    assert other_steps.result() == 1  # its gradient is discarded, so it repeats the step
     executions = [chief.steps(4), other.steps(5)]
     assert chief.update() == 2
     assert [execution.result() for execution in executions] == [2, 2]
@@ -335,17 +333,17 @@ def test_a_chief_that_comes_back_forgets_what_it_took_in_part_and_goes_on(
     assert_close(values(chief.replica, chief.session), alone(start, (4, 5), (6, 7)))
 
 
-def test_a_replica_that_never_comes_does_not_block_the_others_when_its_tokens_are_many(
+def test_a_full_token_queue_of_an_absent_replica_does_not_block_the_others(
     begin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synchronous, "TOKENS_KEPT", 3)
+    monkeypatch.setattr(synchronous, "TOKEN_QUEUE_CAPACITY", 3)
     chief, other = begin(aggregate=1)
     for number in range(7):
-        mine = chief.steps(0)
+        chief_steps = chief.steps(0)
         assert chief.update() == number + 1
-        assert mine.result() == number + 1
-    other.join()  # back after more steps than it has tokens of
+        assert chief_steps.result() == number + 1
+    other.join()  # rejoins after more steps than its queue has tokens
     for number in (8, 9):
-        others = other.steps(1)
+        other_steps = other.steps(1)
         assert chief.update() == number
-        assert others.result() == number
+        assert other_steps.result() == number

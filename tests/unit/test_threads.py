@@ -1,4 +1,4 @@
-"""How many threads TensorFlow gets."""
+"""The sizes of TensorFlow's thread pools."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_the_limit_of_a_container_by_cgroup_version_1(tmp_path: Path, quota: str
     assert _cgroup_limit(tmp_path, V1) == limit
 
 
-def test_the_least_limit_of_all_groups_above_counts(tmp_path: Path) -> None:
+def test_the_lowest_limit_of_all_parent_groups_counts(tmp_path: Path) -> None:
     own = tmp_path / "system.slice" / "trainer.service"
     own.mkdir(parents=True)
     for group, content in ((own, "400000 100000"), (own.parent, "200000 100000"), (tmp_path, "max 100000")):
@@ -50,11 +50,11 @@ def test_a_path_that_a_container_does_not_see_does_not_hide_its_limit(tmp_path: 
     assert _cgroup_limit(tmp_path, "4:cpu,cpuacct:/docker/container\n") == 2.0
 
 
-def test_where_there_are_no_cgroups_there_is_no_limit(tmp_path: Path) -> None:
+def test_without_cgroups_there_is_no_limit(tmp_path: Path) -> None:
     assert _cgroup_limit(tmp_path, V1) is None
 
 
-def test_only_the_cpus_that_this_process_is_bound_to_count(
+def test_the_cpu_affinity_counts(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     cpu = min(os.sched_getaffinity(0))
@@ -85,27 +85,28 @@ def test_a_containers_limit_cuts_the_cpus_and_counts_a_part_as_one(
         ("ps", 1, Threads(1, 1)),
     ],
 )
-def test_each_role_has_the_threads_that_its_work_needs(
+def test_each_role_has_its_thread_pools(
     monkeypatch: pytest.MonkeyPatch, role: str | None, cpus: int, expected: Threads
 ) -> None:
     monkeypatch.setattr("trainer.training.threads.usable_cpus", lambda: cpus)
     assert choose(Settings(), role) == expected
 
 
-def test_the_settings_win_over_the_choice() -> None:
+def test_the_settings_override_the_defaults() -> None:
     assert choose(Settings(intra_op_threads=3, inter_op_threads=5), "ps") == Threads(3, 5)
 
 
-def test_the_threads_in_force_are_printed(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_effective_threads_are_printed(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     words = ["-m", "trainer", "train", "--print_config", "--ps_hosts=a:1", "--worker_hosts=b:1", "--task_index=0"]
     printed = run_python(*words, "--job_name=ps", "--inter_op_threads=7").stdout.splitlines()
     assert "intra_op_threads: 1" in printed
     assert "inter_op_threads: 7" in printed
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such threads")
-def test_threads_take_turns(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no SCHED_BATCH")
+def test_batch_scheduling_is_used(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     policy = (
-        "import os, trainer.training.threads as t; t.take_turns(); print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
+        "import os, trainer.training.threads as t; t.use_batch_scheduling(); "
+        "print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
     )
     assert run_python("-c", policy).stdout == "True\n"

@@ -1,4 +1,4 @@
-"""Whose a training directory is, and what lies in it."""
+"""The owner and the content of a training directory."""
 
 import os
 import time
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> TrainingDirectory:
     return TrainingDirectory(tmp_path)
 
 
-def test_a_directory_is_made_with_all_above_it(tmp_path: Path) -> None:
+def test_a_directory_is_created_with_its_parents(tmp_path: Path) -> None:
     directory = TrainingDirectory(tmp_path / "a" / "b")
     directory.create()
     directory.create()
@@ -39,15 +39,15 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         TrainingDirectory(tmp_path / "file" / "run").create()
 
 
-def test_the_same_run_may_come_back(directory: TrainingDirectory) -> None:
+def test_the_same_run_may_continue(directory: TrainingDirectory) -> None:
     directory.claim(RUN)
     directory.claim(dict(RUN))
     directory.check(RUN)
 
 
-def test_a_directory_that_is_nobodys_is_refused_to_nobody(directory: TrainingDirectory) -> None:
+def test_an_unclaimed_directory_is_accepted(directory: TrainingDirectory) -> None:
     directory.check(RUN)
-    assert list(directory.path.iterdir()) == []  # looking claims nothing
+    assert list(directory.path.iterdir()) == []  # a check claims nothing
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_directory_that_is_nobodys_is_refused_to_nobody(directory: TrainingDir
         ({"dataset_digest": "1" * 64}, "different dataset digest"),
     ],
 )
-def test_another_runs_directory_is_refused_and_left_as_it_is(
+def test_the_directory_of_another_run_is_refused_and_unchanged(
     directory: TrainingDirectory, change: dict[str, Any], named: str
 ) -> None:
     directory.claim(RUN)
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_named(directory: TrainingDirectory, name:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_new_path_is_made_and_never_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_path_is_created_and_never_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     paths = [new_path() for _ in range(20)]
     assert len(set(paths)) == 20
@@ -106,7 +106,7 @@ def test_a_new_path_is_made_and_never_one_that_is_there(tmp_path: Path, monkeypa
     assert not paths[0].is_absolute()
 
 
-def test_an_evaluator_is_there_while_it_gives_signs(tmp_path: Path) -> None:
+def test_an_evaluator_is_present_while_it_touches_its_file(tmp_path: Path) -> None:
     directory = TrainingDirectory(tmp_path)
     assert not directory.has_evaluator
     directory.test_summaries.mkdir()

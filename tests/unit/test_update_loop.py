@@ -12,7 +12,7 @@ from trainer.training.update_loop import UpdateLoop
 
 @pytest.fixture
 def session() -> Iterator[Any]:
-    """A session on a counter, and a queue into which nobody puts anything."""
+    """A session on a counter, and a queue that stays empty."""
     with tf.Graph().as_default() as graph:
         counter = tf1.get_variable("counter", initializer=0, use_resource=True)
         tf.identity(counter.assign_add(1), name="count")
@@ -29,7 +29,7 @@ def wait_for(updates: UpdateLoop) -> None:
     assert not updates._thread.is_alive()
 
 
-def test_updates_go_on_until_the_last_step(session: Any) -> None:
+def test_updates_run_until_the_last_step(session: Any) -> None:
     several = {1: session.make_callable("count:0"), 6: session.make_callable("count_six:0")}
     with UpdateLoop(session, several, step=0, train_steps=20) as updates:
         wait_for(updates)
@@ -37,13 +37,13 @@ def test_updates_go_on_until_the_last_step(session: Any) -> None:
     assert session.run("now:0") == 20
 
 
-def test_no_update_is_run_where_the_last_step_is_done(session: Any) -> None:
+def test_no_update_runs_after_the_last_step(session: Any) -> None:
     with UpdateLoop(session, {1: session.make_callable("count:0")}, step=20, train_steps=20) as updates:
         wait_for(updates)
     assert session.run("now:0") == 0
 
 
-def test_leaving_the_loop_ends_it_before_the_last_step(session: Any) -> None:
+def test_exiting_the_context_ends_the_loop_before_the_last_step(session: Any) -> None:
     begun = threading.Event()
     count = session.make_callable("count:0")
 
@@ -57,7 +57,7 @@ def test_leaving_the_loop_ends_it_before_the_last_step(session: Any) -> None:
     assert updates.error is None
 
 
-def test_an_error_frees_a_main_thread_that_waits_and_is_what_it_meets(session: Any) -> None:
+def test_an_error_unblocks_the_main_thread_and_is_raised_there(session: Any) -> None:
     def update() -> int:
         raise tf.errors.UnavailableError(None, None, "the parameter server is gone")
 

@@ -1,4 +1,4 @@
-"""The watchdog, in processes of its own, as it ends them."""
+"""The watchdog, in separate processes that it ends."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ sys.exit(watchdog.exit_code)
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a program with a watchdog, and waits until it is ready."""
+    """Starts a program with a watchdog and waits until it is ready."""
     started: list[subprocess.Popen[str]] = []
 
     def run(program: str, stall: float = 600, grace: float = 0.2, save: float = 60) -> subprocess.Popen[str]:
@@ -46,7 +46,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_task_that_is_told_to_end_may_do_so_by_itself(
+def test_a_task_may_end_itself_after_a_signal(
     start: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = start(POLITE, grace=60)
@@ -57,26 +57,26 @@ def test_a_task_that_is_told_to_end_may_do_so_by_itself(
     assert errors == ""
 
 
-def test_a_task_that_does_not_hear_is_saved_and_ended(start: Callable[..., subprocess.Popen[str]]) -> None:
-    process = start("watchdog.last_save = save" + BUSY)
+def test_a_blocked_task_is_saved_and_ended(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("watchdog.save_before_exit = save" + BUSY)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143
     assert output == "SIGTERM: ending\nsaved\n"
 
 
-def test_a_save_that_hangs_does_not_keep_the_task(start: Callable[..., subprocess.Popen[str]]) -> None:
-    process = start("watchdog.last_save = lambda: time.sleep(100)" + BUSY, save=0.2)
+def test_a_save_that_hangs_does_not_keep_the_task_alive(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("watchdog.save_before_exit = lambda: time.sleep(100)" + BUSY, save=0.2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
 
 
-def test_a_signal_to_a_guard_at_rest_waits_for_the_next_one(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_signal_after_release_signals_stays_pending(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start(
         """
 import signal
-watchdog.rest()
+watchdog.release_signals()
 print("ready", flush=True)
 while signal.SIGTERM not in signal.sigpending():
     time.sleep(0.01)
@@ -93,7 +93,7 @@ sys.exit(another.exit_code)
     assert output == "SIGTERM: ending\n"
 
 
-def test_who_ends_is_not_held_up(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_stopping_task_does_not_stall(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start(
         "watchdog.progress()\n"
         "time.sleep(0.5)\n"
@@ -109,7 +109,7 @@ def test_who_ends_is_not_held_up(start: Callable[..., subprocess.Popen[str]]) ->
     assert "True 0.0" in output.splitlines()
 
 
-def test_a_task_that_makes_no_progress_ends_so_that_it_is_tried_again(
+def test_a_stalled_task_exits_with_a_retryable_code(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:
     process = start("watchdog.progress()" + BUSY, stall=0.2)
@@ -122,7 +122,7 @@ def test_a_task_that_makes_no_progress_ends_so_that_it_is_tried_again(
 @pytest.mark.parametrize(
     "phase", ["", "watchdog.progress()\nwatchdog.pause()"], ids=["before the first step", "paused"]
 )
-def test_a_phase_with_bounds_of_its_own_is_no_stall(start: Callable[..., subprocess.Popen[str]], phase: str) -> None:
+def test_a_phase_with_its_own_timeout_is_not_a_stall(start: Callable[..., subprocess.Popen[str]], phase: str) -> None:
     process = start(phase + BUSY, stall=0.2)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.5)

@@ -1,1 +1,1 @@
-"""The cluster as every task knows it: a typed specification, peers, ports. It imports no TensorFlow."""
+"""The cluster: its typed specification, probes of its tasks, and ports. It does not import TensorFlow."""

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 from trainer.errors import ConfigurationError
 
-SHARED = {"TF_GRPC_REUSE_PORT": "true"}
-"""Environment in which TensorFlow's server listens on a port that is held."""
+SHARING_ENVIRONMENT = {"TF_GRPC_REUSE_PORT": "true"}
+"""The environment with which TensorFlow's server can listen on a reserved port."""
 
 
 @contextlib.contextmanager
-def hold(count: int) -> Iterator[list[int]]:
-    """So many free ports, all different, which until the end nobody gets who asks for any free port.
+def reserve(count: int) -> Iterator[list[int]]:
+    """Reserve `count` free, distinct ports until the context ends.
 
-    They are bound, but nobody listens on them until a server does that shares them. A port that is merely found free
-    may be another's by the time a task has imported TensorFlow, and one whose task has died before it is back.
+    The sockets are bound with SO_REUSEPORT but do not listen, so only a server that shares its port can use them.
+    Without a reservation another process could take the port while a task imports TensorFlow or restarts.
 
     Raises:
-        ConfigurationError: this machine has not so many.
+        ConfigurationError: this machine does not provide `count` ports.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -29,12 +29,12 @@ def hold(count: int) -> Iterator[list[int]]:
                 each.bind(("", 0))
         except OSError as error:
             raise ConfigurationError(
-                f"--ps, --workers: {count} tasks need a port each, and this machine does not give as many "
+                f"--ps, --workers: {count} tasks need a port each, and this machine does not provide as many "
                 f"({error.strerror}); start fewer, or raise the limit of open files (ulimit -n)."
             ) from None
         yield [each.getsockname()[1] for each in sockets]
 
 
-def are_shared() -> bool:
-    """Whether TensorFlow's server in this process may listen on a port that is held."""
-    return os.environ.items() >= SHARED.items()
+def are_shareable() -> bool:
+    """Return whether TensorFlow's server in this process can listen on a reserved port."""
+    return os.environ.items() >= SHARING_ENVIRONMENT.items()

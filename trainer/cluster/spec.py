@@ -1,11 +1,11 @@
-"""Who is in the cluster, and which task am I: TF_CONFIG, a file's text or the classic flags, to one typed value.
+"""The cluster and this process's task, parsed from TF_CONFIG, a cluster file or the classic flags to a typed value.
 
-Pure: it reads the strings that it is given and touches nothing else. `trainer.cli` calls it once, at the edge.
+The functions are pure: they read only their arguments. `trainer.cli` calls `resolve` once, at the edge.
 
-The meaning of TF_CONFIG is that of `tf.distribute.cluster_resolver.TFConfigClusterResolver`
-(https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable), with what
-Kubeflow's TFJob adds: "master" is another name of the chief, and the evaluator may be listed although it is no part of
-the training cluster.
+TF_CONFIG has the meaning of `tf.distribute.cluster_resolver.TFConfigClusterResolver`
+(https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable), with the
+additions of Kubeflow's TFJob: "master" is an alias of "chief", and the evaluator may be listed although it is not part
+of the training cluster.
 """
 
 import json
@@ -19,7 +19,7 @@ from trainer.errors import ConfigurationError
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Strategy = Literal["ps", "allreduce", "mirrored"]
-"""Who holds the parameters: parameter servers; every replica, all of them; or a single process for all its devices."""
+"""The location of the parameters: parameter servers; a copy in every replica; or one process with all its devices."""
 ALIASES: Mapping[str, Role] = {"master": "chief"}
 
 
@@ -46,9 +46,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The addresses ("HOST:PORT") of every task that trains, by role, and this process's own task.
+    """The addresses ("HOST:PORT") of every training task, by role, and this process's own task.
 
-    The evaluator is no part of it: it talks to nobody, it reads checkpoints.
+    The evaluator is not part of the cluster: it connects to no task and only reads checkpoints.
     """
 
     task: Task
@@ -58,13 +58,13 @@ class Cluster:
 
     @property
     def spec(self) -> dict[str, list[str]]:
-        """The cluster as `tf.train.ClusterSpec` takes it, without roles that have no task."""
+        """The cluster in the form of `tf.train.ClusterSpec`, without empty roles."""
         addresses = {"chief": self.chief, "worker": self.worker, "ps": self.ps}
         return {role: list(hosts) for role, hosts in addresses.items() if hosts}
 
     @property
     def replicas(self) -> tuple[Task, ...]:
-        """The tasks that compute gradients: the chief, if there is one, and the workers."""
+        """The tasks that compute gradients: the chief, if present, and the workers."""
         chiefs = tuple(Task("chief", index) for index in range(len(self.chief)))
         return chiefs + tuple(Task("worker", index) for index in range(len(self.worker)))
 
@@ -75,7 +75,7 @@ class Cluster:
 
     @property
     def chief_task(self) -> Task:
-        """The replica that initialises, saves and ends the run: the chief, or worker 0 where there is none."""
+        """The replica that initializes, saves and ends the run: the chief, or worker 0 without a chief."""
         return self.replicas[0]
 
     @property
@@ -85,7 +85,7 @@ class Cluster:
 
     @property
     def replica_index(self) -> int:
-        """This task's place among the replicas; the chief's is 0.
+        """This task's index among the replicas; the chief's is 0.
 
         Raises:
             ValueError: this task computes no gradients (a ps or an evaluator).
@@ -93,18 +93,18 @@ class Cluster:
         return self.replicas.index(self.task)
 
     def address(self, task: Task) -> str:
-        """The "HOST:PORT" of a task of this cluster."""
+        """Return the "HOST:PORT" of a task of this cluster."""
         return self.spec[task.role][task.index]
 
     def to_tf_config(self) -> str:
-        """This cluster as the value of TF_CONFIG, in the shape TensorFlow itself expects."""
+        """Return this cluster as the value of TF_CONFIG, in TensorFlow's own form."""
         task = {"type": self.task.role, "index": self.task.index}
         return json.dumps({"cluster": self.spec, "task": task, "environment": "cloud"})
 
 
 @dataclass(frozen=True)
 class ClassicFlags:
-    """`--ps_hosts --worker_hosts --job_name --task_index` of the well-known `mnist_replica.py`; None is "not given"."""
+    """`--ps_hosts --worker_hosts --job_name --task_index` of the classic `mnist_replica.py`; None means not given."""
 
     ps_hosts: str | None = None
     worker_hosts: str | None = None
@@ -114,7 +114,7 @@ class ClassicFlags:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """What `--cluster_file` names: a file in the form of TF_CONFIG's `cluster`, as an environment variable is short."""
+    """The file of `--cluster_file`, in the form of TF_CONFIG's `cluster`, for clusters too large for a variable."""
 
     path: str
     text: str
@@ -123,20 +123,20 @@ class ClusterFile:
 def resolve(
     tf_config: str | None, flags: ClassicFlags, file: ClusterFile | None = None, strategy: Strategy = "ps"
 ) -> tuple[Cluster | None, list[str]]:
-    """Find out who is in the cluster and which task this process is.
+    """Determine the cluster and this process's task.
 
     Args:
-        tf_config: The value of the environment variable TF_CONFIG; None or blank where it is not set.
-        flags: The classic flags; each one given wins over what the file and TF_CONFIG say.
-        file: The cluster's file, if there is one; it wins over TF_CONFIG's cluster as a whole.
-        strategy: Which roles there must be, and which there must not be.
+        tf_config: The value of the environment variable TF_CONFIG; None or blank if it is not set.
+        flags: The classic flags; each given one takes precedence over the file and TF_CONFIG.
+        file: The cluster file, if given; it takes precedence over the whole cluster of TF_CONFIG.
+        strategy: Determines the required and the forbidden roles.
 
     Returns:
-        The cluster, or None where nothing names one (training in a single process), and a sentence for each source that
-        contradicts one that it wins over.
+        The cluster, or None if no source names one (training in a single process), and a sentence for each conflict
+        between two sources.
 
     Raises:
-        ConfigurationError: one sentence that names what is wrong and what was expected.
+        ConfigurationError: one sentence that names the culprit and the expected value.
     """
     config = _parse_json("TF_CONFIG", tf_config) if tf_config and tf_config.strip() else {}
     if not isinstance(config, dict):
@@ -168,8 +168,8 @@ def resolve(
     if not file and not any(hosts.values()) and task_type is None and task_index is None:
         if strategy == "allreduce":
             raise ConfigurationError(
-                "strategy: allreduce needs a cluster of workers, and none is named; name one in TF_CONFIG or by "
-                "--worker_hosts, or choose ps or local, by which a single process trains."
+                "strategy: allreduce needs a cluster of workers, but none is given; set TF_CONFIG or --worker_hosts, "
+                "or choose strategy ps or mirrored to train in a single process."
             )
         return None, []
     if (flags.ps_hosts, flags.worker_hosts) != (None, None) or (not file and (not config or flags != ClassicFlags())):
@@ -191,7 +191,7 @@ def _parse_json(origin: str, text: str) -> Any:
 
 
 def _cluster_from(origin: str, cluster: Any) -> dict[str, tuple[str, ...]]:
-    """The addresses by role, each "HOST:PORT"; the evaluator's are checked and then left out."""
+    """Return the addresses ("HOST:PORT") by role. Check the evaluator's, then drop them."""
     if not isinstance(cluster, dict):
         raise ConfigurationError(f"{origin}: cluster must map roles to lists of addresses, not {_shorten(cluster)}.")
     hosts: dict[str, tuple[str, ...]] = {}
@@ -254,7 +254,7 @@ def _check_address(origin: str, address: str) -> None:
 def _checked(
     origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | None, index: int | None, strategy: Strategy
 ) -> Cluster:
-    """Rules between the parts: where they hold, every property of `Cluster` works."""
+    """Check the rules between the fields. They guarantee that every property of `Cluster` works."""
     if role is None:
         raise ConfigurationError(
             f"{origin}: which task is this one? Set task.type in TF_CONFIG or --job_name to one of {', '.join(ROLES)}."
@@ -278,24 +278,24 @@ def _checked(
         return Cluster(Task(role, index), chief, worker, ps)
     listed = len(hosts.get(role, ()))
     if not 0 <= index < listed:
-        there_are = f"the indices are 0 to {listed - 1}" if listed else f"no {role} is listed"
-        raise ConfigurationError(f"{origin}: this task is {role} {index}, but {there_are}.")
+        expected = f"the indices are 0 to {listed - 1}" if listed else f"no {role} is listed"
+        raise ConfigurationError(f"{origin}: this task is {role} {index}, but {expected}.")
     if not chief and not worker:
-        raise ConfigurationError(f"{origin}: no worker and no chief is listed, so nobody would train.")
+        raise ConfigurationError(f"{origin}: no worker and no chief is listed; list at least one of them.")
     if strategy == "mirrored":
         raise ConfigurationError(
-            f"{origin}: a cluster is named, but by strategy mirrored one process trains alone, on all of its devices; "
-            "name none, or choose strategy ps or allreduce."
+            f"{origin}: a cluster is given, but strategy mirrored trains in a single process, on all of its devices; "
+            "remove the cluster, or choose strategy ps or allreduce."
         )
     if strategy == "allreduce" and ps:
         raise ConfigurationError(
-            f"{origin}: {len(ps)} ps are listed, but by strategy allreduce the workers hold the parameters themselves; "
+            f"{origin}: {len(ps)} ps are listed, but with strategy allreduce the workers hold the parameters; "
             "list none, or choose strategy ps."
         )
     if strategy == "ps" and not ps:
         raise ConfigurationError(
-            f"{origin}: no ps is listed, and between-graph replication keeps its variables there; "
-            "list one, choose strategy allreduce, or name no cluster at all to train in a single process."
+            f"{origin}: no ps is listed, but strategy ps keeps the variables there; "
+            "list one, choose strategy allreduce, or remove the cluster to train in a single process."
         )
     return Cluster(Task(role, index), chief, worker, ps)
 

@@ -1,1 +1,1 @@
-"""Examples: arrays in files, checked and normalised. It imports no TensorFlow."""
+"""Training data: loads, checks and normalizes arrays from files. Does not import TensorFlow."""

@@ -1,7 +1,7 @@
-"""Training data: arrays in memory, checked and normalised, with a held-out test split.
+"""Training data: arrays in memory, checked and normalized, with a held-out test split.
 
-`load` reads (and for MNIST, when allowed, fetches) files; the rest is pure. Every replica loads the whole set and
-shuffles it with a seed of its own.
+`load` reads files, and downloads those of MNIST where this is allowed. Every replica loads the whole data set and
+shuffles it with its own seed.
 """
 
 import gzip
@@ -26,7 +26,7 @@ from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
 
 MNIST_ADDRESS = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-MNIST_FILES = {  # MD5 sums as the data set's own loaders have published them; they guard against damage, not malice
+MNIST_FILES = {  # MD5 sums from the published MNIST loaders; they detect damage, not tampering
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
@@ -36,7 +36,7 @@ MNIST_FILES = {  # MD5 sums as the data set's own loaders have published them; t
 
 @dataclass(frozen=True)
 class Examples:
-    """Images float32 [n, *image_shape], scaled to [0, 1] where they were bytes, and their labels int32 [n]."""
+    """Images, float32 [n, *image_shape], with bytes scaled to [0, 1], and their labels, int32 [n]."""
 
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int32]
@@ -47,7 +47,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What to learn from, and what to be examined on."""
+    """A training split and a held-out test split."""
 
     name: str
     train: Examples
@@ -65,7 +65,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over every example and label, in hexadecimal: the same data give the same digest anywhere."""
+        """SHA-256 over all examples and labels, in hexadecimal; the same data has the same digest on every machine."""
         sha256 = hashlib.sha256()
         for array in (self.train.images, self.train.labels, self.test.images, self.test.labels):
             sha256.update(f"{array.dtype.str}{array.shape}".encode())
@@ -74,15 +74,15 @@ class Dataset:
 
 
 def load(name: str, folder: Path, download: bool) -> Dataset:
-    """Load the data set of this name.
+    """Load a data set by name.
 
     Args:
         name: digits, mnist or npz.
-        folder: Where the files of mnist and npz are.
-        download: Whether absent MNIST files may be fetched into the folder.
+        folder: Directory of the mnist or npz files.
+        download: Whether to download missing MNIST files to the folder.
 
     Raises:
-        ConfigurationError: a file is absent, damaged or of the wrong size; the sentence names it.
+        ConfigurationError: a file is missing, damaged or has the wrong size; the sentence names it.
     """
     loaders = {"digits": lambda: _digits(), "mnist": lambda: _mnist(folder, download), "npz": lambda: _npz(folder)}
     train, test = loaders[name]()
@@ -90,10 +90,10 @@ def load(name: str, folder: Path, download: bool) -> Dataset:
 
 
 def fetch_absent(name: str, folder: Path, download: bool) -> None:
-    """Fetch what `load` would, so that several processes which load at the same time need not.
+    """Download the files that `load` needs, so that processes that load at the same time do not download them each.
 
     Raises:
-        ConfigurationError: a file is absent and may not or cannot be fetched.
+        ConfigurationError: a file is missing, and downloading is disabled or fails.
     """
     if name == "mnist":
         for file in MNIST_FILES:
@@ -101,18 +101,18 @@ def fetch_absent(name: str, folder: Path, download: bool) -> None:
 
 
 def _digits() -> tuple[Examples, Examples]:
-    """The 1,797 handwritten digits of scikit-learn, enlarged to MNIST's 28 by 28; every fifth or so is held out."""
-    # Its file and not its `load_digits`, because importing it would take every replica a second of CPU time.
+    """The 1,797 handwritten digits of scikit-learn, resized to 28 x 28 as in MNIST; 360 of them are held out."""
+    # Read the file directly: importing scikit-learn costs every replica a second of CPU time.
     file = importlib.metadata.distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), delimiter=",")
     pixels, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(int)
-    enlarge = _interpolation(8, 28)
-    images = enlarge @ (pixels / 16.0) @ enlarge.T
+    resize = _interpolation(8, 28)
+    images = resize @ (pixels / 16.0) @ resize.T
     return _split(_examples(images[..., np.newaxis], labels, "digits"), held_out=360)
 
 
 def _interpolation(size: int, larger: int) -> npt.NDArray[np.float64]:
-    """The matrix [larger, size] of linear interpolation between pixel centres, as bilinear image scaling does it."""
+    """The matrix [larger, size] that interpolates linearly between pixel centers, as in bilinear resizing."""
     centres = np.clip((np.arange(larger) + 0.5) * size / larger - 0.5, 0, size - 1)
     below = np.minimum(centres.astype(int), size - 2)
     matrix = np.zeros((larger, size))
@@ -123,7 +123,7 @@ def _interpolation(size: int, larger: int) -> npt.NDArray[np.float64]:
 
 
 def _split(examples: Examples, held_out: int) -> tuple[Examples, Examples]:
-    """Hold out this many examples, always the same ones."""
+    """Hold out this many examples. The choice is deterministic."""
     order = np.random.default_rng(0).permutation(len(examples))
     test, train = order[:held_out], order[held_out:]
     return (
@@ -133,11 +133,11 @@ def _split(examples: Examples, held_out: int) -> tuple[Examples, Examples]:
 
 
 def _examples(images: npt.NDArray[Any], labels: npt.NDArray[Any], origin: object) -> Examples:
-    """Check and normalise what a file held; bytes are scaled to [0, 1], floats are kept as they are."""
+    """Check and normalize the arrays of a file: scale bytes to [0, 1], keep floats."""
     if images.ndim < 2 or not (images.dtype == np.uint8 or images.dtype.kind == "f"):
         raise ConfigurationError(
             f"{origin}: images must be uint8 or float arrays [n, height, width, channels], [n, height, width] or "
-            f"[n, features], not {images.dtype} {list(images.shape)}."
+            f"[n, features], but are {images.dtype} {list(images.shape)}."
         )
     if (
         labels.ndim != 1
@@ -145,16 +145,18 @@ def _examples(images: npt.NDArray[Any], labels: npt.NDArray[Any], origin: object
         or (len(labels) and not 0 <= labels.min() <= labels.max() < 2**31)
     ):
         raise ConfigurationError(
-            f"{origin}: labels must be whole numbers from 0, [n], not {labels.dtype} {list(labels.shape)}."
+            f"{origin}: labels must be integers [n] from 0 to 2^31 - 1, but are {labels.dtype} {list(labels.shape)}."
         )
     if len(images) != len(labels):
-        raise ConfigurationError(f"{origin}: there are {len(images)} images but {len(labels)} labels.")
+        raise ConfigurationError(
+            f"{origin}: {len(images)} images but {len(labels)} labels; expected one label per image."
+        )
     if not len(images):
-        raise ConfigurationError(f"{origin}: there are no examples in it.")
-    with np.errstate(over="ignore"):  # what is too large for float32 is found just below
+        raise ConfigurationError(f"{origin}: the arrays contain no examples; at least 1 is needed.")
+    with np.errstate(over="ignore"):  # the next check finds values that overflow float32
         scaled = images.astype(np.float32) / np.float32(255 if images.dtype == np.uint8 else 1)
     if not np.isfinite(scaled).all():
-        raise ConfigurationError(f"{origin}: some pixels are not finite numbers.")
+        raise ConfigurationError(f"{origin}: some pixels are not finite in float32; replace NaN and infinite values.")
     if scaled.ndim == 3:
         scaled = scaled[..., np.newaxis]
     return Examples(scaled, labels.astype(np.int32))
@@ -177,25 +179,28 @@ def _find_idx(folder: Path, name: str, download: bool) -> Path:
             return path
     if not download:
         raise ConfigurationError(
-            f"data_dir: there is neither {plain.name} nor {name} in {folder}, and download is off."
+            f"data_dir={folder} contains neither {plain.name} nor {name}, and download=false; add the file or set "
+            "download=true."
         )
     fetch(MNIST_ADDRESS + name, compressed, MNIST_FILES[name])
     return compressed
 
 
 def fetch(url: str, path: Path, md5: str) -> None:
-    """Download a file to a path at which it appears whole or not at all, whoever else fetches it at the same time.
+    """Download a file to a path atomically. Several processes may download the same file at the same time.
 
     Raises:
-        ConfigurationError: it cannot be had or stored, or its MD5 sum is another one.
+        ConfigurationError: the file cannot be downloaded or written, or its MD5 sum differs.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - the address is ours
+        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - the URL is a constant of this module
             content = response.read()
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if found != md5:
-            raise ConfigurationError(f"{url}: its MD5 sum is {found}, but {md5} was expected; nothing was kept.")
+            raise ConfigurationError(
+                f"{url}: the MD5 sum is {found}, but {md5} was expected; the download was discarded."
+            )
         write_atomically(path, content)
     except (OSError, http.client.HTTPException) as error:
         raise ConfigurationError(
@@ -205,46 +210,51 @@ def fetch(url: str, path: Path, md5: str) -> None:
 
 
 def _read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of bytes (format: http://yann.lecun.com/exdb/mnist/), gzipped or not, as an array."""
+    """Read an IDX file of bytes, gzipped or plain, as an array (format: http://yann.lecun.com/exdb/mnist/)."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigurationError(
-            f"{path}: the file is damaged or cut off ({error}); delete it and fetch it again."
+            f"{path}: the file is damaged or truncated ({error}); delete it and download it again."
         ) from None
     header = 4 * (1 + dimensions)
     expected = 0x0800 + dimensions
     if len(content) < header or struct.unpack(">I", content[:4])[0] != expected:
         raise ConfigurationError(
-            f"{path}: this is no IDX file of bytes in {dimensions} dimensions (it does not begin with {expected:08x})."
+            f"{path}: not an IDX file of bytes in {dimensions} dimensions; its first four bytes must be {expected:08x}."
         )
     shape = struct.unpack(f">{dimensions}I", content[4:header])
-    wanted = header + math.prod(shape)
-    if len(content) != wanted:
-        raise ConfigurationError(f"{path}: its header promises {wanted} bytes, but there are {len(content)}.")
+    expected_bytes = header + math.prod(shape)
+    if len(content) != expected_bytes:
+        raise ConfigurationError(
+            f"{path}: the header declares {expected_bytes} bytes, but the file has {len(content)}; download it again."
+        )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
 def _npz(folder: Path) -> tuple[Examples, Examples]:
-    """All `*.npz` of a folder, each with images `x` and labels `y`; files named `test…` are the held-out split.
+    """All `*.npz` files of a folder, each with images `x` and labels `y`. Files named `test…` are the held-out split.
 
-    Where no file is named so, a tenth of the examples is held out, always the same.
+    Without such files, the same tenth of the examples is held out in every run.
     """
     paths = sorted(folder.glob("*.npz"))
     train = [path for path in paths if not path.name.startswith("test")]
     test = [path for path in paths if path.name.startswith("test")]
     if not train:
-        raise ConfigurationError(f"data_dir: there is no .npz file to train on in {folder}.")
+        raise ConfigurationError(
+            f"data_dir={folder} contains no .npz file to train on; add files with arrays x (images) and y (labels)."
+        )
     train_examples = _join([_read_npz(path) for path in train], train)
     if not test:
         if len(train_examples) < 10:
             raise ConfigurationError(
-                f"data_dir: {folder} holds {len(train_examples)} examples; at least 10 are needed."
+                f"data_dir={folder} contains {len(train_examples)} examples, but at least 10 are needed to hold out "
+                "a tenth."
             )
         return _split(train_examples, held_out=len(train_examples) // 10)
     test_examples = _join([_read_npz(path) for path in test], test)
     if train_examples.images.shape[1:] != test_examples.images.shape[1:]:
-        raise ConfigurationError(f"{test[0]}: its images have another shape than those of {train[0].name}.")
+        raise _different_shapes(test_examples, test[0], train_examples, train[0])
     return train_examples, test_examples
 
 
@@ -253,15 +263,20 @@ def _read_npz(path: Path) -> Examples:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _examples(arrays["x"], arrays["y"], path)
     except KeyError:
-        raise ConfigurationError(f"{path}: it lacks an array x (images) or y (labels).") from None
+        raise ConfigurationError(f"{path}: array x (images) or y (labels) is missing.") from None
     except (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"{path}: the file is damaged or not .npz ({error}).") from None
+
+
+def _different_shapes(examples: Examples, path: Path, first: Examples, first_path: Path) -> ConfigurationError:
+    shape, expected = list(examples.images.shape[1:]), list(first.images.shape[1:])
+    return ConfigurationError(f"{path}: image shape {shape}, but {first_path.name} has {expected}; use one shape.")
 
 
 def _join(parts: Sequence[Examples], paths: Sequence[Path]) -> Examples:
     for part, path in zip(parts, paths, strict=True):
         if part.images.shape[1:] != parts[0].images.shape[1:]:
-            raise ConfigurationError(f"{path}: its images have another shape than those of {paths[0].name}.")
+            raise _different_shapes(part, path, parts[0], paths[0])
     return Examples(
         np.concatenate([part.images for part in parts]),
         np.concatenate([part.labels for part in parts]),

@@ -1,4 +1,4 @@
-"""Writing a file so that readers see it whole or not at all, whatever happens to this process."""
+"""Atomic file writes: readers see the complete file or none, even if this process dies."""
 
 import os
 import tempfile
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file at a path, in one step, by one with this content; several processes may do so at once.
+    """Replace the file at a path atomically. Several processes may write the same path at the same time.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the directory is not writable.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -17,7 +17,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide the file from the other users of a shared volume
+        os.chmod(temporary, 0o644)  # mkstemp's 0600 makes the file unreadable for other users of a shared volume
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

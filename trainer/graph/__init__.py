@@ -1,1 +1,1 @@
-"""One replica's graph: parameters, batches, steps, updates, and how replicas share gradients. Nothing here runs it."""
+"""Builds the graph of one replica: parameters, batches, steps, updates and replication. Does not run it."""

@@ -1,7 +1,7 @@
-"""How batches get into a replica's graph without being fed to every step.
+"""Batches as tensors of a replica's graph, without feeding examples to every step.
 
-Examples that fit in memory are put on the replica's device once; a call is then given nothing but which ones it takes.
-Larger ones come by a `tf.data` pipeline, which prepares batches meanwhile. Either way the order is drawn from the seed.
+Examples that fit in memory are copied to the replica's device once; an execution is fed only their indices. Larger
+data sets use a `tf.data` pipeline, which prefetches batches. In both cases the seed determines the order.
 """
 
 import itertools
@@ -16,47 +16,47 @@ from trainer.data.datasets import Examples
 from trainer.tensorflow import tf, tf1
 
 IN_MEMORY_BYTES = 1 << 30
-"""Images that are larger in all are not put on the device."""
-PREFETCHED = 16
-"""Batches that are prepared ahead."""
+"""Largest total size of the images that are copied to the device, in bytes."""
+PREFETCHED_BATCHES = 16
+"""Batches that the pipeline prefetches."""
 
 
 def orders(examples: int, size: int, seed: Sequence[int]) -> Iterator[npt.NDArray[np.int32]]:
-    """Endless batches of indices [size] below `examples`: each epoch in a new order, drawn from the seed.
+    """Endless batches of indices, int32 [size], below `examples`. The seed determines a new order for each epoch.
 
-    A batch may reach over the end of an epoch, so all have the same size and every example is seen equally often.
+    A batch may span two epochs, so all batches have the same size and all examples occur equally often.
     """
     random = np.random.default_rng(list(seed))
     order = np.empty(0, np.int32)
     while True:
         while len(order) < size:
             order = np.concatenate([order, random.permutation(examples).astype(np.int32)])
-        pick, order = order[:size], order[size:]
-        yield pick
+        indices, order = order[:size], order[size:]
+        yield indices
 
 
 class Feeding(Protocol):
-    """What it takes to have batches in a session."""
+    """Feeds batches to a session."""
 
     @property
     def feeds(self) -> Sequence[Any]:
-        """Placeholders that a call must be fed."""
+        """The placeholders that an execution feeds."""
         ...
 
     def begin(self, session: Any) -> None:
-        """To be done once in each session before the first call."""
+        """Initialize a session, before its first execution."""
         ...
 
     def take(self, steps: int) -> list[Any]:
-        """The values to feed to a call of so many steps."""
+        """The values of `feeds` for an execution of this number of steps."""
         ...
 
 
 class Batches(Feeding, Protocol):
-    """The batches of one learner, as tensors of its replica's graph."""
+    """The batches of one device, as tensors of its replica's graph."""
 
     def tensors(self, number: int) -> tuple[Any, Any]:
-        """Add the batch of a call's step of this number, from 0.
+        """Add the batch of the step with this index in an execution, from 0.
 
         Returns:
             Images, float32 [size, *image_shape], and labels, int32 [size].
@@ -65,7 +65,7 @@ class Batches(Feeding, Protocol):
 
 
 class MultiDeviceBatches:
-    """The batches of several learners, for one session."""
+    """The batches of several devices, for one session."""
 
     def __init__(self, batches: Sequence[Batches]) -> None:
         self._batches = batches
@@ -80,25 +80,25 @@ class MultiDeviceBatches:
 
 
 class InMemoryBatches:
-    """Batches of examples that lie on the replica's own device."""
+    """Batches of examples that are stored on the replica's device."""
 
     def __init__(self, examples: Examples, size: int, seed: Sequence[int]) -> None:
-        """Add them to the default graph, on the device in force."""
+        """Add the examples to the default graph, on the current device."""
         self._order = orders(len(examples), size, seed)
-        picks = tf1.placeholder(tf.int32, [None, size], "picks")
-        self.feeds: Sequence[Any] = [picks]
+        indices = tf1.placeholder(tf.int32, [None, size], "indices")
+        self.feeds: Sequence[Any] = [indices]
         self._arrays: dict[Any, npt.NDArray[Any]] = {}
-        self._images = self._hold("images", examples.images)
-        self._labels = self._hold("labels", examples.labels)
+        self._images = self._add_variable("images", examples.images)
+        self._labels = self._add_variable("labels", examples.labels)
 
-    def _hold(self, name: str, array: npt.NDArray[Any]) -> Any:
-        given = tf1.placeholder(array.dtype, array.shape)
-        self._arrays[given] = array
-        return tf1.get_variable(name, initializer=given, trainable=False, use_resource=True)
+    def _add_variable(self, name: str, array: npt.NDArray[Any]) -> Any:
+        initial = tf1.placeholder(array.dtype, array.shape)
+        self._arrays[initial] = array
+        return tf1.get_variable(name, initializer=initial, trainable=False, use_resource=True)
 
     def tensors(self, number: int) -> tuple[Any, Any]:
-        pick = self.feeds[0][number]
-        return tf.gather(self._images, pick), tf.gather(self._labels, pick)
+        indices = self.feeds[0][number]
+        return tf.gather(self._images, indices), tf.gather(self._labels, indices)
 
     def begin(self, session: Any) -> None:
         session.run([self._images.initializer, self._labels.initializer], self._arrays)
@@ -108,15 +108,15 @@ class InMemoryBatches:
 
 
 class PipelineBatches:
-    """Batches that a `tf.data` pipeline brings from this process's memory, prepared while others are learnt."""
+    """Batches that a `tf.data` pipeline prefetches from the memory of this process while a step runs."""
 
     feeds: Sequence[Any] = ()
 
     def __init__(self, examples: Examples, size: int, seed: Sequence[int], host: str) -> None:
-        """Add the pipeline to the default graph, on the host's device."""
+        """Add the pipeline to the default graph, on the host CPU."""
         order = orders(len(examples), size, seed)
         dataset = tf.data.Dataset.from_generator(
-            lambda: ((examples.images[pick], examples.labels[pick]) for pick in order),
+            lambda: ((examples.images[indices], examples.labels[indices]) for indices in order),
             output_signature=(
                 tf.TensorSpec((size, *examples.images.shape[1:]), tf.float32),
                 tf.TensorSpec((size,), tf.int32),
@@ -124,14 +124,14 @@ class PipelineBatches:
         )
         self._host = host
         with tf1.device(host):
-            self._iterator = tf1.data.make_initializable_iterator(dataset.prefetch(PREFETCHED))
+            self._iterator = tf1.data.make_initializable_iterator(dataset.prefetch(PREFETCHED_BATCHES))
         self._before: list[Any] = []
 
     def tensors(self, number: int) -> tuple[Any, Any]:
         with tf1.device(self._host), tf.control_dependencies(self._before), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # many of these ops in one graph are meant
+            warnings.simplefilter("ignore")  # TensorFlow warns of many get_next ops; they are intended
             images, labels = self._iterator.get_next()
-        self._before = [labels]  # so that batches come in the order of the seed
+        self._before = [labels]  # keeps the batches in the order of the seed
         return images, labels
 
     def begin(self, session: Any) -> None:
@@ -142,13 +142,13 @@ class PipelineBatches:
 
 
 def make_batches(examples: Examples, size: int, seed: Sequence[int], host: str) -> Batches:
-    """Add batches to the default graph, in the way that suits how large the examples are.
+    """Add batches to the default graph: in memory if the examples are small enough, else from a pipeline.
 
     Args:
-        examples: To draw them from.
-        size: How many examples are in each.
-        seed: Of their order.
-        host: The CPU of the process that holds the examples.
+        examples: The training split.
+        size: Examples per batch.
+        seed: Determines the order of the examples.
+        host: CPU device of the process that holds the examples.
     """
     if examples.images.nbytes <= IN_MEMORY_BYTES:
         return InMemoryBatches(examples, size, seed)

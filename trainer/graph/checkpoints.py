@@ -1,7 +1,7 @@
-"""Checkpoints of the flat parameters: whole arrays under the model's names, as any other TensorFlow program expects.
+"""Checkpoints of the flat parameters: full arrays under the model's names, which any TensorFlow program can read.
 
-Beside each parameter `NAME` the optimiser's slots are saved as `NAME/SLOT`, named as TensorFlow's own optimisers name
-them. A checkpoint does not tell how the parameters were cut. Its file's name ends in the global step that is in it.
+The optimizer slots of parameter `NAME` are saved as `NAME/SLOT`, with the slot names of TensorFlow's optimizers. A
+checkpoint does not depend on the sharding of the parameters. Its file name ends with its global step.
 """
 
 import glob
@@ -19,7 +19,7 @@ GLOBAL_STEP = "global_step"
 
 
 class Saver:
-    """The ops that save and restore all shards."""
+    """Ops that save and restore all shards."""
 
     def __init__(
         self,
@@ -27,18 +27,18 @@ class Saver:
         shards: Sequence[Shard],
         slots: Sequence[str],
         servers: Sequence[str],
-        rolls_back: bool = False,
+        can_roll_back: bool = False,
     ) -> None:
-        """Add them to the default graph, on the device in force.
+        """Add the ops to the default graph, on the current device.
 
         Args:
-            layout: Of the parameters.
-            shards: Where they are.
-            slots: Names of the optimiser's slots.
-            servers: The parameter servers' devices, whose flag `flags.SAVING` is up meanwhile.
-            rolls_back: Whether `roll_back` may be called.
+            layout: Layout of the parameters.
+            shards: Shards of the parameters.
+            slots: Slot names of the optimizer.
+            servers: Devices of the parameter servers on which the event `SAVING` is set during a save.
+            can_roll_back: Whether to add the ops of `roll_back`.
         """
-        self._layout, self._parts = layout, shards
+        self._layout, self._shards = layout, shards
         self._vectors = {"": [shard.values for shard in shards]}
         self._vectors |= {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
         self._path = tf1.placeholder(tf.string, [], "checkpoint")
@@ -46,61 +46,61 @@ class Saver:
         self._has_largest = LARGEST_MOMENT in slots
         self._step = tf1.placeholder(tf.int64, [], "step")
         ages = {False, self._has_largest}
-        self._restore = {is_older: self._add_restore(is_older) for is_older in ages}
-        self._roll_back = {is_older: self._add_roll_back(is_older) for is_older in ages if rolls_back}
+        self._restore = {lacks_largest: self._add_restore(lacks_largest) for lacks_largest in ages}
+        self._roll_back = {lacks_largest: self._add_roll_back(lacks_largest) for lacks_largest in ages if can_roll_back}
         self._accept = tf.group(*[_accept(shard) for shard in shards if shard.accepted_from is not None])
         self._are_finite = tf.reduce_all(tf.stack([_is_finite(shard) for shard in shards]))
 
     def save(self, session: Any, stem: Path) -> str:
-        """Save a checkpoint; its path, STEM-STEP."""
+        """Save a checkpoint and return its path, STEM-STEP."""
         return str(session.run(self._save, {self._path: str(stem)}).decode())
 
     def restore(self, session: Any, path: str) -> None:
-        """Give all shards the values of a checkpoint.
+        """Restore all shards from a checkpoint.
 
-        One that was saved without AMSGrad has no largest second moment: it goes on from the second moment.
+        A checkpoint that was saved without AMSGrad has no largest second moment; its second moment is used instead.
 
         Raises:
-            tf.errors.OpError, ValueError: it cannot be read.
+            tf.errors.OpError, ValueError: the checkpoint cannot be read.
         """
-        session.run(self._restore[self._is_older(path)], {self._path: path})
+        session.run(self._restore[self._lacks_largest(path)], {self._path: path})
 
     def roll_back(self, session: Any, path: str, step: int) -> int:
-        """Give shards that have values those of a checkpoint, and this global step; the step that they have then.
+        """Restore initialized shards from a checkpoint, set this global step, and return the resulting global step.
 
-        Where other replicas go on meanwhile, the step is a later one if theirs is, and what they have computed with
-        earlier parameters is dropped.
+        If other replicas continue to train meanwhile, the resulting step is later than all of theirs, and the gradients
+        that they computed from earlier parameters are dropped.
 
         Raises:
-            tf.errors.OpError, ValueError: it cannot be read.
+            tf.errors.OpError, ValueError: the checkpoint cannot be read.
         """
-        return int(session.run(self._roll_back[self._is_older(path)], {self._path: path, self._step: step}))
+        return int(session.run(self._roll_back[self._lacks_largest(path)], {self._path: path, self._step: step}))
 
     def accept(self, session: Any) -> None:
-        """Let shards accept gradients again on which a roll-back was interrupted."""
+        """Make shards accept gradients again after an interrupted rollback."""
         session.run(self._accept)
 
-    def _is_older(self, path: str) -> bool:
-        """Whether a checkpoint lacks the largest second moment that the shards have."""
+    def _lacks_largest(self, path: str) -> bool:
+        """Whether the checkpoint lacks the largest second moment (AMSGrad) that the shards have."""
         try:
             names = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
-        except tf.errors.OpError as error:  # of no particular kind
+        except tf.errors.OpError as error:  # of the base class; raise a specific one
             raise tf.errors.DataLossError(None, None, error.message) from error
         return self._has_largest and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
 
     def are_finite(self, session: Any) -> bool:
-        """Whether all parameters are finite now."""
+        """Whether all parameters are currently finite."""
         return bool(session.run(self._are_finite))
 
     def _add_save(self, servers: Sequence[str]) -> Any:
-        step = self._parts[0].updates.read_value()
+        step = self._shards[0].updates.read_value()
         tensors = {GLOBAL_STEP: step}
         for suffix, variables in self._vectors.items():
             arrays = self._layout.unpack([variable.read_value() for variable in variables])
             tensors |= {name + suffix: array for name, array in arrays.items()}
         path = tf.strings.join([self._path, tf.strings.as_string(step)], "-")
         saving = [SharedEvent(SAVING, device) for device in servers]
-        with tf.control_dependencies([flag.set() for flag in saving]):
+        with tf.control_dependencies([event.set() for event in saving]):
             saved = tf.raw_ops.SaveV2(
                 prefix=path,
                 tensor_names=list(tensors),
@@ -108,63 +108,64 @@ class Saver:
                 tensors=list(tensors.values()),
             )
         with tf.control_dependencies([saved]):
-            down = [flag.clear() for flag in saving]
-        with tf.control_dependencies([saved, *down]):
+            cleared = [event.clear() for event in saving]
+        with tf.control_dependencies([saved, *cleared]):
             return tf.identity(path)
 
-    def _add_restore(self, is_older: bool) -> Any:
-        """An op that restores."""
-        assigned, step = self._add_assignments(is_older)
-        for shard in self._parts:
+    def _add_restore(self, lacks_largest: bool) -> Any:
+        """Add an op that restores all shards."""
+        assigned, step = self._add_assignments(lacks_largest)
+        for shard in self._shards:
             assigned.append(shard.updates.assign(step, read_value=False))
             if shard.accepted_from is not None:
                 assigned.append(shard.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
         return tf.group(*assigned)
 
-    def _add_roll_back(self, is_older: bool) -> Any:
-        """A tensor that is the global step when the shards are rolled back."""
-        dropping = [shard.accepted_from for shard in self._parts if shard.accepted_from is not None]
-        with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in dropping]):
-            assigned, _ = self._add_assignments(is_older)
+    def _add_roll_back(self, lacks_largest: bool) -> Any:
+        """Add a tensor that rolls all shards back and is the resulting global step."""
+        accepted_from = [shard.accepted_from for shard in self._shards if shard.accepted_from is not None]
+        with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in accepted_from]):
+            assigned, _ = self._add_assignments(lacks_largest)
         with tf.control_dependencies(assigned):
             step = tf.identity(self._step)
-            if dropping:
-                counts = tf.stack([shard.updates.read_value() for shard in self._parts])
+            if accepted_from:
+                counts = tf.stack([shard.updates.read_value() for shard in self._shards])
                 step = tf.maximum(step, tf.reduce_max(counts) + 1)
-        counted = [shard.updates.assign(step, read_value=False) for shard in self._parts]
+        counted = [shard.updates.assign(step, read_value=False) for shard in self._shards]
         with tf.control_dependencies(counted):
-            accepted = [each.assign(step, read_value=False) for each in dropping]
+            accepted = [each.assign(step, read_value=False) for each in accepted_from]
         with tf.control_dependencies([*counted, *accepted]):
             return tf.identity(step)
 
-    def _add_assignments(self, is_older: bool) -> tuple[list[Any], Any]:
-        """Ops that give all vectors their restored arrays, and the restored global step."""
+    def _add_assignments(self, lacks_largest: bool) -> tuple[list[Any], Any]:
+        """Add ops that assign the restored arrays to all vectors; return these ops and the restored global step."""
         second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
-        saved = {suffix: second if is_older and suffix == largest else suffix for suffix in self._vectors}
+        saved = {suffix: second if lacks_largest and suffix == largest else suffix for suffix in self._vectors}
         names = [name + suffix for suffix in dict.fromkeys(saved.values()) for name in self._layout.shapes]
-        found = tf.raw_ops.RestoreV2(
+        tensors = tf.raw_ops.RestoreV2(
             prefix=self._path,
             tensor_names=[GLOBAL_STEP, *names],
             shape_and_slices=[""] * (1 + len(names)),
             dtypes=[tf.int64] + [tf.float32] * len(names),
         )
-        restored = dict(zip(names, found[1:], strict=True))
+        restored = dict(zip(names, tensors[1:], strict=True))
         assigned = []
         for suffix, variables in self._vectors.items():
             shapes = self._layout.shapes.items()
             arrays = {name: tf.reshape(restored[name + saved[suffix]], shape) for name, shape in shapes}
             values = self._layout.pack(arrays)
             assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
-        return assigned, tf.reshape(found[0], [])
+        return assigned, tf.reshape(tensors[0], [])
 
 
 def _accept(shard: Shard) -> Any:
-    """An op that accepts gradients from now on, if none are accepted."""
+    """Add an op that makes the shard accept new gradients, if it accepts none."""
     with tf1.device(shard.device):
-        accepted = shard.accepted_from
-        assert accepted is not None  # noqa: S101
-        now = accepted.read_value()
-        return accepted.assign(tf.where(tf.equal(now, tf.int64.max), shard.updates.read_value(), now), read_value=False)
+        variable = shard.accepted_from
+        assert variable is not None  # noqa: S101
+        current = variable.read_value()
+        accepts_none = tf.equal(current, tf.int64.max)
+        return variable.assign(tf.where(accepts_none, shard.updates.read_value(), current), read_value=False)
 
 
 def _is_finite(shard: Shard) -> Any:
@@ -173,17 +174,17 @@ def _is_finite(shard: Shard) -> Any:
 
 
 class CheckpointList:
-    """The checkpoints of a directory, as its file `checkpoint` lists them, and how many of them are kept."""
+    """The checkpoints that the file `checkpoint` of a directory lists, with a limit on their number."""
 
     def __init__(self, directory: Path, keep: int) -> None:
-        """Read the list."""
+        """Read the list of the directory; `keep` is the limit."""
         self._directory, self._keep = directory.resolve(), keep
         state = tf1.train.get_checkpoint_state(str(directory))
         self.paths: list[str] = list(state.all_model_checkpoint_paths) if state else []
         """Oldest first."""
 
     def add(self, path: str) -> None:
-        """List a new one, and remove the oldest beyond those that are kept."""
+        """Append a checkpoint, and delete the oldest ones above the limit."""
         paths = [*(each for each in self.paths if Path(each).name != Path(path).name), path]
         removed, self.paths = paths[: -self._keep], paths[-self._keep :]
         write_state(self._directory, self.paths)
@@ -193,9 +194,9 @@ class CheckpointList:
 
 
 def write_state(directory: Path, paths: Sequence[str]) -> None:
-    """Write the file `checkpoint` by which TensorFlow finds the checkpoints of a directory, the newest last.
+    """Write the file `checkpoint`, in which TensorFlow looks up the checkpoints of a directory, newest last.
 
-    It has names without their folder: a directory that is copied or mounted elsewhere has its own checkpoints.
+    The file has names without directories, so the directory can be copied or mounted elsewhere.
     """
     names = [Path(each).name for each in paths]
     state = tf1.train.generate_checkpoint_state_proto(str(directory.resolve()), names[-1], names)

@@ -1,4 +1,4 @@
-"""The devices that this process computes on."""
+"""The compute devices of this process."""
 
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
@@ -6,28 +6,29 @@ from trainer.tensorflow import tf
 
 
 def count_gpus(settings: Settings) -> int:
-    """GPUs that replicas on this machine share.
+    """The number of GPUs that the replicas on this machine share.
 
     Raises:
-        ConfigurationError: more were asked for than TensorFlow sees.
+        ConfigurationError: num_gpus exceeds the GPUs that are visible to TensorFlow.
     """
     visible = len(tf.config.list_physical_devices("GPU"))
     if settings.num_gpus is None:
         return visible
     if settings.num_gpus > visible:
         raise ConfigurationError(
-            f"num_gpus: {settings.num_gpus} were asked for, but TensorFlow sees {visible} here: 0 trains on the CPU."
+            f"num_gpus={settings.num_gpus}, but {visible} are visible to TensorFlow; set num_gpus=0 to train on "
+            "the CPU."
         )
     return settings.num_gpus
 
 
 def count_cpus() -> int:
-    """CPU devices, each of which stands for all CPUs: one, unless a program has divided it by `tf.config`."""
+    """The number of logical CPU devices: one for all CPUs, unless the program has configured more with `tf.config`."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     return len(tf.config.get_logical_device_configuration(cpu) or [cpu])
 
 
 def all_of(gpus: int) -> list[str]:
-    """All devices of a process that has so many GPUs; its CPU devices where it has none."""
+    """All GPU devices of a process with this number of GPUs; without GPUs, its CPU devices."""
     kind, count = ("GPU", gpus) if gpus else ("CPU", count_cpus())
     return [f"/device:{kind}:{index}" for index in range(count)]

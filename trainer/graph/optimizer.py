@@ -1,11 +1,13 @@
-"""The update of a step: Adam and what keeps it stable, on the shards of the flat parameters.
+"""The optimizer: Adam with optional AMSGrad, clipping, weight decay and schedule, on shards of the flat parameters.
 
-Adam is by Kingma and Ba ("Adam: A Method for Stochastic Optimization", 2015), in the form that ends their section 2.
-When gradients vanish late in a run, its second moment decays, and one batch can then throw the parameters far off.
-AMSGrad (Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond", 2018) divides by the largest second moment so
-far, which never decays. Weight decay is decoupled (Loshchilov and Hutter, 2019), clipping is by the norm of the whole
-gradient (Pascanu, Mikolov and Bengio, 2013), and a stale gradient counts less (Zhang, Gupta, Lian and Liu,
-"Staleness-aware Async-SGD for Distributed Deep Learning", 2016).
+Adam: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, in the form at the end of section 2. When
+gradients vanish late in a run, its second moment decays, and a single batch can then cause a very large update.
+AMSGrad: Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond", 2018. It divides by the largest second moment
+so far, which never decays.
+Decoupled weight decay: Loshchilov and Hutter, 2019.
+Clipping by global norm: Pascanu, Mikolov and Bengio, 2013.
+Staleness-aware learning rate: Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for Distributed Deep Learning",
+2016.
 """
 
 import math
@@ -19,26 +21,26 @@ from trainer.tensorflow import tf, tf1
 
 BETAS = (0.9, 0.999)
 MOMENTS = ("Adam", "Adam_1")
-"""The slots of Adam, by the names that TensorFlow's own optimiser gives them in checkpoints."""
+"""The slots of Adam, with the names of TensorFlow's optimizer in checkpoints."""
 LARGEST_MOMENT = "vhat"
-"""The slot of AMSGrad, likewise."""
+"""The slot of AMSGrad, with the name of TensorFlow's optimizer in checkpoints."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Adds the ops of updates, as the settings say."""
+    """Adds the update ops that the settings describe."""
 
     settings: Settings
     shared: bool
-    """Whether replicas update the shards each on its own, so that a gradient may be stale."""
+    """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
     scale: Any = None
-    """float32 variable by which the learning rate is multiplied, where the run may be rolled back; else None."""
+    """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
     scale_now: Any = None
-    """Its value, read once in each run of the session."""
+    """The value of `scale`, read once per session run."""
 
     @classmethod
     def create(cls, settings: Settings, shared: bool, device: str) -> "Optimizer":
-        """The optimiser of these settings, and its variable on this device, where it needs one."""
+        """The optimizer for these settings. Its variable, if it needs one, is on this device."""
         if settings.on_divergence != "restore":
             return cls(settings, shared)
         with tf1.device(device):
@@ -47,24 +49,24 @@ class Optimizer:
 
     @property
     def variables(self) -> list[Any]:
-        """All variables beside those of the shards."""
+        """The variables of the optimizer that are not in the shards."""
         return [] if self.scale is None else [self.scale]
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the vectors that each shard has beside its values, each of the shard's size."""
+        """Names of the slot vectors of each shard, all with the shard's size."""
         return (*MOMENTS, LARGEST_MOMENT) if self.settings.amsgrad else MOMENTS
 
     def apply(self, shards: Sequence[Shard], updates: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Add the ops of one update of all shards, each on its shard's own device.
+        """Add the ops of one update of all shards, each on the device of its shard.
 
         Args:
-            shards: What to update.
-            updates: int64 scalar of each shard: the updates that it had when the parameters were read.
-            gradients: float32 [n] of each shard.
+            shards: The shards to update.
+            updates: int64 scalar for each shard: its update count when the parameters were read.
+            gradients: float32 [n] for each shard.
 
         Returns:
-            For each shard an op that is done when it is updated and the update is counted.
+            For each shard, an op that completes when the shard is updated and the update is counted.
         """
         return [
             self._apply(shard, count, gradient)
@@ -77,12 +79,12 @@ class Optimizer:
 
     def _apply(self, shard: Shard, updates: Any, gradient: Any) -> Any:
         with tf1.device(shard.device):
-            gradient = tf.identity(gradient)  # here, so that what waits for it needs no message of its own
+            gradient = tf.identity(gradient)  # on this device, so that control dependencies on it cross no wire
             if shard.accepted_from is not None:
                 with tf.control_dependencies([gradient]):
                     is_accepted = updates >= shard.accepted_from.read_value()
                 gradient = tf.where(is_accepted, gradient, tf.zeros_like(gradient))
-            rate = self._weighted(self.rate(updates), shard, updates, gradient)
+            rate = self._staleness_aware_rate(self.rate(updates), shard, updates, gradient)
             decayed = []
             if self.settings.weight_decay:
                 with tf.control_dependencies([gradient]):
@@ -100,7 +102,7 @@ class Optimizer:
                 "beta2": BETAS[1],
                 "epsilon": self.settings.epsilon,
                 "grad": gradient,
-                "use_locking": True,  # without its lock, an update that another replica makes meanwhile can be lost
+                "use_locking": True,  # without the lock, a concurrent update of another replica can be lost
             }
             with tf.control_dependencies(decayed):
                 if self.settings.amsgrad:
@@ -111,24 +113,24 @@ class Optimizer:
                 return shard.updates.assign_add(1, read_value=False)
 
     def rate(self, step: Any) -> Any:
-        """The learning rate of the update after this global step: a float, or a float32 scalar where it changes."""
+        """The learning rate of the update after this global step: a float if constant, else a float32 scalar."""
         settings = self.settings
         base = settings.learning_rate * (1.0 if self.scale is None else self.scale_now)
         if settings.learning_rate_schedule == "constant" and not settings.warmup_steps:
             return base
         step = tf.cast(step, tf.float32)
         warmup = settings.warmup_steps
-        left = 1 - tf.clip_by_value((step - warmup) / max(1, settings.train_steps - warmup), 0.0, 1.0)
-        share = {
-            "constant": tf.ones_like(left),
-            "linear": left,
-            "cosine": 0.5 - 0.5 * tf.cos(math.pi * left),
+        remaining = 1 - tf.clip_by_value((step - warmup) / max(1, settings.train_steps - warmup), 0.0, 1.0)
+        decay = {
+            "constant": tf.ones_like(remaining),
+            "linear": remaining,
+            "cosine": 0.5 - 0.5 * tf.cos(math.pi * remaining),
         }[settings.learning_rate_schedule]
-        risen = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
-        return base * risen * share
+        warmup_factor = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
+        return base * warmup_factor * decay
 
-    def _weighted(self, rate: Any, shard: Shard, updates: Any, gradient: Any) -> Any:
-        """The rate, divided by the gradient's staleness: the updates that others have made since it was read."""
+    def _staleness_aware_rate(self, rate: Any, shard: Shard, updates: Any, gradient: Any) -> Any:
+        """The rate divided by the gradient's staleness: other replicas' updates since the parameters were read."""
         if not (self.shared and self.settings.staleness_aware):
             return rate
         with tf.control_dependencies([gradient]):

@@ -1,8 +1,8 @@
-"""A model's parameters as flat vectors, one on each parameter server.
+"""The parameters of a model as one flat vector, sharded over the parameter servers.
 
-Every tensor that crosses the wire costs a round trip of its own, so all parameters lie end to end in one vector, cut
-into shards of equal size for the parameter servers. Models are given ordinary arrays, by name: `Layout` says where in
-the vector each one is. Checkpoints hold them so as well (`trainer.graph.checkpoints`), and fit any number of shards.
+Each tensor that crosses the wire costs a round trip. So all parameters are concatenated into one vector, which is split
+into one shard of equal size per parameter server. Models use ordinary arrays by name; `Layout` maps them to positions
+in the vector. Checkpoints also contain arrays by name (`trainer.graph.checkpoints`), so they fit any number of shards.
 """
 
 import itertools
@@ -15,17 +15,17 @@ from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
 MIN_SHARD_SIZE = 16 << 10
-"""Numbers (64 KiB) below which a shard is not worth another parameter server's round trip."""
+"""Minimum elements per shard (64 KiB); smaller shards do not justify the round trip to another parameter server."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in the flat vector each parameter is, and where the vector is cut."""
+    """The position of each parameter in the flat vector, and the sizes of its shards."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """Of the parameters by name, in the order in which they lie in the vector."""
+    """Shapes of the parameters by name, in the order of the vector."""
     shards: tuple[int, ...]
-    """How many numbers are in each shard."""
+    """Elements of each shard."""
 
     def unpack(self, shards: Sequence[Any]) -> dict[str, Any]:
         """The parameters by name, from the shards of the vector."""
@@ -36,49 +36,49 @@ class Layout:
         }
 
     def pack(self, arrays: Mapping[str, Any]) -> list[Any]:
-        """The shards of the vector, from arrays by the parameters' names."""
+        """The shards of the vector, from the arrays by parameter name."""
         flat = tf.concat([_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()], axis=0)
         return [flat] if len(self.shards) == 1 else tf.split(flat, self.shards)
 
 
 def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
-    """The array in this shape; no op where it has it already, as graphs have many of these."""
+    """Reshape the array. Adds no op if it has the shape, to keep graphs small."""
     return array if array.shape == shape else tf.reshape(array, shape)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What one parameter server holds."""
+    """The variables on one parameter server."""
 
     name: str
     device: str
     values: Any
-    """float32 variable [n]: its part of the parameters."""
+    """float32 variable [n]: its slice of the parameters."""
     slots: tuple[Any, ...]
-    """float32 variables [n]: what the optimiser remembers of earlier gradients, beginning with 0."""
+    """float32 variables [n]: the optimizer slots, initially 0."""
     updates: Any
-    """int64 variable: how often the values were updated; the first shard's is the global step."""
+    """int64 variable: number of updates of the values. That of the first shard is the global step."""
     accepted_from: Any | None = None
-    """int64 variable: gradients of parameters that were read before so many updates are dropped. Only where replicas
-    update the values each on its own, and the run may be rolled back."""
+    """int64 variable: drop gradients whose parameters were read before this number of updates. None unless replicas
+    update asynchronously and the run can be rolled back."""
 
     @property
     def variables(self) -> list[Any]:
-        """All of them."""
+        """All variables of this shard."""
         return [self.values, *self.slots, self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
 
     def read(self) -> tuple[Any, Any]:
-        """Add ops that read values and updates now (after the control dependencies in force), on the shard's device."""
+        """Add ops that read values and updates after the current control dependencies, on the shard's device."""
         with tf1.device(self.device):
             return self.values.read_value(), self.updates.read_value()
 
 
 def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
-    """Lay parameters out over at most so many parameter servers, in shards that differ by one number at most."""
+    """Lay out the parameters over at most `servers` shards. Shard sizes differ by at most one element."""
     shapes = {name: parameter.shape for name, parameter in parameters.items()}
-    numbers = sum(math.prod(shape) for shape in shapes.values())
-    count = max(1, min(servers, numbers // MIN_SHARD_SIZE))
-    ends = [numbers * index // count for index in range(count + 1)]
+    elements = sum(math.prod(shape) for shape in shapes.values())
+    count = max(1, min(servers, elements // MIN_SHARD_SIZE))
+    ends = [elements * index // count for index in range(count + 1)]
     return Layout(shapes, tuple(end - start for start, end in itertools.pairwise(ends)))
 
 
@@ -88,17 +88,17 @@ def create(
     devices: Sequence[str],
     seed: int,
     slots: Sequence[str],
-    drops_stale: bool = False,
+    drop_stale_gradients: bool = False,
 ) -> list[Shard]:
     """Add the variables of these parameters to the default graph.
 
     Args:
-        parameters: What the model asks for, by name.
-        layout: Of these parameters.
-        devices: The parameter servers'; as many of them are used as the layout has shards.
-        seed: Of the initial values, which do not depend on the layout.
-        slots: Names of the optimiser's slots.
-        drops_stale: Whether the shards have `accepted_from`.
+        parameters: The parameters of the model, by name.
+        layout: Layout of these parameters.
+        devices: Devices of the parameter servers. The first ones are used, one per shard of the layout.
+        seed: Seed of the initial values, which do not depend on the layout.
+        slots: Slot names of the optimizer.
+        drop_stale_gradients: Whether the shards have `accepted_from`.
     """
     with tf1.device(devices[0]):
         initial = {
@@ -106,20 +106,20 @@ def create(
             for position, (name, parameter) in enumerate(parameters.items())
         }
         shards = layout.pack(initial)
-    # The count is in the name because parameter servers may outlive a cluster that had another number of them.
+    # The name includes the shard count because a parameter server can outlive a cluster with a different count.
     return [
-        _create_shard(f"part_{index}_of_{len(shards)}", values, device, slots, drops_stale)
+        _create_shard(f"part_{index}_of_{len(shards)}", values, device, slots, drop_stale_gradients)
         for index, (values, device) in enumerate(zip(shards, devices, strict=False))
     ]
 
 
 def copy(shard: Shard, device: str, slots: Sequence[str]) -> Shard:
-    """Add variables like a shard's on another device to the default graph; they have no values of their own."""
+    """Add variables with the shapes of a shard on another device to the default graph, initialized to 0."""
     return _create_shard(f"copy_of_{shard.name}", tf.zeros(shard.values.shape), device, slots)
 
 
 def _create_shard(
-    name: str, initial_values: Any, device: str, slots: Sequence[str], drops_stale: bool = False
+    name: str, initial_values: Any, device: str, slots: Sequence[str], drop_stale_gradients: bool = False
 ) -> Shard:
     def variable(kind: str, initial: Any) -> Any:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
@@ -132,7 +132,7 @@ def _create_shard(
             variable("values", initial_values),
             tuple(variable(slot, zeros) for slot in slots),
             variable("updates", tf.zeros([], tf.int64)),
-            variable("accepted_from", tf.zeros([], tf.int64)) if drops_stale else None,
+            variable("accepted_from", tf.zeros([], tf.int64)) if drop_stale_gradients else None,
         )
 
 

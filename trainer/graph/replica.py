@@ -1,4 +1,4 @@
-"""The graph of one replica: the model between its batch and the shared variables, and the ops of its life.
+"""The graph of one replica: model, batches, parameters, replication and checkpoints.
 
 `build` only adds ops to a graph. `trainer.training.train` runs them.
 """
@@ -32,31 +32,31 @@ from trainer.tensorflow import tf, tf1
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica's ops, in their graph."""
+    """The graph of a replica, and its ops."""
 
     graph: Any
     step_graph: Sequence[GraphTemplate]
-    """What is copied into the graph for each step, by learners; kept for the Python functions that a model may have."""
+    """The templates of the step, one per device. They keep the Python functions of the model alive."""
     batches: Feeding
     learners: int
-    """How many batches a step of this replica learns from."""
+    """Batches per step of this replica: one per device."""
     replication: Replication
     global_step: Any
-    """int64 scalar: the global step now."""
+    """int64 scalar: the current global step."""
     is_ready: Any
-    """bool scalar: every variable has a value and the chief leads."""
+    """bool scalar: all variables are initialized and the chief has marked the run ready."""
     is_initialized: Any
-    """bool scalar: every variable has a value."""
+    """bool scalar: all variables are initialized."""
     initialize: Any
-    """Gives every variable its initial value; the chief's."""
+    """Op that initializes all variables. Only the chief runs it."""
     mark_ready: Any
-    """Makes `is_ready` true; the chief's."""
+    """Op that makes `is_ready` true. Only the chief runs it."""
     rate_scale: Any
-    """The optimiser's variable of this name; None where the run cannot be rolled back."""
+    """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
     run_id: Any
-    """string scalar: the run that the parameter servers hold; to be read when `is_ready`."""
+    """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
-    """The chief's `Saver`, all of its own ops on the chief; None on others."""
+    """The `Saver` of the chief, with its ops on the chief; None on other tasks."""
 
 
 def build(
@@ -68,19 +68,19 @@ def build(
     gpus: int,
     run: str,
 ) -> Replica:
-    """Build the graph of this task's replica, or of a single process where there is no cluster.
+    """Build the graph of this task's replica, or of a single process if there is no cluster.
 
     Args:
-        settings: Of the run.
-        cluster: Who else is there.
-        model: Gives the logits.
-        parameters: What the model asks for.
-        examples: To train on.
-        gpus: GPUs that the replicas of this machine share; 0 computes on the CPU.
-        run: Tells this run from others, on the parameter servers.
+        settings: Settings of the run.
+        cluster: The cluster and this task; None for a single process.
+        model: The model.
+        parameters: The parameters of the model, by name.
+        examples: The training split.
+        gpus: GPUs that the replicas on this machine share; 0 uses the CPU.
+        run: Unique identifier of the run on the parameter servers.
 
     Raises:
-        ConfigurationError: replicas_to_aggregate is more than there are replicas.
+        ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
     here, worker, index = (cluster.task.device, cluster.task.index, cluster.replica_index) if cluster else ("", 0, 0)
     host = f"{here}/device:CPU:0"
@@ -90,10 +90,10 @@ def build(
         compute = [f"{here}/device:GPU:{worker % gpus}" if gpus else host]
     if settings.strategy == "ps":
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
-    else:  # the replica's own
+    else:  # each replica holds the parameters
         homes = compute[:1]
     layout = plan(parameters, len(homes))
-    # One for each learner: a Python function's gradient finds its own call by the number of the function.
+    # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     templates = [step_graph.make(model, layout, examples, settings.batch_size) for _ in compute]
     steps = execution.steps_per_execution(settings, sum(template.ops for template in templates))
 
@@ -101,41 +101,43 @@ def build(
     with graph.as_default(), tf1.device(compute[0]):
         shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
         optimizer = Optimizer.create(settings, shared, homes[0])
-        rolls_back = settings.on_divergence == "restore"
-        shards = create(parameters, layout, homes, settings.seed, optimizer.slots, drops_stale=shared and rolls_back)
+        can_roll_back = settings.on_divergence == "restore"
+        shards = create(
+            parameters, layout, homes, settings.seed, optimizer.slots, drop_stale_gradients=shared and can_roll_back
+        )
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
-            leading = tf1.get_variable("led_run", initializer=run, trainable=False, use_resource=True)
+            run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
         batches = []
         for number, device in enumerate(compute):
-            with tf1.device(device), tf1.variable_scope(f"learner_{number}"):
+            with tf1.device(device), tf1.variable_scope(f"device_{number}"):
                 batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
 
-        def learner(template: GraphTemplate, own: Batches) -> GradientFunction:
-            return lambda values, number: template.copy(values, *own.tensors(number))
+        def gradient_function(template: GraphTemplate, device_batches: Batches) -> GradientFunction:
+            return lambda values, number: template.copy(values, *device_batches.tensors(number))
 
-        learners = [learner(template, own) for template, own in zip(templates, batches, strict=True)]
-        compute_gradients = learners[0] if len(learners) == 1 else mirrored.learn_on(compute, learners)
+        functions = [gradient_function(*each) for each in zip(templates, batches, strict=True)]
+        compute_gradients = functions[0] if len(functions) == 1 else mirrored.average_over(compute, functions)
         replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, compute[0])
 
         with tf1.device(host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
-            is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(leading))
+            is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
             servers = homes if cluster and settings.strategy == "ps" else []
-            saver = Saver(layout, shards, optimizer.slots, servers, rolls_back) if is_chief else None
+            saver = Saver(layout, shards, optimizer.slots, servers, can_roll_back) if is_chief else None
         replica = Replica(
             graph=graph,
             step_graph=templates,
             batches=MultiDeviceBatches(batches),
-            learners=len(learners),
+            learners=len(compute),
             replication=replication,
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
             initialize=tf1.variables_initializer(values),
-            mark_ready=leading.initializer,
-            run_id=leading.read_value(),
+            mark_ready=run_id.initializer,
+            run_id=run_id.read_value(),
             saver=saver,
             rate_scale=optimizer.scale,
         )
@@ -152,16 +154,16 @@ def _replicate(
     steps: int,
     device: str,
 ) -> Replication:
-    """Add the ops of the way in which this replica trains, on this device, together with the others."""
+    """Add the ops of the replication strategy that the settings select."""
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
     aggregate = settings.replicas_to_aggregate or replicas
     if aggregate > replicas:
         raise ConfigurationError(
-            f"replicas_to_aggregate: {aggregate} gradients a step were asked for, but there are {replicas} replicas, "
-            "each of which gives one."
+            f"replicas_to_aggregate={aggregate}, but the cluster has {replicas} replicas and each contributes one "
+            f"gradient per step; set at most {replicas}."
         )
     if settings.strategy == "allreduce":
-        return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, leads=index == 0)
+        return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
     if not settings.sync_replicas:
         return asynchronous.build(shards, compute_gradients, optimizer, steps)
     if settings.local_steps > 1:
@@ -172,7 +174,7 @@ def _replicate(
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
-    """How the run's replicas work together, in a word."""
+    """The name of the run's replication mode, for its result and logs."""
     if settings.strategy != "ps":
         return settings.strategy
     if cluster is None:

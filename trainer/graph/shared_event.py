@@ -1,7 +1,7 @@
-"""Flags on parameter servers: words between tasks that share no session.
+"""Events on parameter servers, with which tasks that share no session signal each other.
 
-A flag is a queue whose name all tasks know, and is up while there is something in it. Those who build graphs add its
-ops: the server's own life, and the saver's.
+An event is a queue with a name that all tasks share. It is set while the queue is not empty. The parameter server and
+the saver add its ops to their graphs.
 """
 
 from typing import Any
@@ -9,13 +9,13 @@ from typing import Any
 from trainer.tensorflow import tf, tf1
 
 DONE = "run_is_done"
-"""Put up by the chief when the run is done: parameter servers may end."""
+"""The chief sets it when the run is done; parameter servers then exit."""
 SAVING = "saving"
-"""Up while the chief saves what the parameter server holds, which is not to end before that."""
+"""Set while the chief saves the variables of the parameter server, which must not exit during the save."""
 
 
 class SharedEvent:
-    """The ops of one flag on one device, in the default graph; each acts anew whenever it is run."""
+    """The ops of one event on one device, in the default graph. Each op can run repeatedly."""
 
     def __init__(self, name: str, device: str) -> None:
         with tf1.device(device):
@@ -23,16 +23,16 @@ class SharedEvent:
             self._queue, self._device = queue, device
 
     def set(self) -> Any:
-        """Add an op that puts it up; first it is taken down, so that the queue never fills."""
+        """Add an op that sets the event. It clears the event first, so that the queue never fills."""
         with tf.control_dependencies([self.clear()]), tf1.device(self._device):
             return self._queue.enqueue(True)
 
     def clear(self) -> Any:
-        """Add an op that takes it down."""
+        """Add an op that clears the event."""
         with tf1.device(self._device):
             return self._queue.dequeue_many(self._queue.size()).op
 
     def is_set(self) -> Any:
-        """Add a bool scalar: whether it is up."""
+        """Add a bool scalar: whether the event is set."""
         with tf1.device(self._device):
             return tf.greater(self._queue.size(), 0)

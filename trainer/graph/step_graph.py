@@ -1,7 +1,7 @@
-"""What a batch teaches: made as a graph of its own once, and copied into a replica's graph for each step of a call.
+"""The ops of one step (loss, accuracy, gradients), built once and copied for each step of an execution.
 
-Copying is done by TensorFlow's C++ code, in a fraction of the time that it takes Python to make the ops of a gradient.
-The copies are plain ops, so they run as fast as if each had been made by itself.
+TensorFlow's C++ code copies a graph in a fraction of the time that Python needs to build the ops of a gradient. The
+copies are plain ops, so they run as fast as ops that Python builds.
 """
 
 from collections.abc import Sequence
@@ -17,55 +17,55 @@ from trainer.tensorflow import tf, tf1
 
 @dataclass(frozen=True)
 class GraphTemplate:
-    """The graph to copy."""
+    """The graph of one step, to copy."""
 
     definition: Any
     """A `GraphDef` without its placeholders."""
     inputs: Sequence[str]
-    """The names of what goes in: of the parameters' shards, of the images and of the labels."""
+    """Names of the inputs: the parameter shards, the images, the labels."""
     outputs: Sequence[str]
-    """The names of what comes out: of the gradients of the shards, of the loss and of the accuracy."""
+    """Names of the outputs: the gradients of the shards, the loss, the accuracy."""
     origin: Any
-    """The graph that it was made in. A model's Python functions (`tf.numpy_function`) live only as long as that does,
-    so who runs copies keeps it."""
+    """The source graph. It owns the model's Python functions (`tf.numpy_function`), so keep it while copies run."""
 
     @property
     def ops(self) -> int:
-        """How many it takes."""
+        """The number of ops of one copy."""
         return len(self.definition.node)
 
     def copy(self, values: Sequence[Any], images: Any, labels: Any) -> StepOutputs:
-        """Add the ops that learn from a batch, at parameters given by their shards, on the device in force.
+        """Add a copy of the ops, on the current device.
 
         Args:
-            values: float32 [n] of each shard of the parameters.
+            values: float32 [n] for each shard of the parameters.
             images: float32 [batch, ...].
             labels: int32 [batch].
         """
-        given = dict(zip(self.inputs, [*values, images, labels], strict=True))
-        *gradients, loss, right = tf.graph_util.import_graph_def(
-            self.definition, input_map=given, return_elements=self.outputs, name="lesson"
+        inputs = dict(zip(self.inputs, [*values, images, labels], strict=True))
+        *gradients, loss, accuracy = tf.graph_util.import_graph_def(
+            self.definition, input_map=inputs, return_elements=self.outputs, name="lesson"
         )
-        return StepOutputs(gradients, loss, right)
+        return StepOutputs(gradients, loss, accuracy)
 
 
 def make(model: Model, layout: Layout, examples: Examples, size: int) -> GraphTemplate:
-    """The pattern for batches of this size of these examples."""
+    """Build the template for batches of `size` of these examples."""
     with tf.Graph().as_default() as graph:
         values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.shards]
         images = tf1.placeholder(tf.float32, [size, *examples.images.shape[1:]])
         labels = tf1.placeholder(tf.int32, [size])
         arrays = layout.unpack(values)
-        # A model may wait for its images, be placed beside them, or leave them alone: no copy does that with an input.
+        # The identity op supports models that use the images in control dependencies or colocation, or not at all; the
+        # inputs of a copy do not support these.
         logits = model.logits(arrays, tf.identity(images))
         loss = cross_entropy(logits, labels)
-        # By the arrays and not by the flat shards: through the unpacking, gradients are slow sums of padded arrays.
+        # Differentiate by the arrays: through `unpack`, gradients of the flat shards are slow sums of padded arrays.
         gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
         packed = layout.pack(dict(zip(arrays, gradients, strict=True)))
         outputs = [*packed, loss, accuracy(logits, labels)]
     inputs = [*values, images, labels]
     definition = graph.as_graph_def()
-    for number in reversed(range(len(definition.node))):
-        if definition.node[number].op == "Placeholder":  # a copy has the real thing in its place
-            del definition.node[number]
+    for index in reversed(range(len(definition.node))):
+        if definition.node[index].op == "Placeholder":  # a copy maps it to an input
+            del definition.node[index]
     return GraphTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)

@@ -1,6 +1,6 @@
-"""What a person sees of a run: a live table in a terminal, plain lines elsewhere, nothing where only JSON is wanted.
+"""The launcher's display of a run: a live table in a terminal, plain lines elsewhere, nothing with `--json`.
 
-It learns of the run by the tasks' log lines and by their states; it touches nothing but the output.
+It receives the tasks' log lines and states, and writes only to the output.
 """
 
 import time
@@ -16,11 +16,11 @@ from typing_extensions import Self
 from trainer.cluster.spec import Task
 from trainer.telemetry.progress import Progress, parse
 
-BETWEEN_LINES = 1.0
+LINE_INTERVAL_SECONDS = 1.0
 
 
 class Display:
-    """Where a run is shown, as a context manager around it; this one shows nothing."""
+    """The interface of a display, a context manager around the run. This base class shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -29,17 +29,17 @@ class Display:
         pass
 
     def line(self, task: Task, line: str) -> None:
-        """A task has logged a line."""
+        """Handle a log line of a task."""
 
     def state(self, task: Task, state: str) -> None:
-        """A task's state has changed."""
+        """Handle a change of a task's state."""
 
     def refresh(self) -> None:
-        """Some time has passed."""
+        """Redraw. The launcher calls this at every poll."""
 
 
 def make_display(json: bool, directory: Path) -> Display:
-    """The display that fits: `json` wants silence, a terminal is drawn on, anything else gets lines."""
+    """Return the display for the output: none for `json`, a table for a terminal, otherwise lines."""
     console = Console()
     if json:
         return Display()
@@ -47,7 +47,7 @@ def make_display(json: bool, directory: Path) -> Display:
 
 
 class Lines(Display):
-    """Every state, every message, and one progress line a second."""
+    """Prints every state, every message, and at most one progress line a second."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -64,7 +64,7 @@ class Lines(Display):
             print(line, flush=True)
             return
         self._progress[task] = progress
-        due = time.monotonic() - self._shown >= BETWEEN_LINES or progress.step >= progress.train_steps
+        due = time.monotonic() - self._shown >= LINE_INTERVAL_SECONDS or progress.step >= progress.train_steps
         if due and progress is _foremost(self._progress):
             self._shown = time.monotonic()
             print(f"{progress}{_time_left(progress)}", flush=True)
@@ -74,11 +74,11 @@ class Lines(Display):
 
 
 class Screen(Display):
-    """A live table of the tasks under a bar of the global step."""
+    """Draws a live table of the tasks below a progress bar of the global step."""
 
     def __init__(self, console: Console, directory: Path) -> None:
         self._directory = directory
-        # No thread of its own: the launcher forks, and a fork beside threads may hang.
+        # Do not use a refresh thread: the launcher forks, and a fork in a process with threads may hang.
         self._live = Live(console=console, auto_refresh=False)
         self._progress: dict[Task, Progress] = {}
         self._states: dict[Task, str] = {}
@@ -124,7 +124,7 @@ class Screen(Display):
 
 
 def _foremost(progress: dict[Task, Progress]) -> Progress:
-    """The run's progress: that of the task which is furthest now (all fall back when a checkpoint is restored)."""
+    """Return the current progress of the furthest task. All tasks fall back when a checkpoint is restored."""
     return max(progress.values(), key=lambda each: each.step)
 
 

@@ -1,7 +1,7 @@
 """`trainer launch`: a whole cluster of real processes on this machine.
 
-`main` turns arguments into a `Plan`, `launch` runs it: it starts the tasks, follows their logs, starts dead ones again,
-and ends them all, whatever happens. What a person sees of it is `trainer.launcher.display`'s business.
+`main` parses the arguments to a `Plan`. `launch` runs it: it starts the tasks, follows their logs, restarts failed
+ones, and always ends all of them. `trainer.launcher.display` shows the run.
 """
 
 import argparse
@@ -30,19 +30,19 @@ from trainer.training.training_directory import TrainingDirectory, new_path
 
 POLL_SECONDS = 0.1
 KILL_SECONDS = 5.0
-"""How long after their grace tasks that were told to end are killed."""
+"""How long after their grace period terminated tasks are killed."""
 LEAVING_SECONDS = 60.0
-"""How long the others may take to end after the chief has."""
+"""How long the other tasks may take to end after the chief."""
 LAST_LINES = 20
 SENTENCE = "trainer: "
-"""How a task's last line begins where it says itself why it failed."""
+"""The prefix of a task's last line if it names the reason of a failure."""
 CONFIG = "config.yaml"
-"""Beside the logs: the run's settings, with which each of its tasks is started."""
+"""The file beside the logs with the settings of all tasks."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to launch."""
+    """The arguments of one launch."""
 
     settings: Settings
     ps: int
@@ -55,7 +55,7 @@ class Plan:
 
 
 class Process:
-    """A task, and the process that it is now."""
+    """A task and its current process."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Process:
         self.restarts = 0
         self.ended = False
         self.step_time_breakdown: StepTime | None = None
-        """Where the time of its steps went, once a replica has said so."""
+        """The step time that a replica has logged, if any."""
         self._read = self.log.stat().st_size if self.log.exists() else 0
 
     def start(self) -> None:
-        """Start it (again); its log goes on in the same file."""
+        """Start or restart the process. It appends to the same log file."""
         with self.log.open("ab") as log:
             self.handle = subprocess.Popen(
                 self._command,
@@ -84,21 +84,21 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C at the terminal is the launcher's to pass on
+                start_new_session=True,  # the launcher handles Ctrl-C and terminates the tasks
                 preexec_fn=_die_with_parent,
             )
 
     def poll(self) -> int | None:
-        """The exit code of a process that has exited and is not ended for good; None otherwise."""
+        """Return the exit code of a process that has exited and is not marked as ended; None otherwise."""
         return None if self.handle is None or self.ended else self.handle.poll()
 
     def terminate(self) -> None:
-        """Ask it to end, if it runs."""
+        """Send SIGTERM if the process runs."""
         if self.handle is not None and not self.ended:
             self.handle.terminate()
 
     def new_lines(self) -> list[str]:
-        """Whole lines that its log has got since the last call."""
+        """Return the complete lines in the log since the last call."""
         with self.log.open("rb") as log:
             log.seek(self._read)
             text = log.read()
@@ -108,7 +108,7 @@ class Process:
 
 
 class Terminated(BaseException):
-    """SIGTERM or Ctrl-C; carries the signal's number."""
+    """The launcher received SIGTERM or SIGINT; `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -116,27 +116,27 @@ class Terminated(BaseException):
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `trainer launch` with these arguments; its exit code.
+    """Run `trainer launch` with these arguments; return its exit code.
 
     Raises:
         ConfigurationError: the arguments or the settings are wrong.
     """
     parser = config.Parser(
         prog="trainer launch",
-        description="Run a whole cluster on this machine: real TensorFlow servers in processes of their own.",
+        description="Run a whole cluster on this machine: each task is a process with its own TensorFlow server.",
     )
     cluster = parser.add_argument_group("the cluster")
     cluster.add_argument(
         "--ps", type=int, metavar="N", help="parameter servers (default: 1; none with strategy allreduce)"
     )
     cluster.add_argument("--workers", type=int, default=2, metavar="N", help="workers (default: 2)")
-    cluster.add_argument("--chief", action="store_true", help="a chief of its own; without it worker 0 is the chief")
-    cluster.add_argument("--evaluator", action="store_true", help="a task that examines each checkpoint")
+    cluster.add_argument("--chief", action="store_true", help="add a chief; without it worker 0 is the chief")
+    cluster.add_argument("--evaluator", action="store_true", help="add a task that evaluates each checkpoint")
     cluster.add_argument(
-        "--max_restarts", type=int, default=3, metavar="N", help="restarts of each task that dies (default: 3)"
+        "--max_restarts", type=int, default=3, metavar="N", help="maximum restarts of each task (default: 3)"
     )
-    cluster.add_argument("--tensorboard", action="store_true", help="serve TensorBoard meanwhile, until Ctrl-C")
-    cluster.add_argument("--json", action="store_true", help="print the result alone, as one line of JSON")
+    cluster.add_argument("--tensorboard", action="store_true", help="serve TensorBoard until Ctrl-C")
+    cluster.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
     config.add_settings(parser, config.RUN_GROUPS)
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ)
@@ -156,17 +156,17 @@ def main(words: Sequence[str]) -> int:
         tensorboard=arguments.tensorboard,
         json=arguments.json,
     )
-    with ports.hold(plan.ps + plan.workers + plan.chief) as held:
-        return launch(plan, held)
+    with ports.reserve(plan.ps + plan.workers + plan.chief) as reserved:
+        return launch(plan, reserved)
 
 
 def _check(arguments: argparse.Namespace, strategy: Strategy) -> None:
     if strategy == "mirrored":
-        raise ConfigurationError("strategy: mirrored is one process, and nothing to launch: trainer train runs it.")
+        raise ConfigurationError("strategy: mirrored trains in a single process: run it with trainer train.")
     if strategy == "allreduce" and arguments.ps > 0:
         raise ConfigurationError(
-            f"--ps: {arguments.ps} was given, but by strategy allreduce the workers hold the parameters themselves; "
-            "leave it out, or choose strategy ps."
+            f"--ps: {arguments.ps} was given, but with strategy allreduce the workers hold the parameters; "
+            "remove it, or choose strategy ps."
         )
     for name, least in (
         ("ps", 1 if strategy == "ps" else 0),
@@ -174,15 +174,17 @@ def _check(arguments: argparse.Namespace, strategy: Strategy) -> None:
         ("max_restarts", 0),
     ):
         if getattr(arguments, name) < least:
-            raise ConfigurationError(f"--{name}: {getattr(arguments, name)} was given, but at least {least} is needed.")
+            raise ConfigurationError(
+                f"--{name}: {getattr(arguments, name)} was given, but at least {least} is needed; raise it."
+            )
 
 
 def _raise_terminated(number: int, _frame: object) -> None:
     raise Terminated(number)
 
 
-def launch(plan: Plan, held: Sequence[int]) -> int:
-    """Run the plan to its end, with a port for each of its servers.
+def launch(plan: Plan, reserved: Sequence[int]) -> int:
+    """Run the plan to its end, with one of the reserved ports for each server.
 
     Returns:
         The exit code: 0, that of the task that failed, or 128 and the signal's number.
@@ -191,14 +193,14 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
         signal.signal(number, _raise_terminated)
     processes: list[Process] = []
     directory: TrainingDirectory | None = None
-    told_to_end = False
+    terminated_by_signal = False
     others: list[subprocess.Popen[bytes]] = []
     try:
         gpus = _visible_gpus(plan.settings.num_gpus)
         datasets.fetch_absent(plan.settings.dataset, plan.settings.data_dir, plan.settings.download)
         directory = TrainingDirectory(plan.settings.train_dir or new_path())
         directory.create()
-        processes += _plan_processes(plan, directory, gpus, held)
+        processes += _plan_processes(plan, directory, gpus, reserved)
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)
@@ -217,7 +219,7 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
             board.wait()
         return 0
     except Terminated as terminated:
-        told_to_end = True
+        terminated_by_signal = True
         print(f"\n{signal.Signals(terminated.number).name}: ending all tasks", file=sys.stderr)
         return 128 + terminated.number
     finally:
@@ -225,17 +227,19 @@ def launch(plan: Plan, held: Sequence[int]) -> int:
             signal.signal(number, signal.SIG_IGN)
         handles = [process.handle for process in processes if process.handle]
         _end(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
-        if directory and told_to_end and not all(process.ended for process in processes):
-            _show_where_it_goes_on(plan, directory)
+        if directory and terminated_by_signal and not all(process.ended for process in processes):
+            _print_resume_command(plan, directory)
 
 
-def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], held: Sequence[int]) -> list[Process]:
-    """The tasks' processes, not started yet, each with its TF_CONFIG, one of the ports and its share of the GPUs.
+def _plan_processes(
+    plan: Plan, directory: TrainingDirectory, gpus: list[str], reserved: Sequence[int]
+) -> list[Process]:
+    """Return the tasks' processes, not started yet, each with its TF_CONFIG, its port and its GPU.
 
     Raises:
-        ConfigurationError: their folder of logs cannot be made.
+        ConfigurationError: the folder of the logs cannot be created.
     """
-    # Each task learns who it is from TF_CONFIG, and which GPU is its own from CUDA_VISIBLE_DEVICES.
+    # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPU.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     shared |= {"train_dir": directory.path, "num_gpus": None}
     settings_file = directory.logs / CONFIG
@@ -244,7 +248,7 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], h
         settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"train_dir: {directory.logs} cannot be written ({error.strerror}).") from None
-    numbers = iter(held)
+    numbers = iter(reserved)
     ps, worker, chief = (
         tuple(f"localhost:{next(numbers)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
     )
@@ -258,38 +262,40 @@ def _plan_processes(plan: Plan, directory: TrainingDirectory, gpus: list[str], h
         cluster = Cluster(task, chief, worker, ps)
         gpu = gpus[cluster.replica_index % len(gpus)] if gpus and task in cluster.replicas else ""
         own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
-        own |= ports.SHARED
+        own |= ports.SHARING_ENVIRONMENT
         command = [sys.executable, "-m", "trainer", "train", "--config", str(settings_file)]
         processes.append(Process(task, task == cluster.chief_task, command, environment | own, directory))
     return processes
 
 
 def _visible_gpus(wanted: int | None) -> list[str]:
-    """The GPUs to deal out, as CUDA_VISIBLE_DEVICES names them.
+    """Return the GPUs to assign, by their names in CUDA_VISIBLE_DEVICES.
 
     Raises:
-        ConfigurationError: more are wanted than there are.
+        ConfigurationError: `wanted` is larger than the number of visible GPUs.
     """
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         gpus = [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
     else:
         gpus = [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
     if wanted is not None and wanted > len(gpus):
-        raise ConfigurationError(f"num_gpus: {wanted} were asked for, but there are {len(gpus)} here.")
+        raise ConfigurationError(
+            f"num_gpus={wanted}, but {len(gpus)} are visible; lower num_gpus, or check CUDA_VISIBLE_DEVICES."
+        )
     return gpus[:wanted]
 
 
 def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple[Process, int] | None:
-    """Keep the tasks running until all have ended; the one that failed for good, if any, and its exit code."""
+    """Run the tasks until all have ended; return the task that failed permanently, if any, and its exit code."""
     for process in processes:
         process.start()
     chief_ended: float | None = None
     while any(not process.ended for process in processes):
         for process in processes:
-            code = process.poll()  # before its lines are read, so that the last one is among them
+            code = process.poll()  # poll before reading the log, so that its last line is included
             for line in process.new_lines():
                 if result.parse(line):
-                    continue  # its words come from result.json
+                    continue  # the launcher reads result.json instead
                 display.line(process.task, line)
                 process.step_time_breakdown = step_time.parse(line) or process.step_time_breakdown
             if code is None:
@@ -300,7 +306,7 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
                 if process.is_chief:
                     chief_ended = time.monotonic()
             elif chief_ended is not None and process.task.role != "evaluator":
-                process.ended = True  # the run is done; this task came too late to take part in its end
+                process.ended = True  # the run is done; this task restarted too late to take part in its end
                 display.state(process.task, "done")
             elif _is_permanent(code) or process.restarts >= max_restarts:
                 display.state(process.task, f"failed ({_name_of(code)})")
@@ -313,11 +319,11 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
         if chief_ended is not None and servers and all(server.ended for server in servers):
             for process in processes:
                 if process.task.role == "worker":
-                    process.terminate()  # one that has just come back finds nobody to train with
+                    process.terminate()  # a worker that has just restarted would wait for parameter servers
         if chief_ended is not None and time.monotonic() - chief_ended > LEAVING_SECONDS:
             for process in processes:
                 if not process.ended:
-                    display.state(process.task, "did not leave by itself; ended")
+                    display.state(process.task, "did not exit in time; terminated")
             return None
         display.refresh()
         time.sleep(POLL_SECONDS)
@@ -325,7 +331,7 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
 
 
 def _is_permanent(code: int) -> bool:
-    """Whether trying again would not help, by the exit codes' contract; negative codes are signals."""
+    """Return whether a retry would not help. See `trainer.errors` for the exit codes; negative codes are signals."""
     return 0 < code < 128
 
 
@@ -334,10 +340,10 @@ def _name_of(code: int) -> str:
 
 
 def _explain_failure(failed: Process, code: int) -> None:
-    """Say why a task failed: by its own last sentence, or else by the last lines of its log."""
+    """Print why a task failed: its error sentence, or the last lines of its log."""
     lines = failed.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
     sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
-    if sentence and code > 0:  # a task that was killed has said nothing of it
+    if sentence and code > 0:  # a killed task has not logged a reason
         print(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", file=sys.stderr)
         return
     print(f"\n{failed.task} failed for good; the last lines of {failed.log}:", file=sys.stderr)
@@ -345,11 +351,11 @@ def _explain_failure(failed: Process, code: int) -> None:
         print(f"    {line}", file=sys.stderr)
 
 
-def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[StepTime]) -> None:
+def _show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[StepTime]) -> None:
     found = directory.read_result()
-    split = step_time.mean(splits) if splits else None
+    step_time_mean = step_time.mean(step_times) if step_times else None
     if plan.json:
-        print(json.dumps(found | ({"step_time_breakdown": asdict(split)} if split else {})))
+        print(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
         return
     more = 5 * plan.settings.train_steps
     print(
@@ -362,47 +368,47 @@ def _show_result(directory: TrainingDirectory, plan: Plan, splits: Sequence[Step
   model        {found["export"]} (SavedModel)
   summaries    {directory.train_summaries}, {directory.test_summaries}
   logs         {directory.logs}
-{_show_split(split, len(splits)) if plan.settings.step_time_breakdown else ""}
+{_format_step_time(step_time_mean, len(step_times)) if plan.settings.step_time_breakdown else ""}
 next:
-  {_beside_python("tensorboard")} --logdir {directory.path}          # look at the curves
-  {_again(plan, directory)} --train_steps {more}   # train on from here
-  {_beside_python("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
+  {_command_path("tensorboard")} --logdir {directory.path}          # show the curves
+  {_resume_command(plan, directory)} --train_steps {more}   # train on from here
+  {_command_path("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
     )
 
 
-def _again(plan: Plan, directory: TrainingDirectory) -> str:
-    """The command that goes on with this run."""
+def _resume_command(plan: Plan, directory: TrainingDirectory) -> str:
+    """Return the command that continues this run."""
     roles = f"--ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}{' --evaluator' * plan.evaluator}"
-    return f"{_beside_python('trainer')} launch --config {directory.logs}/{CONFIG} {roles}"
+    return f"{_command_path('trainer')} launch --config {directory.logs}/{CONFIG} {roles}"
 
 
-def _show_where_it_goes_on(plan: Plan, directory: TrainingDirectory) -> None:
-    """Say what a run that was told to end has saved, and how to go on with it."""
+def _print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
+    """Print what a terminated run has saved, and the command that continues it."""
     step = directory.newest_step()
     saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-    print(f"{saved} with: {_again(plan, directory)}", file=sys.stderr)
+    print(f"{saved} with: {_resume_command(plan, directory)}", file=sys.stderr)
 
 
-def _show_split(split: StepTime | None, replicas: int) -> str:
-    """The lines that say where the time of a step went."""
-    if split is None:
-        return "\nno call was traced, as the run was too short: step_time_breakdown needs more train_steps\n"
+def _format_step_time(step_time_mean: StepTime | None, replicas: int) -> str:
+    """Return the step time breakdown as lines."""
+    if step_time_mean is None:
+        return "\nthe run was too short for a trace: step_time_breakdown needs more train_steps\n"
     parts = "".join(
-        f"  {name:12} {milliseconds:7.3f} ms {milliseconds / split.milliseconds:6.1%}\n"
-        for name, milliseconds in split.parts.items()
+        f"  {name:12} {milliseconds:7.3f} ms {milliseconds / step_time_mean.milliseconds:6.1%}\n"
+        for name, milliseconds in step_time_mean.parts.items()
     )
-    of = f"mean of {split.steps} traced steps of {replicas} replicas"
-    return f"\na step of a replica, {split.milliseconds:.3f} ms, {of}:\n{parts}"
+    of = f"mean of {step_time_mean.steps} traced steps of {replicas} replicas"
+    return f"\na step of a replica, {step_time_mean.milliseconds:.3f} ms, {of}:\n{parts}"
 
 
-def _beside_python(command: str) -> str:
-    """How a person would type this command of the same environment."""
+def _command_path(command: str) -> str:
+    """Return the path of a command of this Python environment, relative if it is below the working directory."""
     path = Path(sys.executable).parent / command
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[bytes], str]:
-    with ports.hold(1) as (port,):  # let go before TensorBoard asks for it, as that cannot share
+    with ports.reserve(1) as (port,):  # release it before TensorBoard starts: TensorBoard cannot share a port
         pass
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory.path), "--port", str(port)]
     with (directory.logs / "tensorboard.log").open("ab") as log:
@@ -418,14 +424,14 @@ def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[b
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end this child if the launcher is killed and cannot (Linux only; elsewhere nothing happens)."""
+    """Have the kernel terminate this child when the launcher dies. Linux only; elsewhere this does nothing."""
     with contextlib.suppress(AttributeError, OSError):
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def _end(handles: list[subprocess.Popen[bytes]], seconds: float) -> None:
-    """End these processes: all are asked, and after so many seconds killed."""
+    """Terminate these processes, and kill those that still run after `seconds`."""
     for handle in handles:
         if handle.poll() is None:
             handle.terminate()

@@ -1,12 +1,12 @@
-"""What a model is: named parameters, and a function from parameters and images to logits.
+"""The model interface: named parameters, and a function from parameters and images to logits.
 
 A model is one Python file with two functions (see `trainer/models/mlp.py`, the shortest example):
 
     def parameters(image_shape, classes, hidden_units) -> dict[str, Parameter]
     def logits(parameters, images) -> tf.Tensor
 
-Models know nothing of clusters: where parameters live and how replicas share them is `trainer.graph.parameters`' and
-`trainer.graph.replication`'s business. TensorFlow is imported only when a graph is built.
+A model does not depend on the cluster: `trainer.graph.parameters` places the parameters, and
+`trainer.graph.replication` shares them between replicas. TensorFlow is imported only when a graph is built.
 """
 
 import hashlib
@@ -23,21 +23,21 @@ from trainer.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Parameter:
-    """A float32 array to be learnt, drawn at first from a normal distribution cut off at two deviations."""
+    """A trainable float32 array, initialized from a normal distribution truncated at two standard deviations."""
 
     shape: tuple[int, ...]
     stddev: float = 0.0
-    """Standard deviation of the initial values; 0 makes them all 0."""
+    """Standard deviation of the initial values; 0 initializes them to 0."""
 
 
 class Model(Protocol):
-    """The two functions of a model's file."""
+    """The two functions of a model file."""
 
     def parameters(self, image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
-        """The parameters by name, for images of this shape (without the batch) and this many classes.
+        """The parameters by name, for images of this shape (without the batch dimension) and this many classes.
 
         Raises:
-            ConfigurationError: the model cannot take images of this shape.
+            ConfigurationError: the model does not support images of this shape.
         """
         ...
 
@@ -47,44 +47,44 @@ class Model(Protocol):
 
 
 def find(name: str) -> Model:
-    """The model of this name, or the one in a Python file.
+    """The built-in model of this name, or the model in a Python file.
 
     Raises:
-        ConfigurationError: no such model or file, or the file lacks one of the two functions.
+        ConfigurationError: the model or file does not exist, cannot be imported, or lacks one of the two functions.
     """
     known = sorted(module.name for module in pkgutil.iter_modules(__path__))
     if name in known:
         return cast(Model, importlib.import_module(f"trainer.models.{name}"))
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
-        raise ConfigurationError(f"model: {name!r} is none of {', '.join(known)}, nor a Python file.")
+        raise ConfigurationError(f"model={name!r}, but {', '.join(known)} or the path of a Python file was expected.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigurationError(f"model: {name} cannot be imported.")
+        raise ConfigurationError(f"model={name} cannot be imported; name a Python source file.")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigurationError(f"model: {name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"model={name} cannot be imported: {type(error).__name__}: {error}") from error
     for function in ("parameters", "logits"):
         if not callable(getattr(module, function, None)):
             raise ConfigurationError(
-                f"model: {name} lacks the function {function}; trainer/models/mlp.py has an example."
+                f"model={name} does not define the function {function}; see trainer/models/mlp.py for an example."
             )
     return cast(Model, module)
 
 
 def identify(name: str) -> str:
-    """What tells this model from others: its name, or a digest of its file's text, wherever the file lies."""
+    """A unique identifier of the model: its name, or its file name without the suffix and a digest of the file."""
     path = Path(name)
     return f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.suffix == ".py" else name
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    """The loss: the cross entropy of the logits' softmax, as a mean over the batch.
+    """The loss: the mean over the batch of the softmax cross entropy.
 
-    Its gradient is whole everywhere. The classic `mnist_replica.py` clips probabilities at 1e-10, so that an example
-    that is wrong with certainty has a gradient of zero, and a run that was thrown off never comes back.
+    The gradient never vanishes for a wrong prediction. The classic `mnist_replica.py` clips probabilities at 1e-10: an
+    example that is wrong with certainty then has a zero gradient, and a run that diverged never recovers.
 
     Args:
         logits: float32 [batch, classes].
@@ -99,7 +99,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def accuracy(logits: Any, labels: Any) -> Any:
-    """The share of examples whose largest logit is the label's: float32 scalar.
+    """The fraction of examples whose largest logit is that of the label: float32 scalar.
 
     Args:
         logits: float32 [batch, classes].

@@ -13,10 +13,11 @@ WINDOW = 5
 
 
 def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
-    """Two convolutions, each halving height and width, to hidden units to classes."""
+    """Two convolutions, each with pooling that halves height and width; then hidden units; then classes."""
     if len(image_shape) != 3 or min(image_shape[:2]) < 4:
         raise ConfigurationError(
-            f"model: cnn needs images of height, width and channels, at least 4 by 4, but the data's are {image_shape}."
+            f"model=cnn needs images [height, width, channels] of at least 4 x 4 pixels, but the shape is "
+            f"{list(image_shape)}; use model=mlp."
         )
     height, width, channels = image_shape
     features = (height // 4) * (width // 4) * FILTERS[1]
@@ -26,11 +27,11 @@ def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) ->
         "hidden": (features, hidden_units),
         "softmax": (hidden_units, classes),
     }
-    found = {}
+    parameters_by_name = {}
     for name, shape in shapes.items():
-        found[f"{name}/weights"] = Parameter(shape, stddev=math.prod(shape[:-1]) ** -0.5)
-        found[f"{name}/biases"] = Parameter(shape[-1:])
-    return found
+        parameters_by_name[f"{name}/weights"] = Parameter(shape, stddev=math.prod(shape[:-1]) ** -0.5)
+        parameters_by_name[f"{name}/biases"] = Parameter(shape[-1:])
+    return parameters_by_name
 
 
 def logits(parameters: Mapping[str, Any], images: Any) -> Any:

@@ -9,7 +9,7 @@ from trainer.tensorflow import tf
 
 
 def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
-    """Pixels to hidden units to classes."""
+    """Weights and biases from pixels to hidden units, and from hidden units to classes."""
     pixels = math.prod(image_shape)
     return {
         "hidden/weights": Parameter((pixels, hidden_units), stddev=pixels**-0.5),

@@ -1,1 +1,1 @@
-"""How the supervisor sees a run: what a pod's status means, and when a run has succeeded or failed."""
+"""The supervisor program: it runs one training run inside Kubernetes, and decides when the run succeeded or failed."""

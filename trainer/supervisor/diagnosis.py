@@ -1,9 +1,9 @@
-"""Why a task does not run, in one sentence with its remedy: Kubernetes' words in, ours out. Pure."""
+"""Why a task does not run, in one sentence with the remedy, from the message that Kubernetes reports. Pure."""
 
 import re
 from collections.abc import Sequence
 
-_KNOWN: Sequence[tuple[str, str]] = (
+_DIAGNOSES: Sequence[tuple[str, str]] = (
     (
         r"Insufficient (?P<what>[\w./-]+\w)",
         "no node has enough {what} left: ask for less in {role}.resources or {role}.gpus, or add a node",
@@ -18,24 +18,24 @@ _KNOWN: Sequence[tuple[str, str]] = (
     ),
     (
         r"volume node affinity conflict",
-        "its claim's volume is on a node or in a zone that it cannot run on: free a node there, or make another claim",
+        "its claim's volume is on a node or in a zone where it cannot run: free a node there, or use another claim",
     ),
     (
         r"didn't have free ports",
-        "every node has its port in use, as by hostNetwork: choose another port and metrics.port, or add a node",
+        "its port is in use on every node, as by hostNetwork: choose another port and metrics.port, or add a node",
     ),
-    # Below what else is said of nodes: those of the control plane have a taint in most clusters.
+    # After the other reasons about nodes: nodes of the control plane have a taint in most clusters.
     (
         r"untolerated taint \{(?P<what>[^:}}]+)",
-        "the nodes that are left have the taint {what}: tolerate it in {role}.tolerations, or add a node",
+        "the remaining nodes have the taint {what}: tolerate it in {role}.tolerations, or add a node",
     ),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
-        "the claim {what} does not exist: make it, or correct existingClaim",
+        "the claim {what} does not exist: create it, or correct existingClaim",
     ),
     (
         r"unbound (immediate )?PersistentVolumeClaims",
-        "its claim is not bound: `kubectl describe pvc` says why, such as a storage class that does not exist",
+        "its claim is not bound: `kubectl describe pvc` shows why, such as a storage class that does not exist",
     ),
     (
         r"(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull)",
@@ -43,27 +43,27 @@ _KNOWN: Sequence[tuple[str, str]] = (
     ),
     (
         r"CreateContainerConfigError: (?P<what>.*)",
-        "something that its container refers to is absent ({what}): make it, or correct {role}.env or {role}.envFrom",
+        "its container refers to an object that is absent ({what}): create it, or correct {role}.env or {role}.envFrom",
     ),
     (
         r"(CreateContainerError|RunContainerError)",
-        "its container cannot be made: see `kubectl describe pod`",
+        "its container cannot be created: see `kubectl describe pod`",
     ),
     (
         r"does not resolve: (?P<what>.*)",
-        "the cluster's DNS does not know {what}: see that its DNS runs and that the headless Service is there",
+        "the cluster's DNS does not know {what}: check that this DNS runs and that the headless Service exists",
     ),
     (
         r"violates PodSecurity \\?\"(?P<what>[^\"\\\\]+)",
-        "the namespace's Pod Security ({what}) refuses its pods: `kubectl get events` says what it misses",
+        "the namespace's Pod Security ({what}) refuses its pods: `kubectl get events` shows which settings they lack",
     ),
     (
         r"exceeded quota: (?P<what>[^,]+)",
-        "the namespace's quota {what} is used up: ask for less in {role}.resources, or have it raised",
+        "the namespace's quota {what} is exhausted: ask for less in {role}.resources, or raise the quota",
     ),
     (
         r"CrashLoopBackOff",
-        "it keeps ending, and Kubernetes waits longer each time: see `kubectl logs --previous`",
+        "it keeps ending, and Kubernetes waits longer before each restart: see `kubectl logs --previous`",
     ),
     (
         r"(FailedMount|FailedAttachVolume|MountVolume)",
@@ -73,13 +73,13 @@ _KNOWN: Sequence[tuple[str, str]] = (
 
 
 def diagnose(role: str, problem: str) -> str:
-    """A sentence for what Kubernetes says of a pod that does not run; Kubernetes' own words where they are not known.
+    """A sentence on why a pod does not run; Kubernetes' own message if no pattern matches it.
 
     Args:
-        role: The task's role, whose values the remedy names.
+        role: The task's role. The remedy names its values.
         problem: `Pod.problem`, or the message of an event about the pod.
     """
-    for pattern, sentence in _KNOWN:
+    for pattern, sentence in _DIAGNOSES:
         if found := re.search(pattern, problem):
             return sentence.format(role=role, **found.groupdict())
-    return " ".join(problem.split())[:300] or "Kubernetes has not said why yet"
+    return " ".join(problem.split())[:300] or "Kubernetes has not reported a reason yet"

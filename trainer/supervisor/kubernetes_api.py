@@ -1,12 +1,11 @@
-"""The supervisor's hands: everything that it reads from and writes to the Kubernetes API, and nothing else does.
+"""All access of the supervisor to the Kubernetes API. No other module calls the API.
 
 Reads: pods, their logs, and events of the namespace. Writes: the scale of the run's StatefulSets and of TensorBoard,
-whether the client's Job is suspended, the data of the ConfigMap STEM-run, and events. lightkube does the talking: it
-has a tenth of the size of Kubernetes' own client, and reads a service account's token anew when that has been changed.
+`suspend` of the client's Job, the data of the ConfigMap FULLNAME-run, and events. The client library is lightkube: it
+has a tenth of the size of the official Python client, and reads a service account's token again when it has changed.
 """
 
 import json
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,153 +25,150 @@ from lightkube.types import PatchType
 
 from trainer.cluster.spec import ROLES
 from trainer.errors import ConfigurationError
+from trainer.supervisor.changes import Changes, PodChanged, PodsListed, WarningReported, WatchFailed
 from trainer.supervisor.pods import PARKED
 from trainer.supervisor.run import Run
 
-Change = tuple[str, Any]
-"""("LIST", all pods there are), (ADDED, MODIFIED or DELETED, a pod), ("EVENT", an event), ("STOP", None), or
-("BROKEN", an error): nothing more will come."""
-Changes = queue.SimpleQueue[Change]
-"""Simple, because a signal's handler puts into it while the same thread may be taking from it."""
-
 _WATCH_SECONDS = 240
-_STARTS_SECONDS = 60
-_AWAY = (httpx2.HTTPError, json.JSONDecodeError)
-"""What calls raise while the API server is away; the second where a proxy before it answers in its stead."""
-_NOT_ITS_WORDS = (PARKED, "unable to retrieve container logs for ")
-"""What task.sh says in a container that was started again after its task's end, and the kubelet of one that is gone."""
+_FORBIDDEN_GRACE_SECONDS = 60
+_UNAVAILABLE = (httpx2.HTTPError, json.JSONDecodeError)
+"""What calls raise while the API server is unavailable; the second if a proxy in front of it answers instead."""
+_NOT_FROM_THE_TASK = (PARKED, "unable to retrieve container logs for ")
+"""The output of task.sh in a parked container, and the kubelet's answer for a container that is gone."""
 _Result = TypeVar("_Result")
 
 
 class KubernetesApi:
-    """The API of one namespace, as far as one run is concerned."""
+    """The calls that one run needs, in its namespace."""
 
     def __init__(self, run: Run) -> None:
-        """Find the API server and who we are: in a pod by its service account, else by KUBECONFIG.
+        """Connect with the pod's service account, or with KUBECONFIG outside a pod.
 
         Raises:
-            ConfigurationError: there is neither.
+            ConfigurationError: neither exists.
         """
         try:
             config = KubeConfig.from_env().get()
         except ConfigError as error:
-            raise ConfigurationError(f"no Kubernetes API is to be found: {error}.") from None
+            raise ConfigurationError(
+                f"no Kubernetes API found: {error}; run this in a pod with a service account, or set KUBECONFIG."
+            ) from None
         if config is None:
-            raise ConfigurationError("no Kubernetes API is to be found: KUBECONFIG names no context.")
+            raise ConfigurationError("no Kubernetes API found: KUBECONFIG has no current context; set one.")
         self.run = run
         self._client = Client(config, timeout=httpx2.Timeout(30))
-        # lightkube waits for ever on a watch, also where the server's machine has vanished without a word.
+        # By default lightkube waits on a watch without a limit, even if the server's machine has disappeared.
         self._client._client._watch_timeout = httpx2.Timeout(30, read=_WATCH_SECONDS + 30)
-        # For what lightkube's log() has no word: what a container said before it was started again.
+        # lightkube's log() cannot read the log of a container's previous instance.
         self._raw = client_adapter.Client(config, client_adapter.ConnectionParams(timeout=httpx2.Timeout(30)))
 
-    def follow(self, changes: Changes) -> None:
-        """Put into the queue what happens to the run's pods, and the namespace's warnings, for ever, by two threads.
+    def watch(self, changes: Changes) -> None:
+        """Put changes of the run's pods, and the namespace's warnings, into the queue without end, by two threads.
 
-        Each begins with all that there is, and again when the API server was away or has forgotten where we were.
+        Each thread begins with a list, and again after the API server was unavailable or the watch expired.
         """
-        for known in (Pod, Event, ConfigMap, Job, Status, StatefulSet.Scale, Deployment.Scale):
-            # msgspec, which lightkube reads with, learns a type at first use; threads that do so at once crash Python.
-            msgspec.json.Decoder(known)
+        for kind in (Pod, Event, ConfigMap, Job, Status, StatefulSet.Scale, Deployment.Scale):
+            # msgspec, which lightkube decodes with, analyses a type at first use. Python crashes if two threads do so.
+            msgspec.json.Decoder(kind)
         labels = self._labels()
 
         def pods() -> None:
             listed = self._client.list(Pod, labels=labels)
-            changes.put(("LIST", list(listed)))
-            for change in self._client.watch(
+            changes.put(PodsListed(list(listed)))
+            for kind, pod in self._client.watch(
                 Pod, labels=labels, resource_version=listed.resourceVersion, server_timeout=_WATCH_SECONDS
             ):
-                changes.put(change)
+                changes.put(PodChanged(kind, pod))
 
         def warnings() -> None:
             fields: dict[str, Any] = {"type": "Warning"}
             listed = self._client.list(Event, fields=fields)
             for event in listed:
-                changes.put(("EVENT", event))
+                changes.put(WarningReported(event))
             for _, event in self._client.watch(
                 Event, fields=fields, resource_version=listed.resourceVersion, server_timeout=_WATCH_SECONDS
             ):
-                changes.put(("EVENT", event))
+                changes.put(WarningReported(event))
 
-        for follow in (pods, warnings):
-            threading.Thread(target=_for_ever, args=(follow, changes), daemon=True).start()
+        for watch in (pods, warnings):
+            threading.Thread(target=_watch_forever, args=(watch, changes), daemon=True).start()
 
     def pods(self) -> list[Pod]:
         """The pods of the run's tasks."""
-        return _insist(lambda: list(self._client.list(Pod, labels=self._labels())))
+        return _retry(lambda: list(self._client.list(Pod, labels=self._labels())))
 
-    def scale(self, role: str) -> int:
-        """How many tasks a role has."""
+    def get_scale(self, role: str) -> int:
+        """The replicas of a role."""
         if job := self.run.roles[role].job:
-            spec = _insist(lambda: self._client.get(Job, job)).spec
+            spec = _retry(lambda: self._client.get(Job, job)).spec
             return 0 if spec and spec.suspend else 1
         name = self.run.stateful_set(role)
-        found = _insist(lambda: self._client.get(StatefulSet.Scale, name))
+        found = _retry(lambda: self._client.get(StatefulSet.Scale, name))
         return found.spec.replicas or 0 if found.spec else 0
 
     def set_scale(self, role: str, replicas: int) -> None:
-        """Give a role so many tasks."""
+        """Set the replicas of a role."""
         if job := self.run.roles[role].job:
             suspend = {"spec": {"suspend": replicas == 0}}
-            _insist(lambda: self._client.patch(Job, job, suspend, patch_type=PatchType.MERGE))
+            _retry(lambda: self._client.patch(Job, job, suspend, patch_type=PatchType.MERGE))
             return
         name, change = self.run.stateful_set(role), {"spec": {"replicas": replicas}}
-        _insist(lambda: self._client.patch(StatefulSet.Scale, name, change, patch_type=PatchType.MERGE))
+        _retry(lambda: self._client.patch(StatefulSet.Scale, name, change, patch_type=PatchType.MERGE))
 
-    def set_tensorboard(self, replicas: int) -> None:
-        """Start TensorBoard or end it; where somebody has removed it, that is no matter."""
-        name, change = f"{self.run.stem}-tensorboard", {"spec": {"replicas": replicas}}
+    def set_tensorboard_scale(self, replicas: int) -> None:
+        """Set the replicas of TensorBoard. An absent Deployment is no error: a user may have deleted it."""
+        name, change = f"{self.run.fullname}-tensorboard", {"spec": {"replicas": replicas}}
         try:
-            _insist(lambda: self._client.patch(Deployment.Scale, name, change, patch_type=PatchType.MERGE))
+            _retry(lambda: self._client.patch(Deployment.Scale, name, change, patch_type=PatchType.MERGE))
         except ApiError as error:
             if error.status.code != 404:
                 raise
 
     def read_notes(self) -> dict[str, str]:
         """The data of the run's ConfigMap."""
-        return self._notes().data or {}
+        return self._config_map().data or {}
 
-    def change_notes(self, change: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
-        """Change the data of the run's ConfigMap, from what they are now; None removes a key."""
+    def update_notes(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
+        """Update the data of the run's ConfigMap from its current data; None removes a key."""
 
         def read_and_write() -> None:
-            found = self._notes()
+            found = self._config_map()
             version = found.metadata and found.metadata.resourceVersion
-            # With the version, the API server refuses what somebody else has overtaken (409), and we read again.
-            patch = {"metadata": {"resourceVersion": version}, "data": dict(change(found.data or {}))}
-            self._client.patch(ConfigMap, f"{self.run.stem}-run", patch, patch_type=PatchType.MERGE)
+            # With the version, the API server refuses a concurrent change (409), and the call is retried.
+            patch = {"metadata": {"resourceVersion": version}, "data": dict(update(found.data or {}))}
+            self._client.patch(ConfigMap, f"{self.run.fullname}-run", patch, patch_type=PatchType.MERGE)
 
-        _insist(read_and_write)
+        _retry(read_and_write)
 
     def _labels(self) -> dict[str, Any]:
-        """What selects the run's tasks, also those of a role that it has no more."""
+        """The labels of the run's tasks, including tasks of a role that the run no longer has."""
         return {"app.kubernetes.io/instance": self.run.release, "app.kubernetes.io/component": [*ROLES, "client"]}
 
-    def _notes(self) -> ConfigMap:
-        return _insist(lambda: self._client.get(ConfigMap, f"{self.run.stem}-run"))
+    def _config_map(self) -> ConfigMap:
+        return _retry(lambda: self._client.get(ConfigMap, f"{self.run.fullname}-run"))
 
-    def last_words(self, pod: str, role: str, lines: int) -> list[str]:
-        """The last lines that a task said before it ended, or else says now; empty where there are none."""
-        # Between two questions the container may have been started again, to rest: then the first has an answer.
+    def tail_task_log(self, pod: str, role: str, lines: int) -> list[str]:
+        """The last lines of a task before it terminated, or else of its running container; empty if there are none."""
+        # Between two requests the container may restart and be parked. The log is then the previous container's.
         for previous in ("true", "false", "true"):
-            said = self._log(pod, role, lines, previous)
-            if said is not None and not said.startswith(_NOT_ITS_WORDS):
-                return said.splitlines()
+            text = self._read_log(pod, role, lines, previous)
+            if text is not None and not text.startswith(_NOT_FROM_THE_TASK):
+                return text.splitlines()
         return []
 
-    def last_lines(self, pod: str, role: str, lines: int) -> list[str]:
-        """The last lines of a task's container, after those of the one before it; empty where there are none."""
-        # In this order: a container that ends may be started again between the requests, and is the one before then.
-        now = self._log(pod, role, lines, "false") or ""
-        before = self._log(pod, role, lines, "true") or ""
-        return [*before.splitlines(), *now.splitlines()]
+    def tail_both_logs(self, pod: str, role: str, lines: int) -> list[str]:
+        """The last lines of the previous container, then of the current one; empty if there are none."""
+        # In this order: if the container restarts between the two requests, its log is the previous one in the second.
+        current = self._read_log(pod, role, lines, "false") or ""
+        previous = self._read_log(pod, role, lines, "true") or ""
+        return [*previous.splitlines(), *current.splitlines()]
 
-    def last_line(self, pod: str, role: str) -> str:
-        """The last line of what a task's container says now, which may only rest; empty where it has not spoken."""
-        return self._log(pod, role, 1, "false") or ""
+    def tail_current_log(self, pod: str, role: str) -> str:
+        """The last line of the current container, which may be parked; empty if it has no output."""
+        return self._read_log(pod, role, 1, "false") or ""
 
-    def _log(self, pod: str, role: str, lines: int, previous: str) -> str | None:
-        """The last lines of a container, or of the one before it; None where the API server does not give them."""
+    def _read_log(self, pod: str, role: str, lines: int, previous: str) -> str | None:
+        """The last lines of a container, or of its previous instance; None if the API server does not return them."""
         address = f"/api/v1/namespaces/{self._client.namespace}/pods/{pod}/log"
         parameters = {"container": role, "tailLines": str(lines), "previous": previous}
         try:
@@ -182,14 +178,14 @@ class KubernetesApi:
         return answer.text if answer.is_success else None
 
     def follow_log(self, pod: str, role: str) -> Iterator[str]:
-        """What a task says, from now on, until its container ends; nothing where it does not run."""
+        """The lines of a task's log from now on, until its container ends; no line if the container does not run."""
         try:
             yield from self._client.log(pod, container=role, follow=True, tail_lines=1, newlines=False)
         except httpx2.HTTPError:
             return
 
-    def say_event(self, kind: str, reason: str, message: str) -> None:
-        """Make an event about the supervisor's Job; it is a courtesy, so a failure is no error."""
+    def record_event(self, kind: str, reason: str, message: str) -> None:
+        """Create an event for the supervisor's Job. Events are best effort, so a failure is ignored."""
         now = datetime.now(timezone.utc)
         job = ObjectReference(
             apiVersion="batch/v1",
@@ -215,33 +211,34 @@ class KubernetesApi:
             return
 
 
-def _for_ever(follow: Callable[[], None], changes: Changes) -> None:
+def _watch_forever(watch: Callable[[], None], changes: Changes) -> None:
     while True:
         try:
-            follow()
-        except _AWAY:  # the server is away, or has forgotten where we were (410 Gone)
+            watch()
+        except _UNAVAILABLE:  # the server is unavailable, or the watch's resource version has expired (410 Gone)
             time.sleep(1)
         except Exception as error:
-            changes.put(("BROKEN", error))
+            changes.put(WatchFailed(error))
             raise
 
 
-def _insist(call: Callable[[], _Result]) -> _Result:
-    """Make a call until it succeeds: the API server may be away for a while.
+def _retry(call: Callable[[], _Result]) -> _Result:
+    """Repeat a call until it succeeds, while the API server is unavailable.
 
     Raises:
-        ApiError: the server answers that this is wrong or absent, or for a minute that it is forbidden.
+        ApiError: the server answers that the request is invalid, that the object is absent, or, for a minute, that the
+            request is forbidden.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     while True:
         try:
             return call()
         except ApiError as error:
             code = error.status.code or 0
-            # A server that has just started forbids what it will allow when it has read its rules.
-            starts = code in (401, 403) and time.monotonic() - began < _STARTS_SECONDS
-            if 400 <= code < 500 and code not in (408, 409, 429) and not starts:
+            # A server that has just started forbids every request until it has loaded its RBAC rules.
+            starting = code in (401, 403) and time.monotonic() - started < _FORBIDDEN_GRACE_SECONDS
+            if 400 <= code < 500 and code not in (408, 409, 429) and not starting:
                 raise
-        except _AWAY:
+        except _UNAVAILABLE:
             pass
         time.sleep(1)

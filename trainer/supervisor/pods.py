@@ -1,67 +1,68 @@
-"""What the status of a task's pod says, reduced to what decides a run. Pure: Kubernetes' objects in, values out."""
+"""The state of a task's pod, reduced to what decides a run. Pure: Kubernetes objects in, values out."""
 
 import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from lightkube.models.core_v1 import ContainerState, PodCondition, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
+from trainer.supervisor.changes import PodChanged, PodsListed
+
 COMPONENT = "app.kubernetes.io/component"
 PARKED = "task: ended with code "
-"""So begins what the chart's task.sh says where a task has ended for good and its container was started again."""
+"""The start of the line that the chart's task.sh prints when a container restarts after its task has ended for good."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a task's container ended the last time."""
+class Terminated:
+    """The last termination of a task's container."""
 
     code: int
     reason: str
-    """Kubernetes' own word, such as OOMKilled."""
-    at: float
+    """The reason that Kubernetes gives, such as OOMKilled."""
+    finished_at: float
     """Seconds since 1970."""
 
     def __str__(self) -> str:
-        known = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
-        return f"code {self.code}{known}"
+        reason = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
+        return f"code {self.code}{reason}"
 
 
 @dataclass(frozen=True)
 class Pod:
-    """A task's pod."""
+    """The pod of a task."""
 
     name: str
-    """The task's: a StatefulSet's pod is called as its task is, a client's has that for its host's name."""
-    own_name: str
-    """The pod's, which its log and its events have."""
+    """The task's name. It equals the pod's name in a StatefulSet, and the pod's hostname in the client's Job."""
+    pod_name: str
+    """The pod's name, which its log and its events use."""
     uid: str
     role: str
-    run: str
-    """The hash of the run that its template is of."""
+    run_hash: str
+    """The hash of the run that the pod's template belongs to."""
     created: float
     """Seconds since 1970."""
-    placed: bool
-    """Whether it has a node."""
+    scheduled: bool
+    """Whether the pod has a node."""
     running: bool
-    """Whether the task's container runs now; it may only rest."""
+    """Whether the task's container runs. A parked container runs too."""
     ready: bool
-    starts_again: int
-    """How often the kubelet has started the container again."""
-    ended: Ended | None
-    """None also where that is forgotten: the kubelet's garbage collection may remove what it is known by."""
-    leaving: bool
-    """It is being deleted, or was evicted: what happens to it now is none of the task's doing."""
+    restart_count: int
+    """How often the kubelet has restarted the container."""
+    terminated: Terminated | None
+    """None before the first termination, and when the kubelet has garbage-collected the container that had it."""
+    terminating: bool
+    """Whether the pod is being deleted or was evicted. The task does not cause what happens to the pod after that."""
     problem: str
-    """Why it does not run, in Kubernetes' words; empty where it runs, or nothing is known."""
+    """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
 
 
 def observe(pod: KubernetesPod) -> Pod:
-    """What matters of a pod, from the object as the API server gives it."""
+    """The state of a pod, from the object that the API server returns."""
     metadata, status = pod.metadata or ObjectMeta(), pod.status or PodStatus()
     role = (metadata.labels or {})[COMPONENT]
     programs = [container for container in (pod.spec.containers if pod.spec else []) if container.name == role]
@@ -69,58 +70,59 @@ def observe(pod: KubernetesPod) -> Pod:
     container = next((entry for entry in status.containerStatuses or [] if entry.name == role), None)
     state = (container and container.state) or ContainerState()
     last = (container and container.lastState) or ContainerState()
-    ended = state.terminated or last.terminated
+    terminated = state.terminated or last.terminated
     conditions = {entry.type: entry for entry in status.conditions or []}
     return Pod(
         name=(pod.spec and pod.spec.hostname) or metadata.name or "",
-        own_name=metadata.name or "",
+        pod_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
-        run=environment.get("TASK_RUN") or "",
+        run_hash=environment.get("TASK_RUN") or "",
         created=_seconds(metadata.creationTimestamp),
-        placed=bool(pod.spec and pod.spec.nodeName),
+        scheduled=bool(pod.spec and pod.spec.nodeName),
         running=state.running is not None,
         ready="Ready" in conditions and conditions["Ready"].status == "True",
-        starts_again=container.restartCount if container else 0,
-        ended=Ended(ended.exitCode, ended.reason or "", _seconds(ended.finishedAt)) if ended else None,
-        leaving=metadata.deletionTimestamp is not None or status.phase == "Failed",
+        restart_count=container.restartCount if container else 0,
+        terminated=Terminated(terminated.exitCode, terminated.reason or "", _seconds(terminated.finishedAt))
+        if terminated
+        else None,
+        terminating=metadata.deletionTimestamp is not None or status.phase == "Failed",
         problem=_problem(status, conditions),
     )
 
 
-def is_forgotten(pod: Pod) -> bool:
-    """Whether its container runs again, and Kubernetes does not know how it ended before."""
-    return pod.running and pod.starts_again > 0 and pod.ended is None
+def lacks_termination(pod: Pod) -> bool:
+    """Whether the container has restarted, but Kubernetes no longer reports its last termination."""
+    return pod.running and pod.restart_count > 0 and pod.terminated is None
 
 
-def recall(pod: Pod, says: str, now: float) -> Pod:
-    """A forgotten pod with the end of its task, if it says that it rests.
+def with_logged_termination(pod: Pod, line: str, now: float) -> Pod:
+    """The pod with the exit code that task.sh logged, if its container is parked.
 
     Args:
-        pod: The pod.
-        says: Its container's last line.
+        pod: A pod that lacks its termination.
+        line: The last line of its container's log.
         now: Seconds since 1970.
     """
-    found = re.match(rf"{PARKED}(\d+) and rests", says)
-    return dataclasses.replace(pod, ended=Ended(int(found[1]), "", now)) if found else pod
+    found = re.match(rf"{PARKED}(\d+) and rests", line)
+    return dataclasses.replace(pod, terminated=Terminated(int(found[1]), "", now)) if found else pod
 
 
-def apply(there: Mapping[str, Pod], kind: str, found: Any) -> dict[str, Pod]:
-    """The pods after a change, by their tasks.
+def apply_change(pods: Mapping[str, Pod], change: PodsListed | PodChanged) -> dict[str, Pod]:
+    """The pods after a change, by the names of their tasks.
 
     Args:
-        there: The pods before it.
-        kind: LIST, ADDED, MODIFIED or DELETED.
-        found: All pods that there are, or the one that has changed.
+        pods: The pods before the change.
+        change: All pods, or the one that changed.
     """
-    if kind == "LIST":
-        return {pod.name: pod for pod in sorted(map(observe, found), key=lambda pod: pod.created)}
-    pod = observe(found)
-    known = there.get(pod.name)
-    if known and known.uid != pod.uid and known.created > pod.created:
-        return dict(there)  # a client's pod that was evicted stays beside the one in its place
-    others = {name: other for name, other in there.items() if name != pod.name}
-    return others if kind == "DELETED" else others | {pod.name: pod}
+    if isinstance(change, PodsListed):
+        return {pod.name: pod for pod in sorted(map(observe, change.pods), key=lambda pod: pod.created)}
+    pod = observe(change.pod)
+    current = pods.get(pod.name)
+    if current and current.uid != pod.uid and current.created > pod.created:
+        return dict(pods)  # an evicted pod of the client's Job still exists beside its replacement
+    others = {name: other for name, other in pods.items() if name != pod.name}
+    return others if change.kind == "DELETED" else others | {pod.name: pod}
 
 
 def _seconds(time: datetime | None) -> float:

@@ -1,8 +1,8 @@
-"""When a run has succeeded or failed, and what counts on the way there. Pure: observed pods and notes in, both out.
+"""When a run has succeeded or failed, and which restarts count. Pure: pods and notes in, notes and outcome out.
 
-The meanings are those of Kubeflow's TFJob (success by the chief, or by all workers; exit codes from 128 on are tried
-again). Evictions, preemptions and lost nodes replace a pod and are not counted; every restart of a container is, and
-the count starts anew after ten minutes without one.
+The semantics are those of Kubeflow's TFJob (the chief or all workers decide success; exit codes from 128 on are
+retried). Evictions, preemptions and lost nodes replace a pod and do not count. Every restart of a container counts, and
+ten minutes without a restart reset the count.
 """
 
 import dataclasses
@@ -13,46 +13,46 @@ from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
 
-QUIET_SECONDS = 600.0
-"""After so long without a restart, those before it are forgiven."""
+RESET_SECONDS = 600.0
+"""This time without a restart resets the count of restarts."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run."""
 
     succeeded: bool
     reason: str
     failed: tuple[str, ...] = ()
-    """The pods whose tasks are to blame."""
+    """The names of the tasks that caused the failure."""
 
 
 def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
-    """The notes with what these pods show: tasks that ended for good, and restarts.
+    """The notes, updated with the finished tasks and the restarts that these pods show.
 
     Args:
         run: The run.
-        notes: What was known.
-        pods: All pods of its tasks.
+        notes: The notes before.
+        pods: All pods of the run's tasks.
         now: Seconds since 1970.
     """
     finished, seen = dict(notes.finished), dict(notes.seen)
     restarts, restarted, by_role = notes.restarts, notes.restarted, dict(notes.restarts_by_role)
     leader = notes.leader
     for pod in pods:
-        if pod.name == run.leader and pod.placed:
+        if pod.name == run.leader and pod.scheduled:
             leader = pod.uid
-        if pod.name in notes.finished:  # what becomes of it now is no matter
+        if pod.name in notes.finished:  # later changes of the pod have no effect
             continue
-        if pod.leaving and not (pod.ended and pod.ended.code == 0):
+        if pod.terminating and not (pod.terminated and pod.terminated.code == 0):
             continue
-        if pod.ended and run.roles[pod.role].ends_with(pod.ended.code):
-            finished[pod.name] = pod.ended.code
-        # a container that was started again to rest has not failed again
-        counted = pod.starts_again - (1 if pod.name in finished else 0)
+        if pod.terminated and run.roles[pod.role].is_final(pod.terminated.code):
+            finished[pod.name] = pod.terminated.code
+        # The restart that parks a finished task is not a failure.
+        counted = pod.restart_count - (1 if pod.name in finished else 0)
         new = counted - seen.get(pod.uid, 0)
         if new > 0:
-            restarts = new + (restarts if now - restarted < QUIET_SECONDS else 0)
+            restarts = new + (restarts if now - restarted < RESET_SECONDS else 0)
             restarted = now
             by_role[pod.role] = by_role.get(pod.role, 0) + new
             seen[pod.uid] = counted
@@ -68,35 +68,38 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
 
 
 def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, int], now: float) -> Outcome | None:
-    """The run's verdict, or None while it goes on.
+    """The run's outcome, or None while it continues.
 
     Args:
         run: The run.
-        notes: Up to date, by `take_note`.
-        pods: The pods of its tasks by name.
-        scale: How many tasks each role has now.
+        notes: The notes, updated by `observe_pods`.
+        pods: The pods of the run's tasks, by task.
+        scale: The current replicas of each role.
         now: Seconds since 1970.
     """
     failed = {pod: code for pod, code in notes.finished.items() if code != 0}
     if run.success_policy == "Chief":
         needed = {run.leader}
     else:
-        needed = {f"{run.stem}-{role}-{index}" for role in ("chief", "worker") for index in range(scale.get(role, 0))}
+        needed = {
+            f"{run.fullname}-{role}-{index}" for role in ("chief", "worker") for index in range(scale.get(role, 0))
+        }
     if needed and all(notes.finished.get(pod) == 0 for pod in needed):
         who = run.leader if run.success_policy == "Chief" else "every worker"
         return Outcome(True, f"{who} ended with code 0")
     if failed:
         pod, code = next(iter(failed.items()))
-        return Outcome(False, f"{pod} failed with {_ending(pods.get(pod), code)}, which is not tried again", (pod,))
+        return Outcome(False, f"{pod} failed with {_describe(pods.get(pod), code)}, which is not retried", (pod,))
     if run.backoff_limit is not None and notes.restarts > run.backoff_limit:
         culprits = sorted(
-            (pod for pod in pods.values() if pod.ended), key=lambda pod: -(pod.ended.at if pod.ended else 0)
+            (pod for pod in pods.values() if pod.terminated),
+            key=lambda pod: -(pod.terminated.finished_at if pod.terminated else 0),
         )
         last = culprits[0] if culprits else None
-        ending = f"; the last was {last.name} with {last.ended}" if last else ""
+        ending = f"; the last was {last.name} with {last.terminated}" if last else ""
         return Outcome(
             False,
-            f"{notes.restarts} restarts are more than run.backoffLimit ({run.backoff_limit}) allows{ending}",
+            f"{notes.restarts} restarts exceed run.backoffLimit ({run.backoff_limit}){ending}",
             (last.name,) if last else (),
         )
     if run.active_deadline_seconds is not None and now - notes.started > run.active_deadline_seconds:
@@ -105,79 +108,81 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str,
 
 
 @dataclass(frozen=True)
-class Awaited:
-    """A task that should run and does not, or that cannot be found by the others."""
+class PendingTask:
+    """A task that does not run although it should, or whose host name does not resolve."""
 
     name: str
     role: str
     since: float
     """Seconds since 1970."""
     started: bool
-    """Whether it has run and could be found: it only keeps ending."""
+    """Whether it has run and its name resolved before: then it is restarting."""
     problem: str
-    """Why, in Kubernetes' words; empty where its pod does not say."""
+    """The reason that Kubernetes reports; empty if its pod has none."""
 
 
-def awaited(
+def pending_tasks(
     run: Run,
     notes: Notes,
     pods: Mapping[str, Pod],
     absent: Mapping[str, float],
     expected: Iterable[tuple[str, str]],
-    nameless: Mapping[str, str],
-) -> list[Awaited]:
+    unresolved: Mapping[str, str],
+) -> list[PendingTask]:
     """The tasks that the run waits for.
 
     Args:
         run: The run.
-        notes: Up to date, by `take_note`.
-        pods: The pods of its tasks by name.
-        absent: By the names of pods that are not there: since when, in seconds since 1970.
-        expected: As by the function of this name.
-        nameless: By pod: host names that DNS should know and does not.
+        notes: The notes, updated by `observe_pods`.
+        pods: The pods of the run's tasks, by task.
+        absent: By the names of pods that do not exist: since when, in seconds since 1970.
+        expected: The result of `expected_pods`.
+        unresolved: By task: host names that do not resolve.
     """
     found = []
     for name, role in expected:
         pod = pods.get(name)
-        started = pod is not None and has_started(pod) and name not in nameless
+        started = pod is not None and has_started(pod) and name not in unresolved
         problem = pod.problem if pod else ""
-        if name in nameless and not problem:
-            problem = f"does not resolve: {nameless[name]}"
+        if name in unresolved and not problem:
+            problem = f"does not resolve: {unresolved[name]}"
         if name not in notes.finished and (problem or not started):
             since = max(notes.started, pod.created if pod else absent[name])
-            found.append(Awaited(name, role, since, started, problem))
+            found.append(PendingTask(name, role, since, started, problem))
     return found
 
 
-def start_outcome(run: Run, waiting: Iterable[Awaited], now: float, why: Callable[[Awaited], str]) -> Outcome | None:
-    """The verdict on a run one of whose tasks has not started in the time allowed, or None.
+def start_outcome(
+    run: Run, pending: Iterable[PendingTask], now: float, explain: Callable[[PendingTask], str]
+) -> Outcome | None:
+    """The outcome of a run if one of its tasks did not start in time, else None.
 
     Args:
         run: The run.
-        waiting: As by `awaited`.
+        pending: The result of `pending_tasks`.
         now: Seconds since 1970.
-        why: A sentence about what keeps a task from running.
+        explain: Returns a sentence on why a task does not run.
     """
     limit = run.start_timeout_seconds
-    for task in waiting:
+    for task in pending:
         if limit is not None and not task.started and now - task.since > limit:
             return Outcome(
                 False,
-                f"{task.name} did not start within run.startTimeoutSeconds ({limit} s): {why(task)}",
+                f"{task.name} did not start within run.startTimeoutSeconds ({limit} s): {explain(task)}",
                 (task.name,),
             )
     return None
 
 
-def expected(run: Run, scale: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The pods that there should be, by name, with their roles."""
-    return [(f"{run.stem}-{role}-{index}", role) for role in run.roles for index in range(scale.get(role, 0))]
+def expected_pods(run: Run, scale: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The names and roles of the pods that should exist."""
+    return [(f"{run.fullname}-{role}-{index}", role) for role in run.roles for index in range(scale.get(role, 0))]
 
 
 def has_started(pod: Pod) -> bool:
-    """Whether the task's container has run at all."""
-    return pod.running or pod.ended is not None or pod.starts_again > 0
+    """Whether the task's container has run at least once."""
+    return pod.running or pod.terminated is not None or pod.restart_count > 0
 
 
-def _ending(pod: Pod | None, code: int) -> str:
-    return str(pod.ended) if pod and pod.ended and pod.ended.code == code else f"code {code}"
+def _describe(pod: Pod | None, code: int) -> str:
+    return str(pod.terminated) if pod and pod.terminated and pod.terminated.code == code else f"code {code}"

@@ -1,6 +1,6 @@
-"""What the supervisor is told of its run: one file that the chart renders, checked and typed.
+"""The supervisor's settings: one file that the chart renders, parsed to typed values.
 
-Read once by `trainer.supervisor.supervise`; everything else takes the values.
+`trainer.cli` reads it once; every other module takes the values.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ Seconds = Annotated[int, Field(ge=1)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
-    """One role's StatefulSet, or the client's Job."""
+    """The StatefulSet of a role, or the client's Job."""
 
     replicas: Annotated[int, Field(ge=1)]
     restart_policy: RestartPolicy
     job: str | None = None
     """The Job's name; None for a StatefulSet."""
 
-    def ends_with(self, code: int) -> bool:
-        """Whether a task that ended with this exit code has ended for good (`task.sh` decides by the same rule)."""
+    def is_final(self, code: int) -> bool:
+        """Whether a task does not restart after this exit code. The chart's `task.sh` applies the same rule."""
         return {"Always": False, "Never": True, "OnFailure": code == 0, "ExitCode": code < 128}[self.restart_policy]
 
 
@@ -38,42 +38,42 @@ class Role:
 class Run:
     """A run, as the chart's values define it."""
 
-    stem: str
-    """What all names begin with: the StatefulSets are STEM-ROLE."""
+    fullname: str
+    """The prefix of all names: the StatefulSets are FULLNAME-ROLE."""
     release: str
     job: str
-    """The supervisor's own Job, which its events are about."""
+    """The supervisor's own Job, which its events refer to."""
     job_uid: str = ""
-    """Tells it from an earlier Job of the same name."""
+    """Distinguishes the Job from an earlier one of the same name."""
     hash: str
-    """Of all that defines the run. Another hash is another run."""
+    """The hash of all that defines the run. A different hash is a different run."""
     attempt: Annotated[int, Field(ge=1)]
-    """Part of what the hash is of: raised to run a failed run again."""
+    """Part of the hash: users raise it to run a failed run again."""
     leader: str
-    """The pod that initialises, saves and writes the result."""
+    """The task that initialises the variables, saves checkpoints and writes the result."""
     roles: Mapping[str, Role]
     success_policy: SuccessPolicy
     clean_pod_policy: CleanPodPolicy
     backoff_limit: Annotated[int, Field(ge=0)] | None
     active_deadline_seconds: Seconds | None
     start_timeout_seconds: Seconds | None
-    holds_tensorboard: bool
-    """Whether TensorBoard may start only when the leader has a node, for it must go there."""
+    tensorboard_gated: bool
+    """Whether TensorBoard starts only when the leader has a node, because it must run on that node."""
     result_command: str | None
-    """Shows result.json; None where no pod is left that has the training directory."""
+    """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
-    """Where the run's own metrics are served; None for nowhere."""
+    """The port of the run's metrics; None to serve none."""
 
     def stateful_set(self, role: str) -> str:
         """The name of a role's StatefulSet, and of its headless Service."""
-        return f"{self.stem}-{role}"
+        return f"{self.fullname}-{role}"
 
 
 def read(path: Path, job_uid: str) -> Run:
-    """Read the file that the chart renders, which can hold all but the uid of the supervisor's Job.
+    """Read the file that the chart renders. The chart cannot know the uid of the supervisor's Job.
 
     Raises:
-        ConfigurationError: it cannot be read, or is not such a file.
+        ConfigurationError: the file cannot be read, or its content is invalid.
     """
     try:
         run = TypeAdapter(Run).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))

@@ -1,8 +1,8 @@
-"""The life of a run inside Kubernetes: start its tasks, watch them, and end with the run's own result.
+"""The control loop of a run inside Kubernetes: start its tasks, watch them, and end with the run's own result.
 
-`trainer supervise` is one small Job for each run. `supervise` is its life, from top to bottom. It remembers nothing:
-what it must know when it is started again is in the cluster: the pods, and the notes in the ConfigMap STEM-run.
-What Kubernetes' objects mean is the business of this package's other files.
+`trainer supervise` runs as one small Job for each run. `supervise` reads from top to bottom as the run proceeds. All
+state is in the cluster, in the pods and in the notes in the ConfigMap FULLNAME-run, so a restarted supervisor continues
+from there. The other modules of this package interpret the Kubernetes objects.
 """
 
 import dataclasses
@@ -12,204 +12,216 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainer.supervisor import notes, pods, policy, tensorboard
-from trainer.supervisor.kubernetes_api import Change, Changes, KubernetesApi
+from trainer.supervisor import policy, tensorboard
+from trainer.supervisor.changes import (
+    Change,
+    Changes,
+    PodChanged,
+    PodsListed,
+    StopRequested,
+    WarningReported,
+    WatchFailed,
+)
+from trainer.supervisor.dns import DnsProbe
+from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import RunMetrics
-from trainer.supervisor.names import Names
-from trainer.supervisor.notes import Notes
-from trainer.supervisor.pods import Pod
+from trainer.supervisor.notes import Notes, parse, to_data
+from trainer.supervisor.pods import Pod, apply_change, lacks_termination, observe, with_logged_termination
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
 from trainer.telemetry import result
 from trainer.telemetry.metrics import serve
 
-BETWEEN_REMINDERS = 60.0
-LAST_LINES = 200
-"""Of a failed task's log."""
+REMINDER_SECONDS = 60.0
+LOG_LINES = 200
+"""The lines of a failed task's log that the supervisor copies into its own."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
-NOTHING: Change = ("", None)
 
 
 class StoppedError(Exception):
-    """We end before the run does, in this sentence's words: it goes on, and another supervisor looks after it."""
+    """The supervisor stops before the run ends. The run continues, and another supervisor takes over."""
 
 
 def supervise(run: Run, api: KubernetesApi, say: Callable[[str], None]) -> Outcome:
-    """Bring the run to its end, clean up after it, and return its verdict.
+    """Bring the run to its end, clean up, and return the outcome.
 
     Raises:
-        StoppedError: SIGTERM or SIGINT came, or a later supervisor has taken the run over.
-        ConfigurationError: the port of the metrics cannot be listened on.
-        lightkube.ApiError: the API server refuses what a run needs.
+        StoppedError: SIGTERM or SIGINT arrived, or a later supervisor has taken over the run.
+        ConfigurationError: the port of the metrics is not available.
+        lightkube.ApiError: the API server refuses a request that the run needs.
     """
     changes: Changes = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: changes.put(("STOP", None)))
-    known = notes.parse(api.read_notes())
-    metrics = RunMetrics(run, known if known.hash == run.hash else Notes())
+        signal.signal(number, lambda *_: changes.put(StopRequested()))
+    notes = parse(api.read_notes())
+    metrics = RunMetrics(run, notes if notes.hash == run.hash else Notes())
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
-    if known.hash == run.hash and known.over:
-        outcome = Outcome(known.state == "Succeeded", known.reason)
-        say("this run was over before")
+    if notes.hash == run.hash and notes.over:
+        outcome = Outcome(notes.state == "Succeeded", notes.reason)
+        say("this run has already ended")
     else:
-        api.follow(changes)
-        known = _begin(run, api, known, changes, say)
-        known, outcome, there = _watch(run, api, known, changes, say, metrics)
-        if outcome.succeeded and (leader := there.get(run.leader)):
+        api.watch(changes)
+        notes = _start(run, api, notes, changes, say)
+        notes, outcome, pods = _watch(run, api, notes, changes, say, metrics)
+        if outcome.succeeded and (leader := pods.get(run.leader)):
             outcome = _with_result(run, api, outcome, leader)
-        for pod in (there[name] for name in outcome.failed if name in there):
-            for line in api.last_words(pod.own_name, pod.role, LAST_LINES):
+        for pod in (pods[name] for name in outcome.failed if name in pods):
+            for line in api.tail_task_log(pod.pod_name, pod.role, LOG_LINES):
                 say(f"| {pod.name}: {line}")
         state = "Succeeded" if outcome.succeeded else "Failed"
-        known = metrics.notes = dataclasses.replace(known, state=state, reason=outcome.reason)
-        _write(run, api, known)
-    _clean_up(run, api, known, say)
-    _tell(api, outcome, say)
+        notes = metrics.notes = dataclasses.replace(notes, state=state, reason=outcome.reason)
+        _write_notes(run, api, notes)
+    _clean_up(run, api, notes, say)
+    _report_outcome(api, outcome, say)
     return outcome
 
 
-def _write(run: Run, api: KubernetesApi, known: Notes, takes_over: bool = False) -> None:
-    def change(data: Mapping[str, str]) -> dict[str, str | None]:
-        # At an upgrade two supervisors overlap for a moment; the later one alone has a say.
-        if not takes_over and notes.parse(data).job != run.job_uid:
-            raise StoppedError("another supervisor has taken the run over")
-        return notes.to_data(known, data)
+def _write_notes(run: Run, api: KubernetesApi, notes: Notes, take_over: bool = False) -> None:
+    def update(data: Mapping[str, str]) -> dict[str, str | None]:
+        # During an upgrade two supervisors overlap for a moment. Only the later one may write.
+        if not take_over and parse(data).job != run.job_uid:
+            raise StoppedError("another supervisor has taken over the run")
+        return to_data(notes, data)
 
-    api.change_notes(change)
+    api.update_notes(update)
 
 
-def _begin(
+def _start(
     run: Run,
     api: KubernetesApi,
-    known: Notes,
+    notes: Notes,
     changes: Changes,
     say: Callable[[str], None],
 ) -> Notes:
-    """Start the run, unless a supervisor before us has; its notes."""
-    if known.hash == run.hash and known.job == run.job_uid and known.state == "Running":
-        say("going on with the run that is under way")
-        return known
-    interrupted = known.state == "Starting"
-    known = dataclasses.replace(known, job=run.job_uid, state="Starting")
-    _write(run, api, known, takes_over=True)
-    there = [pods.observe(pod) for pod in api.pods()]
-    if any(pod.run != run.hash for pod in there):
-        # Revisions never mix: what was there before is gone when this run begins.
-        say("the run has changed: ending the tasks of the one before")
-        _empty(run, api, changes, say)
-    if known.hash != run.hash:
-        known = Notes(hash=run.hash, job=run.job_uid, leader=known.leader)
-    scales = {role: api.scale(role) for role in run.roles}
-    # Kubernetes gives 1 where the chart leaves the scale to us: at an installation, and when a run is resumed. That may
-    # be all that a run under way has as well, but then its leader's pod is the one we know.
-    anew = all(scale <= 1 for scale in scales.values()) and all(pod.uid != known.leader or pod.leaving for pod in there)
-    begins = interrupted or not known.started or anew
-    if begins:
-        known = dataclasses.replace(known, started=time.time(), running=0.0)
+    """Start the run, unless an earlier supervisor has started it; return its notes."""
+    if notes.hash == run.hash and notes.job == run.job_uid and notes.state == "Running":
+        say("continuing the run in progress")
+        return notes
+    interrupted = notes.state == "Starting"
+    notes = dataclasses.replace(notes, job=run.job_uid, state="Starting")
+    _write_notes(run, api, notes, take_over=True)
+    pods = [observe(pod) for pod in api.pods()]
+    if any(pod.run_hash != run.hash for pod in pods):
+        # Tasks of two revisions never run at the same time.
+        say("the run has changed: ending the tasks of the previous run")
+        _stop_all_tasks(run, api, changes, say)
+    if notes.hash != run.hash:
+        notes = Notes(hash=run.hash, job=run.job_uid, leader=notes.leader)
+    scales = {role: api.get_scale(role) for role in run.roles}
+    # The chart omits the scale at an installation and when a run is resumed, and Kubernetes defaults it to 1. A run in
+    # progress may have a scale of 1 too, but then the leader's pod is the one in the notes.
+    initial = all(scale <= 1 for scale in scales.values()) and all(
+        pod.uid != notes.leader or pod.terminating for pod in pods
+    )
+    starting = interrupted or not notes.started or initial
+    if starting:
+        notes = dataclasses.replace(notes, started=time.time(), running=0.0)
         attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
         say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
     else:
-        say("going on with the run that is under way")
+        say("continuing the run in progress")
     for role, values in run.roles.items():
-        # Under way, a scale that somebody else has set, as by `kubectl scale`, is left alone. A changed client is
-        # another Job, which is made suspended.
-        if begins or values.job or known.replicas.get(role) != values.replicas:
+        # While a run is in progress, keep a scale that a user has set, for example with `kubectl scale`. A changed
+        # client is a new Job, which the chart creates suspended.
+        if starting or values.job or notes.replicas.get(role) != values.replicas:
             api.set_scale(role, values.replicas)
     replicas = {role: values.replicas for role, values in run.roles.items()}
-    known = dataclasses.replace(known, state="Running", replicas=replicas)
-    _write(run, api, known)
-    return known
+    notes = dataclasses.replace(notes, state="Running", replicas=replicas)
+    _write_notes(run, api, notes)
+    return notes
 
 
-def _empty(run: Run, api: KubernetesApi, changes: Changes, say: Callable[[str], None]) -> None:
-    """Scale every role to 0 and wait until no task's pod is left."""
+def _stop_all_tasks(run: Run, api: KubernetesApi, changes: Changes, say: Callable[[str], None]) -> None:
+    """Scale every role to 0, and wait until all pods of tasks are gone."""
     for role in run.roles:
         api.set_scale(role, 0)
-    there: dict[str, Pod] = {}
-    began = said = time.monotonic()
+    pods: dict[str, Pod] = {}
+    started = reported = time.monotonic()
     while True:
-        change = _next(changes, 5)
-        if change and change[0] != "EVENT":
-            there = pods.apply(there, *change)
-            if not there:
+        change = _next_change(changes, 5)
+        if isinstance(change, PodsListed | PodChanged):
+            pods = apply_change(pods, change)
+            if not pods:
                 return
-        if time.monotonic() - said > BETWEEN_REMINDERS:
-            said = time.monotonic()
-            say(f"waiting for {', '.join(sorted(there))} to end, for {said - began:.0f} s")
+        if time.monotonic() - reported > REMINDER_SECONDS:
+            reported = time.monotonic()
+            say(f"waiting for {', '.join(sorted(pods))} to end, for {reported - started:.0f} s")
 
 
-def _next(changes: Changes, seconds: float) -> Change | None:
+def _next_change(changes: Changes, timeout: float) -> Change | None:
     try:
-        change = changes.get(timeout=seconds)
+        change = changes.get(timeout=timeout)
     except queue.Empty:
         return None
-    if change[0] == "STOP":
-        raise StoppedError("told to end")
-    if change[0] == "BROKEN":
-        raise RuntimeError("the cluster can no longer be followed") from change[1]
+    match change:
+        case StopRequested():
+            raise StoppedError("the supervisor received a signal to stop")
+        case WatchFailed(error):
+            raise RuntimeError("the watch of the cluster failed") from error
     return change
 
 
 def _watch(
     run: Run,
     api: KubernetesApi,
-    known: Notes,
+    notes: Notes,
     changes: Changes,
     say: Callable[[str], None],
     metrics: RunMetrics,
 ) -> tuple[Notes, Outcome, Mapping[str, Pod]]:
-    """Follow the run until it has a verdict; its notes, that, and the pods then."""
-    there: dict[str, Pod] = {}
+    """Watch the run until it has an outcome; return its notes, the outcome, and its pods at that time."""
+    pods: dict[str, Pod] = {}
     absent: dict[str, float] = {}
-    scale = {role: api.scale(role) for role in run.roles}
-    boards: int | None = None
-    names = Names(run)
+    scale = {role: api.get_scale(role) for role in run.roles}
+    tensorboard_scale: int | None = None
+    dns = DnsProbe(run)
     reporter = Reporter(run, api, say)
     try:
         while True:
-            change = _next(changes, 2)
-            kind, found = change or NOTHING
-            if kind == "EVENT":
-                reporter.hear(found)
-            elif kind:
-                there = _recall(api, known, pods.apply(there, kind, found))
-                if kind in ("ADDED", "DELETED", "LIST"):  # as after `kubectl scale`
-                    scale = {role: api.scale(role) for role in run.roles}
+            change = _next_change(changes, 2)
+            match change:
+                case WarningReported(event):
+                    reporter.record_warning(event)
+                case PodsListed() | PodChanged():
+                    pods = _with_logged_terminations(api, notes, apply_change(pods, change))
+                    if not (isinstance(change, PodChanged) and change.kind == "MODIFIED"):
+                        # A pod was added or deleted, for example by `kubectl scale`.
+                        scale = {role: api.get_scale(role) for role in run.roles}
             now = time.time()
-            expected = policy.expected(run, scale)
-            absent = {name: absent.get(name, now) for name, _ in expected if name not in there}
-            names.ask(there.values())
+            expected = policy.expected_pods(run, scale)
+            absent = {name: absent.get(name, now) for name, _ in expected if name not in pods}
+            dns.look_up(pods.values())
 
-            noted = policy.observe_pods(run, known, there.values(), now)
-            awaited = policy.awaited(run, noted, there, absent, expected, names.unknown())
-            if expected and not noted.running and all(task.started for task in awaited):
-                noted = dataclasses.replace(noted, running=now)
-            if noted != known:
-                _write(run, api, noted)
-            reporter.compare(known, noted, there)
-            known = metrics.notes = noted
+            observed = policy.observe_pods(run, notes, pods.values(), now)
+            pending = policy.pending_tasks(run, observed, pods, absent, expected, dns.unresolved())
+            if expected and not observed.running and all(task.started for task in pending):
+                observed = dataclasses.replace(observed, running=now)
+            if observed != notes:
+                _write_notes(run, api, observed)
+            reporter.report_changes(notes, observed, pods)
+            notes = metrics.notes = observed
 
-            wanted = tensorboard.scale(run, there.get(run.leader))
-            if wanted is not None and wanted != boards:
-                boards = wanted
-                api.set_tensorboard(wanted)
+            wanted = tensorboard.scale(run, pods.get(run.leader))
+            if wanted is not None and wanted != tensorboard_scale:
+                tensorboard_scale = wanted
+                api.set_tensorboard_scale(wanted)
 
-            reporter.remind(awaited, now)
-            outcome = policy.outcome(run, known, there, scale, now) or policy.start_outcome(
-                run, awaited, now, reporter.why
+            reporter.report_pending(pending, now)
+            outcome = policy.outcome(run, notes, pods, scale, now) or policy.start_outcome(
+                run, pending, now, reporter.explain
             )
             if outcome:
-                return known, outcome, there
+                return notes, outcome, pods
     finally:
         reporter.close()
 
 
 def _with_result(run: Run, api: KubernetesApi, outcome: Outcome, leader: Pod) -> Outcome:
-    """The verdict with the result that the leader's log ends with, and the command that shows it, if there is one."""
-    # Not `last_words`: of a leader that was restarted in the run it may give the container that ended before the last.
-    lines = api.last_lines(leader.own_name, leader.role, LAST_LINES)
+    """The outcome with the result at the end of the leader's log, if any, and the command that prints it."""
+    # Not `tail_task_log`: if the leader restarted during the run, that may return the log before the last one.
+    lines = api.tail_both_logs(leader.pod_name, leader.role, LOG_LINES)
     found = next(filter(None, map(result.parse, reversed(lines))), None)
     if found is None:
         return outcome
@@ -217,39 +229,39 @@ def _with_result(run: Run, api: KubernetesApi, outcome: Outcome, leader: Pod) ->
     return dataclasses.replace(outcome, reason=f"{outcome.reason}; {result.describe(found)}{command}")
 
 
-def _recall(api: KubernetesApi, known: Notes, there: Mapping[str, Pod]) -> dict[str, Pod]:
-    """The pods, with the ends of tasks that Kubernetes has forgotten and that those tasks still say."""
+def _with_logged_terminations(api: KubernetesApi, notes: Notes, pods: Mapping[str, Pod]) -> dict[str, Pod]:
+    """The pods, with terminations from the logs of parked containers where Kubernetes no longer reports them."""
     return {
-        name: pods.recall(pod, api.last_line(pod.own_name, pod.role), time.time())
-        if pods.is_forgotten(pod) and name not in known.finished
+        name: with_logged_termination(pod, api.tail_current_log(pod.pod_name, pod.role), time.time())
+        if lacks_termination(pod) and name not in notes.finished
         else pod
-        for name, pod in there.items()
+        for name, pod in pods.items()
     }
 
 
-def _clean_up(run: Run, api: KubernetesApi, known: Notes, say: Callable[[str], None]) -> None:
-    """Free what the tasks hold, as run.cleanPodPolicy says."""
+def _clean_up(run: Run, api: KubernetesApi, notes: Notes, say: Callable[[str], None]) -> None:
+    """Free the resources of the tasks according to run.cleanPodPolicy."""
     freed = []
     for role, values in run.roles.items():
-        tasks = {f"{run.stem}-{role}-{index}" for index in range(api.scale(role))}
-        if values.job and all(known.finished.get(task) == 0 for task in tasks):
-            continue  # its Job ends by itself, holds nothing, and shows its log
+        tasks = {f"{run.fullname}-{role}-{index}" for index in range(api.get_scale(role))}
+        if values.job and all(notes.finished.get(task) == 0 for task in tasks):
+            continue  # a Job that has completed holds no resources, and keeps its log
         if tasks and (
-            run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not tasks <= set(known.finished))
+            run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not tasks <= set(notes.finished))
         ):
             api.set_scale(role, 0)
             freed.append(role)
-    if run.holds_tensorboard and known.leader:
-        api.set_tensorboard(1)
+    if run.tensorboard_gated and notes.leader:
+        api.set_tensorboard_scale(1)
     if freed:
         say(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
 
 
-def _tell(api: KubernetesApi, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Leave the verdict where people look: the termination message, an event, the last line."""
+def _report_outcome(api: KubernetesApi, outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Report the outcome in the termination message, in an event, and in the last line of the log."""
     word = "succeeded" if outcome.succeeded else "failed"
     sentence = f"the run {word}: {outcome.reason}"
     if TERMINATION_MESSAGE.exists():
         TERMINATION_MESSAGE.write_text(sentence)
-    api.say_event(*("Normal", "RunSucceeded") if outcome.succeeded else ("Warning", "RunFailed"), sentence)
+    api.record_event(*("Normal", "RunSucceeded") if outcome.succeeded else ("Warning", "RunFailed"), sentence)
     say(sentence)

@@ -1,8 +1,7 @@
-"""What a task tells Prometheus of itself: numbers that its life writes, and the server that shows them.
+"""A task's Prometheus metrics and the HTTP server that exposes them.
 
-The life of a task sets plain attributes, which costs a step nothing to speak of; they become metrics only when
-somebody asks. `trainer.cli` makes the one `Metrics` of a task, and serves it where `metrics_port` is set: that opens
-the port and starts a thread.
+A task sets plain attributes, at a negligible cost per step. A scrape converts them to metrics. `trainer.cli` creates
+the `Metrics` of a task and, if `metrics_port` is set, serves them: this opens the port and starts a thread.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from trainer.telemetry.progress import Progress
 
 @dataclass(eq=False)
 class Metrics(Collector):
-    """A task's numbers now; None is not known, or not this task's to know, and is not shown."""
+    """The current values of a task. None means unknown or not applicable; such a metric is not exposed."""
 
     role: str
     index: int
@@ -42,15 +41,15 @@ class Metrics(Collector):
     test_accuracy: float | None = None
     serving: bool | None = None
     _waited: tuple[float, float | None] = (0.0, None)
-    """Seconds of the waits that are over, and when the present one began: one value, as a scrape may come any time."""
+    """Seconds of the finished waits, and the start of the current one. One value, so that a scrape reads both."""
 
     def report(self, progress: Progress) -> None:
-        """Show what a progress line says."""
+        """Set the metrics of a progress line."""
         self.steps_per_second, self.loss, self.accuracy = progress.steps_per_second, progress.loss, progress.accuracy
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time spent inside as waiting for other tasks, while it passes."""
+        """Count the time inside the context as waiting for other tasks, also while it lasts."""
         self._waited = (self.waiting_seconds, time.monotonic())
         try:
             yield
@@ -59,14 +58,14 @@ class Metrics(Collector):
 
     @property
     def waiting_seconds(self) -> float:
-        """The time spent waiting until now."""
+        """The waiting time until now, in seconds."""
         before, since = self._waited
         return before if since is None else before + time.monotonic() - since
 
     def collect(self) -> Iterator[Metric]:
-        """All that is known, as Prometheus's client wants it; it adds `_info` and `_total` to the names."""
+        """Yield the known metrics. Prometheus's client adds `_info` and `_total` to the names."""
         task = {"role": self.role, "index": str(self.index), "version": trainer.__version__}
-        yield InfoMetricFamily("trainer_task", "Which task this is, and of which trainer.", task)
+        yield InfoMetricFamily("trainer_task", "Role and index of this task, and version of its trainer.", task)
         for name, meaning, count in (
             ("restarts", "Earlier starts of this task's container in its pod.", self.restarts),
             ("examples", "Examples this task has computed gradients on.", self.examples),
@@ -79,12 +78,12 @@ class Metrics(Collector):
         ):
             yield CounterMetricFamily(f"trainer_{name}", meaning, count)
         for name, meaning, value in (
-            ("global_step", "Global step of the run, as this replica saw it last.", self.global_step),
+            ("global_step", "Global step of the run that this replica read last.", self.global_step),
             ("steps_per_second", "Global steps per second between the last two reports.", self.steps_per_second),
             ("loss", "Loss of the training batch reported last.", self.loss),
             ("accuracy", "Accuracy on the training batch reported last.", self.accuracy),
-            ("test_loss", "Loss of the checkpoint examined last, on the held-out split.", self.test_loss),
-            ("test_accuracy", "Accuracy of the checkpoint examined last, on the held-out split.", self.test_accuracy),
+            ("test_loss", "Loss of the last evaluated checkpoint, on the held-out split.", self.test_loss),
+            ("test_accuracy", "Accuracy of the last evaluated checkpoint, on the held-out split.", self.test_accuracy),
             ("serving", "1 while this parameter server serves the run, 0 when the run is done.", self.serving),
         ):
             if value is not None:
@@ -92,27 +91,27 @@ class Metrics(Collector):
 
 
 def parse_restarts(text: str) -> int:
-    """The value of the environment variable TASK_RESTARTS, which the chart's task wrapper sets; blank is 0.
+    """Parse the environment variable TASK_RESTARTS, which the chart's `task.sh` sets; blank is 0.
 
     Raises:
-        ConfigurationError: it is no number of restarts.
+        ConfigurationError: the value is not a whole number from 0.
     """
     if not text.strip():
         return 0
     if not re.fullmatch("[0-9]{1,9}", text.strip()):
         raise ConfigurationError(
             f"TASK_RESTARTS: {text[:20]!r} was given, but it is the number of this task's earlier starts: "
-            "set it to a whole number from 0, or not at all."
+            "set it to a whole number from 0, or unset it."
         )
     return int(text)
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Listens on every address of this machine, IPv6 and IPv4, with one socket where it has both."""
+    """Listens on every address of this machine, with one socket for IPv6 and IPv4 if it has both."""
 
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     allow_reuse_address = True
-    daemon_threads = True  # a slow scrape must not hold up a task that ends
+    daemon_threads = True  # a slow scrape must not delay the exit of a task
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
@@ -120,15 +119,15 @@ class _Server(socketserver.ThreadingTCPServer):
         super().server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # who hangs up early is no matter for a training's log
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # do not log clients that disconnect early
             super().handle_error(request, client_address)
 
 
 def serve(metrics: Collector, port: int) -> None:
-    """Show these metrics, and the process's own, at this port from now until the process ends.
+    """Serve these metrics, and those of the process, on this port until the process ends.
 
     Raises:
-        ConfigurationError: the port cannot be listened on.
+        ConfigurationError: the process cannot listen on the port.
     """
     registry = CollectorRegistry()
     registry.register(metrics)

@@ -1,6 +1,6 @@
-"""A TensorBoard profile of some global steps: which ops this process ran, on which thread or device, and when.
+"""A TensorBoard profile of a range of global steps: the ops of this process, with their time, thread and device.
 
-It is for looking at single ops; `trainer.telemetry.step_time` says in four numbers where the time goes.
+A profile shows single ops. `trainer.telemetry.step_time` summarises the time of a step in four numbers.
 """
 
 from collections.abc import Callable
@@ -10,24 +10,24 @@ from trainer.config import StepRange
 from trainer.tensorflow import tf
 
 _PROBLEMS = (tf.errors.OpError, OSError)
-"""What TensorFlow's profiler raises where it cannot start or cannot write."""
+"""The errors of TensorFlow's profiler when it cannot start or write."""
 
 
 class Profile:
-    """Profiles the calls that cover a range of global steps; training goes on whatever becomes of the profile."""
+    """Profiles the executions that cover a range of global steps. A failed profile does not stop training."""
 
-    def __init__(self, steps: StepRange | None, folder: Path, say: Callable[[str], None]) -> None:
-        """Profiles are written to `folder`/plugins/profile, where TensorBoard looks for them; without `steps`, none."""
-        self._steps, self._folder, self._say = steps, folder, say
+    def __init__(self, steps: StepRange | None, folder: Path, log: Callable[[str], None]) -> None:
+        """Write profiles to `folder`/plugins/profile, where TensorBoard finds them. Without `steps`, write none."""
+        self._steps, self._folder, self._log = steps, folder, log
         self.running = False
-        """Whether ops are recorded now."""
+        """Whether the profiler records now."""
 
-    def before_call(self, step: int, ahead: int) -> None:
-        """Begin where a call at this global step, during which some `ahead` of them pass, comes to the range."""
+    def before_execution(self, step: int, ahead: int) -> None:
+        """Start the profiler if an execution that starts at `step` and takes about `ahead` steps reaches the range."""
         if self._steps is None or self.running or step + ahead < self._steps.first:
             return
         if step >= self._steps.last:
-            self._say(f"profile_steps: the run is past {self._steps} already, and nothing is profiled")
+            self._log(f"profile_steps: the run is already past {self._steps}; no profile is written")
             self._steps = None
             return
         try:
@@ -36,15 +36,15 @@ class Profile:
             self._give_up(error)
             return
         self.running = True
-        self._say(f"profiling from step {step}")
+        self._log(f"profiling from step {step}")
 
-    def after_call(self, step: int) -> None:
-        """End where a call that ended at this global step has left the range behind."""
+    def after_execution(self, step: int) -> None:
+        """Stop the profiler if an execution that ended at `step` has passed the range."""
         if self.running and self._steps and step >= self._steps.last:
             self.stop()
 
     def stop(self) -> None:
-        """Write what has been recorded, if anything is."""
+        """Stop the profiler, if it runs, and write the profile."""
         if not self.running:
             return
         self.running, self._steps = False, None
@@ -53,8 +53,8 @@ class Profile:
         except _PROBLEMS as error:
             self._give_up(error)
             return
-        self._say(f"the profile is in {self._folder / 'plugins' / 'profile'}: tensorboard --logdir {self._folder}")
+        self._log(f"the profile is in {self._folder / 'plugins' / 'profile'}: tensorboard --logdir {self._folder}")
 
     def _give_up(self, error: Exception) -> None:
         self._steps = None
-        self._say(f"no profile: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        self._log(f"no profile: {str(error).splitlines()[0] if str(error) else type(error).__name__}")

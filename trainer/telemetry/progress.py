@@ -1,4 +1,4 @@
-"""How far a run is: the line that tasks print and whoever shows a whole run reads from their logs, and the clock."""
+"""A run's progress: the log line that tasks print and the launcher and the supervisor parse, and the training clock."""
 
 import re
 import time
@@ -12,7 +12,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, as one of its replicas sees it."""
+    """The progress of a run, as seen by one of its replicas."""
 
     step: int
     train_steps: int
@@ -21,7 +21,7 @@ class Progress:
     accuracy: float
     """On that batch."""
     steps_per_second: float
-    """Global steps per second since the report before."""
+    """Global steps per second since the previous report."""
 
     def __str__(self) -> str:
         return (
@@ -31,13 +31,13 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time that the rest takes at this rate; None where there is no rate."""
+        """The remaining time at this rate, in seconds; None if the rate is 0."""
         left = max(0, self.train_steps - self.step)
         return left / self.steps_per_second if self.steps_per_second > 0 else None
 
 
 def parse(line: str) -> Progress | None:
-    """The progress in a line of a log; None where it is another line."""
+    """Return the progress in a log line; None for any other line."""
     found = _LINE.search(line.rstrip())
     if not found:
         return None
@@ -54,23 +54,23 @@ def parse(line: str) -> Progress | None:
 
 
 class Clock:
-    """Measures a replica's training: the whole time, and the rate over the steady part.
+    """Measures a replica's training: the total time, and the rate in the steady state.
 
-    The first tenth of the steps does not count as steady: other replicas are still joining.
+    The steady state excludes the first tenth of the steps, while other replicas still join.
     """
 
     def __init__(self, train_steps: int) -> None:
         self._train_steps = train_steps
         self.earlier = 0.0
-        """Seconds that earlier processes have trained the same run."""
+        """Seconds of training of the same run by earlier processes."""
         self._first: tuple[float, int] | None = None
         self._steady: tuple[float, int] | None = None
         self._last = (0.0, 0)
         self.last_progress = time.monotonic()
-        """When the global step last changed, by the monotonic clock."""
+        """The time of the last change of the global step, by the monotonic clock."""
 
     def tick(self, step: int) -> None:
-        """The global step is `step` now."""
+        """Record that the global step is now `step`."""
         now = (time.monotonic(), step)
         if step != self._last[1]:
             self.last_progress = now[0]
@@ -83,16 +83,16 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Of the run's training, by this process and those before it."""
+        """Seconds of the run's training, by this process and earlier ones."""
         return self.earlier + self.own_seconds
 
     @property
     def own_seconds(self) -> float:
-        """From the first tick to the last."""
+        """Seconds from the first tick to the last."""
         return self._last[0] - self._first[0] if self._first else 0.0
 
     @property
     def steps_per_second(self) -> float:
-        """Global steps per second over the steady part; 0 where there was none."""
+        """Global steps per second in the steady state; 0 before it."""
         since, step = self._steady or self._last
         return (self._last[1] - step) / (self._last[0] - since) if self._last[0] > since else 0.0

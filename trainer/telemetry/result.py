@@ -1,4 +1,4 @@
-"""A run's result as one task tells it to another: a marked line of JSON in its log, and a few words for a person."""
+"""A run's result in a task's log: a marked JSON line for the supervisor, and a short text for people."""
 
 import json
 import re
@@ -8,12 +8,12 @@ _LINE = re.compile(r"(?:^|: )result (\{.*\})$")
 
 
 def to_line(result: dict[str, Any]) -> str:
-    """The content of result.json as a line of a log."""
+    """Return the content of result.json as a log line."""
     return f"result {json.dumps(result)}"
 
 
 def parse(line: str) -> dict[str, Any] | None:
-    """The result in a line of a log; None where it is another line, also one that another program has marked so."""
+    """Return the result in a log line; None for any other line, also for one of another program with this mark."""
     found = _LINE.search(line.rstrip())
     if not found:
         return None
@@ -34,7 +34,7 @@ def _is_evaluation(value: Any) -> bool:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """The accuracy at the end, and the best where it was another: test accuracy 0.9861 (best 0.9889 at step 1500)."""
+    """Return the last accuracy, and the best if it differs: test accuracy 0.9861 (best 0.9889 at step 1500)."""
     best = result.get("best") or result
     is_same = best["test_accuracy"] == result["test_accuracy"]
     more = "" if is_same else f" (best {best['test_accuracy']:.4f} at step {best['global_step']})"

@@ -1,20 +1,20 @@
-"""How the time of a replica's step divides into waiting, reading, computing and applying.
+"""The step time breakdown: how the time of a replica's step divides into waiting, reading, computing and applying.
 
-At each moment of a call of the session the time goes to the first of these that holds:
+Each moment of an execution counts toward the first of these that applies:
 
-    computing   an op of this replica runs that is none of the following: the model's, forward and backward, and those
-                that pick a batch or pack the gradient
-    applying    a gradient is on its way to a parameter server, or an op there applies it for this replica
-    reading     the parameters are read, or are on their way to this replica
-    waiting     nothing of all this: the replica waits for a token, for a batch of `tf.data`, for a parameter server or
-                a CPU that others use, or for TensorFlow to find its next op; the session's own round trip is in it
+    computing   an op of this replica runs that belongs to none of the other kinds: the ops of the model, forward and
+                backward, and those that select a batch or pack the gradient
+    applying    a gradient is in transit to a parameter server, or an op there applies it for this replica
+    reading     an op reads the parameters, or they are in transit to this replica
+    waiting     none of these: the replica waits for a token, a batch of `tf.data`, a busy parameter server or CPU, or
+                TensorFlow's scheduler; this includes the round trip of the session
 
-So the four add up to the call's time. In synchronous training it is the chief's loop of updates, and no replica's step,
-that averages the gradients and applies them: meanwhile replicas wait.
+The four add up to the time of the execution. In synchronous training the chief's update loop averages and applies the
+gradients, outside of the replicas' steps: the replicas wait during this time.
 
-The intervals are those that TensorFlow traces (`tf.compat.v1.RunMetadata.step_stats`), to the microsecond, by the
-clocks of this task and of the parameter servers, which must agree, as they do on one machine. `tracing` has the calls
-traced; this module imports no TensorFlow.
+The intervals come from TensorFlow's traces (`tf.compat.v1.RunMetadata.step_stats`), in microseconds, by the clocks of
+this task and of the parameter servers. These clocks must agree, as they do on one machine. `tracing` traces the
+executions; this module does not import TensorFlow.
 """
 
 import re
@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 Interval = tuple[float, float]
-"""Begin and end, in microseconds since 1970."""
+"""Begin and end, in microseconds since the epoch."""
 
 READING = ("ReadVariableOp",)
 WAITING = ("Queue", "FIFOQueue", "Iterator")
 APPLYING = ("ResourceApply", "Assign", "ResourceAccumulator", "Collective")
-"""What the names of kernels begin with; others are applying on a parameter server, and computing on a replica."""
+"""Prefixes of kernel names. Other kernels count as applying on a parameter server, and as computing on a replica."""
 
 _LINE = re.compile(
     r"a step's time: waiting (?P<waiting>\S+) ms, reading (?P<reading>\S+) ms, computing (?P<computing>\S+) ms, "
@@ -38,14 +38,14 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where the time of a step went, in milliseconds; its text is the line that a replica prints, to be parsed."""
+    """The time of a step by kind, in milliseconds. `str` gives the log line of a replica; `parse` reads it."""
 
     waiting: float
     reading: float
     computing: float
     applying: float
     steps: int
-    """Over which this is the mean."""
+    """The number of steps in this mean."""
 
     def __str__(self) -> str:
         return (
@@ -55,7 +55,7 @@ class StepTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The milliseconds by their names."""
+        """The milliseconds by kind."""
         return {
             "waiting": self.waiting,
             "reading": self.reading,
@@ -65,12 +65,12 @@ class StepTime:
 
     @property
     def milliseconds(self) -> float:
-        """A step's whole time."""
+        """The total time of a step."""
         return sum(self.parts.values())
 
 
 def parse(line: str) -> StepTime | None:
-    """The split in a line of a log; None where it is another line."""
+    """Return the step time in a log line; None for any other line."""
     found = _LINE.search(line.rstrip())
     if not found:
         return None
@@ -83,15 +83,15 @@ def parse(line: str) -> StepTime | None:
     )
 
 
-def mean(splits: Sequence[StepTime]) -> StepTime:
-    """The mean over all steps of these splits, which are one at least."""
-    steps = sum(split.steps for split in splits)
-    means = {name: sum(split.parts[name] * split.steps for split in splits) / steps for name in splits[0].parts}
+def mean(step_times: Sequence[StepTime]) -> StepTime:
+    """Return the mean over all steps of one or more step times."""
+    steps = sum(each.steps for each in step_times)
+    means = {name: sum(each.parts[name] * each.steps for each in step_times) / steps for name in step_times[0].parts}
     return StepTime(**means, steps=steps)
 
 
 def measure(step_stats: Any, began: float, ended: float, steps: int) -> StepTime:
-    """The split of one traced call of so many steps, which began and ended so, in seconds since 1970."""
+    """Return the step time of a traced execution of `steps` steps. `began` and `ended` are seconds since the epoch."""
     whole = (began * 1e6, ended * 1e6)
     found: dict[str, list[Interval]] = {"computing": [], "applying": [], "reading": [], "waiting": []}
     for device in step_stats.dev_stats:
@@ -115,7 +115,7 @@ def measure(step_stats: Any, began: float, ended: float, steps: int) -> StepTime
 def _kind(node: Any, on_server: bool) -> str:
     if node.node_name == "RecvTensor":
         return "applying" if on_server else "reading"
-    # The label is "[memory] NODE = KERNEL(INPUT, INPUT)"; internal nodes have another one.
+    # The label is "[memory] NODE = KERNEL(INPUT, INPUT)", except for internal nodes.
     kernel = node.timeline_label.partition(" = ")[2].partition("(")[0]
     for kind, beginnings in (("reading", READING), ("waiting", WAITING), ("applying", APPLYING)):
         if kernel.startswith(beginnings):
@@ -124,7 +124,7 @@ def _kind(node: Any, on_server: bool) -> str:
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same moments in intervals that do not overlap, in order."""
+    """Return the union of the intervals as sorted intervals that do not overlap."""
     union: list[Interval] = []
     for begin, end in sorted(intervals):
         if union and begin <= union[-1][1]:

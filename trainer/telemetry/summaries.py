@@ -1,4 +1,4 @@
-"""TensorBoard's curves."""
+"""TensorBoard summaries of scalars."""
 
 import os
 from pathlib import Path
@@ -7,21 +7,21 @@ from trainer.tensorflow import tf1
 
 
 class SummaryWriter:
-    """Scalars by global step, in one folder."""
+    """Writes scalars by global step to one folder."""
 
     def __init__(self, folder: Path) -> None:
-        # A name of its own, as another process may write into the folder within the same second.
+        # Use a unique suffix: another process may create a file in this folder within the same second.
         self._writer = tf1.summary.FileWriter(str(folder), flush_secs=5, filename_suffix=f".{os.getpid()}")
 
     def write(self, step: int, **scalars: float) -> None:
-        """Add a point to the curve of each name."""
+        """Write the value of each scalar at this step."""
         values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._writer.add_summary(tf1.Summary(value=values), step)
 
     def flush(self) -> None:
-        """Let readers see what was added."""
+        """Flush the written values to the file."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Flush and close the file."""
         self._writer.close()

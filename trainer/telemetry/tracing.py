@@ -1,7 +1,7 @@
-"""Has TensorFlow trace a few of a replica's calls, for `trainer.telemetry.step_time`.
+"""Traces a few of a replica's executions with TensorFlow, for `trainer.telemetry.step_time`.
 
-A traced call takes half as long again, as every op is noted and all notes come over the wire, and is then examined in
-Python. So a call is traced only while the time spent on that is below a small share of the whole.
+A traced execution takes half as long again: TensorFlow records every op, transfers the records, and Python then
+analyses them. Therefore an execution is traced only while the time for tracing is below a small share of the total.
 """
 
 import time
@@ -12,24 +12,24 @@ from trainer.telemetry.step_time import StepTime, mean, measure
 from trainer.tensorflow import tf1
 
 SHARE = 0.05
-"""Of the time since the first call, the most that traced calls and their examination may have taken."""
+"""The maximum share of traced executions and their analysis in the time since the first execution."""
 
 
 class Tracer:
-    """Traces some of the calls that it is given to watch."""
+    """Traces some of the executions that it watches."""
 
     def __init__(self, is_profiling: Callable[[], bool]) -> None:
-        """While a profile is recorded nothing is traced: TensorFlow records one thing at a time."""
+        """Trace nothing while `is_profiling` returns True: TensorFlow supports one recording at a time."""
         self._is_profiling = is_profiling
         self._options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
         self._began: float | None = None
         self._spent = 0.0
-        self._splits: list[StepTime] = []
+        self._step_times: list[StepTime] = []
 
-    def watch(self, steps: int, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same callable of a session, of so many steps, some of whose calls are traced; never the first one.
+    def watch(self, steps: int, execution: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a session callable of `steps` steps, so that some of its executions are traced; never the first one.
 
-        In the first one TensorFlow prepares the graph, which is nothing that a step takes.
+        In the first execution TensorFlow prepares the graph, which is not part of a step.
         """
         is_prepared = False
 
@@ -37,12 +37,12 @@ class Tracer:
             nonlocal is_prepared
             if not is_prepared or self._is_profiling() or not self._is_due():
                 is_prepared = True
-                return call(*arguments)
+                return execution(*arguments)
             metadata = tf1.RunMetadata()
             began = time.time()
-            results = call(*arguments, options=self._options, run_metadata=metadata)
+            results = execution(*arguments, options=self._options, run_metadata=metadata)
             ended = time.time()
-            self._splits.append(measure(metadata.step_stats, began, ended, steps))
+            self._step_times.append(measure(metadata.step_stats, began, ended, steps))
             self._spent += time.time() - began
             return results
 
@@ -55,6 +55,6 @@ class Tracer:
         return self._spent <= SHARE * (now - self._began)
 
     @property
-    def split(self) -> StepTime | None:
-        """The mean step of all calls that were traced; None where none was."""
-        return mean(self._splits) if self._splits else None
+    def step_time(self) -> StepTime | None:
+        """The mean step time of all traced executions; None if there are none."""
+        return mean(self._step_times) if self._step_times else None

@@ -1,1 +1,1 @@
-"""`trainer convert-tfjob`: a Kubeflow TFJob as values of the chart."""
+"""`trainer convert-tfjob`: convert a Kubeflow TFJob to values of the chart."""

@@ -1,10 +1,9 @@
-"""A Kubeflow TFJob as values of the chart: a manifest's text in, values and what they leave out, out.
+"""Convert a Kubeflow TFJob to values of the chart: the text of a manifest in, values and notes out.
 
-Pure: `trainer.cli` reads the manifest and prints the results. A field is taken once it has been carried over; each one
-that is never taken is named in a note, so nothing is lost without a word, not even a field that this file has never
-heard of.
+Pure: `trainer.cli` reads the manifest and prints the results. Converting a field marks it as taken. A note names each
+field that is not taken, so no field is dropped silently, not even an unknown one.
 
-The meaning of a TFJob, and its defaults, are those of Kubeflow's training-operator 1.x
+The semantics of a TFJob, and its defaults, are those of Kubeflow's training-operator 1.x
 (https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/).
 """
 
@@ -24,14 +23,14 @@ CONTAINER = "tensorflow"
 PORT_NAME = "tfjob-port"
 PORT = 2222
 GRACE_SECONDS = 30
-"""Kubernetes's own terminationGracePeriodSeconds, which a TFJob gets where it names none."""
+"""The default terminationGracePeriodSeconds of Kubernetes, which also applies to a TFJob."""
 
 NVIDIA = "nvidia.com/gpu"
 GPU = re.compile(r"[^/]+/gpu(\.shared)?|nvidia\.com/mig-.+|gpu\.intel\.com/(i915|xe)")
-"""Names of GPUs among the resources that device plugins offer."""
+"""The resource names that device plugins use for GPUs."""
 
 RUN_POLICY = ("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "cleanPodPolicy", "suspend")
-"""Fields of spec.runPolicy, and keys of the chart's `run`. The first TFJobs of v1 had them in spec itself."""
+"""Fields of spec.runPolicy, and keys of the chart's `run`. The first TFJobs of v1 have them in spec."""
 
 POD = (
     "imagePullSecrets",
@@ -55,18 +54,18 @@ CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycl
 """Fields of a container that are keys of a role."""
 
 WRITTEN_BY_THE_CLUSTER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
-"""Fields of metadata that `kubectl get` shows and nobody wrote."""
+"""Fields of metadata that the cluster adds and `kubectl get` shows."""
 
 OWN_ENVIRONMENT = ("TF_CONFIG", "TF_CLUSTER", "POD_INDEX", "TASK_DIR", "TASK_RESTART_POLICY")
 OWN_VOLUMES = ("config", "task", "run", "training", "data", "scratch", "shared-memory")
 OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 SCRATCH_PATHS = ("/tmp", "/home/trainer")  # noqa: S108 - paths in a container
-"""What the chart gives every pod by itself."""
+"""The environment variables, volumes, labels and mounts that the chart sets itself."""
 TRAINING_PATH = "/training"
-"""Where the chart mounts the training directory, unless it is told otherwise."""
+"""The default of `trainingDirectory.path`."""
 
 INJECTION_OFF = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
-"""Labels and annotations that the chart's pods have anyway."""
+"""Labels and annotations that the chart's pods always have."""
 
 RESTRICTED_VOLUMES = {
     "configMap",
@@ -78,36 +77,36 @@ RESTRICTED_VOLUMES = {
     "projected",
     "secret",
 }
-"""Volumes that Pod Security "restricted" takes."""
+"""The types of volumes that Pod Security "restricted" allows."""
 
 NO_KEY = "not carried over; the chart has no key for it."
 REASONS = {
-    "automountServiceAccountToken": "not carried over; the chart mounts no token of a service account. A projected "
-    "volume in extraVolumes can hold one.",
-    "enableServiceLinks": "not carried over; the chart gives no environment variables of other Services.",
-    "nodeName": "not carried over; nodeSelector with kubernetes.io/hostname does the same.",
-    "restartPolicy": "not carried over; TFJob ignores it too, and takes the restartPolicy beside the template.",
-    "schedulingPolicy": "not carried over; the chart makes no pod group. Roles have schedulerName.",
-    "managedBy": "not carried over; nothing but Helm manages a release.",
-    "enableDynamicWorker": "not carried over; set worker.maxReplicas to the most workers that will be, and TF_CONFIG "
-    "lists that many. TFJob showed each worker only itself and the parameter servers.",
+    "automountServiceAccountToken": "not carried over; the chart mounts no service account token; a projected "
+    "volume in extraVolumes can provide one.",
+    "enableServiceLinks": "not carried over; the chart sets no environment variables for other Services.",
+    "nodeName": "not carried over; use nodeSelector with kubernetes.io/hostname.",
+    "restartPolicy": "not carried over; TFJob ignores it too, and uses the restartPolicy beside the template.",
+    "schedulingPolicy": "not carried over; the chart creates no pod group; roles have schedulerName.",
+    "managedBy": "not carried over; only Helm manages a release.",
+    "enableDynamicWorker": "not carried over; set worker.maxReplicas to the maximum number of workers, which TF_CONFIG "
+    "then lists; TFJob lists only the worker itself and the parameter servers.",
 }
-"""Why a field is not carried over, where there is more to say than that there is no key for it."""
+"""Why a field is not carried over, if there is another reason than that the chart has no key for it."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a TFJob becomes."""
+    """The result of converting a TFJob."""
 
     name: str
-    """The job's name, and the release's."""
+    """The name of the job and of the release."""
 
     namespace: str
-    """Empty where the TFJob names none."""
+    """Empty if the TFJob has none."""
 
     values: Map
     notes: list[str]
-    """A line for each field that is not carried over, with its path, and for each consequence worth knowing."""
+    """A line for each field that is not carried over, with its path, and for each notable consequence."""
 
 
 def _close(part: Fields, otherwise: str = NO_KEY) -> None:
@@ -115,10 +114,10 @@ def _close(part: Fields, otherwise: str = NO_KEY) -> None:
 
 
 def parse_entrypoints(words: Iterable[str]) -> dict[Role, list[str]]:
-    """The entrypoints that `--entrypoint ROLE="WORD …"` states, by role.
+    """The entrypoints from `--entrypoint ROLE="WORD …"`, by role.
 
     Raises:
-        ConfigurationError: one names no role or no words.
+        ConfigurationError: an option has no valid role or no words.
     """
     found: dict[Role, list[str]] = {}
     for word in words:
@@ -138,7 +137,7 @@ def parse_entrypoints(words: Iterable[str]) -> dict[Role, list[str]]:
 
 
 def _role(name: str) -> Role | None:
-    """The role of a replica type, which TFJob takes in upper and lower case."""
+    """The role of a replica type. TFJob ignores its case."""
     role = ALIASES.get(name.lower(), name.lower())
     return next((known for known in get_args(Role) if known == role), None)
 
@@ -148,10 +147,10 @@ def parse(text: str, origin: str) -> Map:
 
     Args:
         text: The manifest.
-        origin: What errors call it, such as the file's name.
+        origin: The manifest's name in errors, such as the file's name.
 
     Raises:
-        ConfigurationError: it is not YAML, or holds anything but one TFJob of kubeflow.org/v1.
+        ConfigurationError: the text is not YAML, or is not exactly one TFJob of kubeflow.org/v1.
     """
     found = load(text, origin)
     if len(found) != 1:
@@ -167,24 +166,24 @@ def parse(text: str, origin: str) -> Map:
         raise ConfigurationError(f"{origin}: kind: TFJob was expected, not {shorten(kind)}.")
     if version != API_VERSION:
         raise ConfigurationError(
-            f"{origin}: apiVersion: {API_VERSION} was expected, not {shorten(version)}; write the TFJob anew for "
+            f"{origin}: apiVersion: {API_VERSION} was expected, not {shorten(version)}; rewrite the TFJob for "
             f"{API_VERSION}, whose roles are in spec.tfReplicaSpecs."
         )
     return dict(job)
 
 
 def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
-    """The values with which the chart does what a TFJob does.
+    """The values with which the chart runs the same job as a TFJob.
 
     Args:
-        job: The TFJob, as `parse` gives it.
-        entrypoints: The image's own entrypoint of each role whose container states no command.
+        job: The TFJob, from `parse`.
+        entrypoints: The image's entrypoint for each role whose container has no command.
 
     Raises:
-        ConfigurationError: it is no TFJob that can run, a command is missing, or an entrypoint is not needed.
+        ConfigurationError: the TFJob cannot run, a command is missing, or an entrypoint is not needed.
     """
     notes: list[str] = []
-    top = fields("", json.loads(json.dumps(job)), notes)  # a copy, in which no part is another one too
+    top = fields("", json.loads(json.dumps(job)), notes)  # a copy without shared parts
     for key in ("apiVersion", "kind", "status"):
         top.take(key)
     name, namespace = _identity(top.inner("metadata"))
@@ -204,7 +203,7 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
     _check_commands(replica_specs, types, tasks)
     leader: Role = "chief" if tasks.get("chief", {}).get("replicas") else "worker"
     if not tasks.get(leader, {}).get("replicas"):
-        raise ConfigurationError(f"{replica_specs.path}: there is no Worker and no Chief, so nobody would train.")
+        raise ConfigurationError(f"{replica_specs.path}: there is no Worker and no Chief, so no task trains; add one.")
     if sum(task["replicas"] for task in tasks.values()) == 1:
         notes.append(f"{replica_specs.path}: one task in all, to which TFJob gives no TF_CONFIG; the chart gives one.")
     for role, port in ports.items():
@@ -220,22 +219,22 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
     _close(top)
     gpu = _gpu_name(tasks)
     for role, task in tasks.items():
-        if role != "ps":  # for which the chart knows no GPUs: they stay among its resources
+        if role != "ps":  # the chart has no ps.gpus, so the GPUs stay in the resources
             _take_gpus(task, gpu)
         task["resources"] = {key: value for key, value in task["resources"].items() if value}
     for role, key in types.items():
-        if reasons := _against_restricted(tasks[role]):
+        if reasons := _restricted_violations(tasks[role]):
             refused = 'a namespace that enforces Pod Security "restricted" refuses these pods'
             replica_specs.note(key, f"{refused}: {', '.join(reasons)}.")
     values: Map = {
         "run": run,
-        "supervisor": {"enabled": True},  # it does what the operator did: without it nothing ends a run
+        "supervisor": {"enabled": True},  # replaces the operator, without which no run ends
         "port": ports[leader] if ports[leader] != PORT else None,
         "portName": PORT_NAME,
         "gpu": {"resourceName": gpu} if gpu != NVIDIA else None,
         "trainingDirectory": _training_directory(list(tasks.values())),
         "tensorboard": {"enabled": False},
-        # What a TFJob does not state is the image's, the node's or Kubernetes's own, and none of the chart's defaults.
+        # Fields that a TFJob omits have the defaults of the image, the node or Kubernetes, not those of the chart.
         "common": {
             "resources": None,
             "podSecurityContext": None,
@@ -254,7 +253,7 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
 
 
 def _identity(metadata: Fields) -> tuple[str, str]:
-    """The job's name, cut to what the chart takes, and its namespace."""
+    """The job's name, cut to the length that the chart allows, and its namespace."""
     name = metadata.text("name") or metadata.text("generateName").rstrip("-")
     if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name):
         raise ConfigurationError(
@@ -275,7 +274,7 @@ def _identity(metadata: Fields) -> tuple[str, str]:
 
 
 def _types(replica_specs: Fields) -> dict[Role, str]:
-    """The TFJob's own name of each role that it has, in the chart's order."""
+    """The TFJob's replica type for each of its roles, in the chart's order."""
     found: dict[Role, str] = {}
     for key in replica_specs.content:
         role = _role(key)
@@ -298,7 +297,7 @@ def _check_commands(replica_specs: Fields, types: Mapping[Role, str], tasks: Map
 
 
 def _run(spec: Fields, leader: Role) -> Map:
-    """The chart's `run`, less what is its default."""
+    """The chart's `run`, without defaults."""
     policy = spec.inner("runPolicy")
     place = {key: policy if key in policy.content else spec for key in RUN_POLICY}
     backoff = place["backoffLimit"].whole("backoffLimit")
@@ -306,7 +305,7 @@ def _run(spec: Fields, leader: Role) -> Map:
     if clean == "None":
         place["cleanPodPolicy"].note(
             "cleanPodPolicy",
-            "carried over; the pods of tasks that ended rest then, and keep their GPUs until `helm uninstall`.",
+            "carried over; ended tasks stay parked in their pods and keep their GPUs until `helm uninstall`.",
         )
     success = spec.one_of("successPolicy", ("Default", "AllWorkers"))
     if success == "AllWorkers" and leader == "chief":
@@ -320,7 +319,7 @@ def _run(spec: Fields, leader: Role) -> Map:
     }
     _close(policy)
     stated = {key: value for key, value in run.items() if not is_empty(value)}
-    # Without a limit TFJob tries for ever; null says so to the chart, which has a limit by default.
+    # TFJob has no limit by default. The chart has one, and null disables it.
     return stated if backoff == 6 else {"backoffLimit": backoff, **stated}
 
 
@@ -383,7 +382,7 @@ def _task(role: Role, replica: Fields, entrypoint: Sequence[str]) -> tuple[Map, 
         **{key: container.take(key) for key in CONTAINER_FIELDS},
         "serviceAccount": {"name": account} if (account := _service_account(pod)) else None,
     }
-    _make_room(task, pod, container)
+    _resolve_volume_conflicts(task, pod, container)
     for key in ("affinity", "topologySpreadConstraints"):
         if "kubeflow.org/" in json.dumps(task[key]):
             pod.note(
@@ -406,14 +405,14 @@ def _image(container: Fields) -> Map:
     registry, repository, tag, digest = found.groups()
     policy = container.one_of("imagePullPolicy", ("Always", "IfNotPresent", "Never"))
     if not policy and not digest and tag in (None, "latest"):
-        policy = "Always"  # Kubernetes's own default for what moves
+        policy = "Always"  # the default of Kubernetes for a tag that may change
     policy = "" if policy == "IfNotPresent" else policy
     parts = {"registry": registry, "repository": repository, "tag": tag, "digest": digest, "pullPolicy": policy}
     return {key: value for key, value in parts.items() if value}
 
 
 def _port(container: Fields) -> int:
-    """The port between tasks. TFJob adds it where no port has its name."""
+    """The port of the tasks. TFJob adds it if no port has its name."""
     port = PORT
     for item in container.items("ports"):
         number = item.get("containerPort")
@@ -441,12 +440,12 @@ def _environment(container: Fields) -> list[Map]:
 
 
 def _literal(word: str) -> str:
-    """A word of a command, which the chart would take for a template where it holds "{{"."""
+    """A word of a command, with "{{" escaped, because the chart renders words as templates."""
     return word.replace("{{", '{{ "{{" }}')
 
 
 def _metadata(metadata: Fields, key: str) -> Map:
-    """Labels or annotations, less what the chart's pods have anyway."""
+    """Labels or annotations, without those that the chart's pods always have."""
     given = metadata.inner(key)
     for name in OWN_LABELS:
         if key == "labels" and name in given.content:
@@ -469,8 +468,8 @@ def _service_account(pod: Fields) -> str:
     return name
 
 
-def _make_room(task: Map, pod: Fields, container: Fields) -> None:
-    """Give way to the chart's own volumes: rename those of the same name, leave out mounts where it mounts scratch."""
+def _resolve_volume_conflicts(task: Map, pod: Fields, container: Fields) -> None:
+    """Resolve conflicts with the chart's volumes: rename volumes of the same name, drop mounts at the scratch paths."""
     names = {item.get("name") for item in task["extraVolumes"]} & set(OWN_VOLUMES)
     for name in sorted(names):
         pod.note(f"volumes[{name}]", f"called tfjob-{name}, for the chart has a volume of that name.")
@@ -492,7 +491,7 @@ def _make_room(task: Map, pod: Fields, container: Fields) -> None:
 
 
 def _gpu_name(tasks: Mapping[Role, Map]) -> str:
-    """The resource that `gpus` counts: one for all roles."""
+    """The resource that `gpus` counts, the same for all roles."""
     roles = [task for role, task in tasks.items() if role != "ps"]
     found = [name for task in roles for name in task["resources"]["limits"] if GPU.fullmatch(name)]
     return found[0] if found and NVIDIA not in found else NVIDIA
@@ -508,10 +507,10 @@ def _take_gpus(task: Map, name: str) -> None:
 
 
 def _training_directory(tasks: list[Map]) -> Map:
-    """The chart's training directory: a claim that every role mounts, taken from their volumes, or none.
+    """The chart's training directory: a claim that every role mounts, removed from their volumes, or none.
 
-    A claim of the job's own is called ReadWriteMany whatever it is: the chart then mounts it in all pods and leaves
-    their nodes alone, as TFJob does.
+    The access mode is always ReadWriteMany: the chart then mounts the claim in all pods and does not restrict their
+    nodes, as with TFJob.
     """
     shared = [mount for mount in _claim_mounts(tasks[0]) if all(mount in _claim_mounts(task) for task in tasks)]
     if not shared:
@@ -536,13 +535,13 @@ def _training_directory(tasks: list[Map]) -> Map:
 
 
 def _claim(volume: Map) -> str | None:
-    """The claim of a volume that can be written to."""
+    """The claim of a volume, unless it is read-only."""
     source = volume.get("persistentVolumeClaim")
     return source.get("claimName") if isinstance(source, dict) and not source.get("readOnly") else None
 
 
 def _claim_mounts(task: Map) -> list[tuple[str, str, str]]:
-    """The claims that a task mounts, each with its path and the folder of it that is mounted."""
+    """The claims that a task mounts, each with its mount path and subPath."""
     claims = {item.get("name"): claim for item in task["extraVolumes"] if (claim := _claim(item))}
     return [
         (claims[item.get("name")], item.get("mountPath", ""), item.get("subPath", ""))
@@ -551,8 +550,8 @@ def _claim_mounts(task: Map) -> list[tuple[str, str, str]]:
     ]
 
 
-def _against_restricted(task: Map) -> list[str]:
-    """What Pod Security "restricted" has against a task's pods."""
+def _restricted_violations(task: Map) -> list[str]:
+    """The rules of Pod Security "restricted" that a task's pods violate."""
     found = ["hostNetwork"] if task["hostNetwork"] else []
     found += [f"volume {item.get('name')}" for item in task["extraVolumes"] if not RESTRICTED_VOLUMES & item.keys()]
     for item in (task, *task["initContainers"], *task["sidecars"]):
@@ -573,13 +572,13 @@ def _against_restricted(task: Map) -> list[str]:
 
 
 def _stated(task: Map) -> Map:
-    """The keys of a role that say something."""
-    say_something_as_0 = ("replicas", "terminationGracePeriodSeconds")
-    return {key: value for key, value in task.items() if value or (key in say_something_as_0 and value is not None)}
+    """The keys of a role that are not empty."""
+    meaningful_as_0 = ("replicas", "terminationGracePeriodSeconds")
+    return {key: value for key, value in task.items() if value or (key in meaningful_as_0 and value is not None)}
 
 
 def to_yaml(conversion: Conversion) -> str:
-    """The values file, with how to use it at its top."""
+    """The values file, with instructions in a comment at its top."""
     training = conversion.values["trainingDirectory"]
     claim, path = training.get("existingClaim"), training.get("path", TRAINING_PATH)
     directory = f"The training directory is the claim {claim}, which all its tasks mount at {path}." if claim else ""
@@ -591,7 +590,7 @@ def to_yaml(conversion: Conversion) -> str:
         f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE \\",
         "    --set image.registry=REGISTRY",
         "",
-        "REGISTRY is where `make push-images` put the packaged images, of which the supervisor is one.",
+        "REGISTRY is where `make push-images` put the packaged images; the supervisor needs one of them.",
         f"A TFJob has no TensorBoard, so there is none here. {directory}",
     ]
     comment = "".join(" ".join(f"# {line}".splitlines()).rstrip() + "\n" for line in lines)

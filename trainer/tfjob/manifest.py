@@ -1,4 +1,4 @@
-"""Kubernetes manifests as plain data: YAML in and out, and fields taken one by one so that none is overlooked.
+"""Kubernetes manifests as plain data: read and write YAML, and take fields one by one so that none is dropped silently.
 
 Pure: texts and maps in, texts and maps out.
 """
@@ -16,14 +16,14 @@ from trainer.errors import ConfigurationError
 Map = dict[str, Any]
 
 _DEFAULTS = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
-"""Fields that say what is so anyway."""
+"""Fields with the default value of Kubernetes."""
 
 
 @dataclass
 class Fields:
-    """A map whose fields are taken one by one; `close` notes those that nobody took.
+    """A map whose fields are taken one by one; `close` notes the fields that were not taken.
 
-    Those methods that expect something of a field raise a ConfigurationError where it is something else.
+    The typed methods raise a ConfigurationError if a field has another type.
     """
 
     path: str
@@ -36,20 +36,20 @@ class Fields:
         return f"{self.path}.{key}" if self.path else key
 
     def note(self, key: str, text: str) -> None:
-        """Say something about a field."""
+        """Add a note about a field."""
         self.notes.append(" ".join(f"{self.at(key)}: {text}".split()))
 
     def take(self, key: str) -> Any:
-        """A field's value, None where it is absent."""
+        """The value of a field; None if it is absent."""
         self.taken.add(key)
         return self.content.get(key)
 
     def inner(self, key: str) -> "Fields":
-        """A field that is a map; an empty one where it is absent."""
+        """A field that is a map; empty if it is absent."""
         return fields(self.at(key), self.take(key), self.notes)
 
     def items(self, key: str, *texts: str) -> list[Map]:
-        """A field that is a list of maps, whose fields of these names are texts; an empty one where it is absent."""
+        """A field that is a list of maps, in which the named fields are strings; empty if it is absent."""
         value = self.take(key) or []
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise ConfigurationError(f"{self.at(key)}: a list of maps was expected, not {shorten(value)}.")
@@ -60,45 +60,45 @@ class Fields:
         return value
 
     def text(self, key: str) -> str:
-        """A field that is text; an empty one where it is absent."""
+        """A field that is a string; empty if it is absent."""
         value = self.take(key)
         if value is not None and not isinstance(value, str):
             raise ConfigurationError(f"{self.at(key)}: text was expected, not {shorten(value)}.")
         return value or ""
 
     def words(self, key: str) -> list[str]:
-        """A field that is a list of texts; an empty one where it is absent."""
+        """A field that is a list of strings; empty if it is absent."""
         value = self.take(key) or []
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise ConfigurationError(f"{self.at(key)}: a list of texts was expected, not {shorten(value)}.")
         return value
 
     def whole(self, key: str) -> int | None:
-        """A field that is a whole number from 0 on."""
+        """A field that is a whole number of at least 0; None if it is absent."""
         value = self.take(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise ConfigurationError(f"{self.at(key)}: a whole number was expected, not {shorten(value)}.")
         return value
 
     def one_of(self, key: str, choices: Iterable[str]) -> str:
-        """A field that is one of these texts, or empty where it is absent."""
+        """A field that is one of these strings; empty if it is absent."""
         value = self.text(key)
         if value and value not in choices:
             raise ConfigurationError(f"{self.at(key)}: one of {', '.join(choices)} was expected, not {value!r}.")
         return value
 
     def close(self, reasons: Mapping[str, str], otherwise: str) -> None:
-        """Note why each field that was not taken is not carried over, but for those that say nothing."""
+        """Note why each field that was not taken is not carried over, except empty fields and defaults."""
         for key, value in self.content.items():
             if key not in self.taken and not is_empty(value) and _DEFAULTS.get(key) != value:
                 self.note(key, reasons.get(key, otherwise))
 
 
 def fields(path: str, value: Any, notes: list[str]) -> Fields:
-    """The fields of a map at this path; none where it is absent.
+    """The fields of a map at this path; empty if it is absent.
 
     Raises:
-        ConfigurationError: it is no map.
+        ConfigurationError: the value is not a map.
     """
     if value is not None and not isinstance(value, dict):
         raise ConfigurationError(f"{path}: a map was expected, not {shorten(value)}.")
@@ -106,18 +106,18 @@ def fields(path: str, value: Any, notes: list[str]) -> Fields:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value says nothing."""
+    """Whether a value is empty or false."""
     return value is None or value is False or value in ("", [], {})
 
 
 def shorten(value: Any) -> str:
-    """A value for an error's sentence."""
+    """A value as JSON, shortened for an error message."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: 2024-01-31 and 12:30 are texts."""
+    """YAML as Kubernetes reads it: 2024-01-31 and 12:30 are strings."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
@@ -129,18 +129,18 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(text: str, origin: str) -> list[Any]:
-    """The documents of a manifest, YAML or JSON, as Kubernetes reads them; empty ones are left out.
+    """The documents of a manifest, YAML or JSON, as Kubernetes reads them, without empty documents.
 
     Args:
         text: The manifest.
-        origin: What errors call it, such as the file's name.
+        origin: The manifest's name in errors, such as the file's name.
 
     Raises:
-        ConfigurationError: it is not YAML, or is nothing that JSON can say.
+        ConfigurationError: the text is not YAML, or JSON cannot represent it.
     """
     try:
         documents = list(yaml.load_all(text, Loader=_Loader))
-        # What Kubernetes reads is JSON: keys are texts, and nothing refers to itself.
+        # Kubernetes converts YAML to JSON: keys are strings, and no value refers to itself.
         return [json.loads(json.dumps(document)) for document in documents if document is not None]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
@@ -149,7 +149,7 @@ def load(text: str, origin: str) -> list[Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML as a person writes it, in which no reader takes a text for anything else."""
+    """YAML as a person writes it, in which every reader reads a string as a string."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -159,7 +159,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    # Helm's reader takes more for numbers and truths than Python's: 1e3, 0o17, y.
+    # Helm's YAML reader parses more strings as numbers and booleans than Python's: 1e3, 0o17, y.
     ambiguous = re.fullmatch(r"[-+]?(0[xob][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*([eE][-+]?\d+)?)|[yYnN]", text)
     style = "|" if "\n" in text else "'" if ambiguous else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
@@ -169,5 +169,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(values: Map) -> str:
-    """Values as YAML, in their own order."""
+    """Values as YAML, in the order of their keys in the map."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

@@ -1,1 +1,1 @@
-"""The program of one task: it builds the graph, runs it, saves, evaluates and ends."""
+"""The program of one task: it builds the graph, takes training steps, saves checkpoints and evaluates them."""

@@ -1,6 +1,6 @@
-"""The best checkpoint of a run, kept beside the others in `best/`, where `keep_checkpoints` removes nothing.
+"""The best checkpoint of a run, stored in `best/`, where `keep_checkpoints` deletes nothing.
 
-The chief and the evaluator both offer what they have examined; a lock keeps one from undoing what the other has kept.
+The chief and the evaluator both offer the checkpoints that they have evaluated. A file lock serialises their writes.
 """
 
 import fcntl
@@ -28,12 +28,12 @@ class Evaluated:
     score: Score
 
     def to_json(self) -> dict[str, Any]:
-        """As result.json has it."""
+        """The evaluation in the form of result.json."""
         return {**self.score.to_json(), "checkpoint": self.checkpoint}
 
 
 def read(folder: Path) -> Evaluated | None:
-    """The best checkpoint that is kept in this folder, if there is one."""
+    """Return the best checkpoint in this folder, or None."""
     try:
         content = json.loads((folder / SCORE).read_text(encoding="utf-8"))
         return Evaluated(str(folder / content.pop("name")), Score(**content))
@@ -42,18 +42,18 @@ def read(folder: Path) -> Evaluated | None:
 
 
 def offer(folder: Path, checkpoint: str, score: Score) -> bool:
-    """Keep a checkpoint in this folder if it is better than the one there; whether it is."""
+    """Store a checkpoint in this folder if it is better than the current one; return whether it was stored."""
     folder.mkdir(exist_ok=True)
     with _locked(folder):
-        before = read(folder)
-        if not score.is_finite or (before and before.score.key >= score.key):
+        current = read(folder)
+        if not score.is_finite or (current and current.score.key >= score.key):
             return False
         name = f"model.ckpt-{score.global_step}"
         for file in files_of(checkpoint):
             _link(file, folder / (name + file.name.removeprefix(Path(checkpoint).name)))
         write_atomically(folder / SCORE, (json.dumps({"name": name, **asdict(score)}) + "\n").encode())
         write_state(folder, [str(folder / name)])
-        for file in files_of(before.checkpoint) if before and Path(before.checkpoint).name != name else ():
+        for file in files_of(current.checkpoint) if current and Path(current.checkpoint).name != name else ():
             file.unlink(missing_ok=True)
         return True
 
@@ -62,13 +62,13 @@ def _link(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # not every file system has hard links
+    except OSError:  # some file systems have no hard links
         shutil.copyfile(source, target)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("a") as file:
-        with suppress(OSError):  # not every file system has locks
+        with suppress(OSError):  # some file systems have no locks
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

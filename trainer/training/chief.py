@@ -1,7 +1,7 @@
-"""What the chief alone does in a session.
+"""The chief's duties in a session.
 
-It gives the variables their values, saves checkpoints, has candidates examined, writes curves, profiles, and notices
-that the run diverges.
+The chief initializes or restores the variables, saves checkpoints, starts periodic evaluations, writes summaries and
+profiles, and detects divergence.
 """
 
 import json
@@ -28,12 +28,12 @@ from trainer.training.run_record import RunRecord
 from trainer.training.server import brief
 from trainer.training.training_directory import TrainingDirectory
 
-MOST_ROLL_BACKS = 8
-"""Each halves the learning rate; a run that still diverges then has another fault."""
+MAX_ROLL_BACKS = 8
+"""Each roll-back halves the learning rate. A run that diverges after that has another fault."""
 
 
 class Chief:
-    """The chief's part in one session; a context manager that closes the curves' file and ends a profile."""
+    """The chief's part in one session. As a context manager it closes the summary file and stops the profile."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Chief:
         directory: TrainingDirectory,
         replica: Replica,
         session: Any,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         metrics: Metrics,
         run: str,
         record: RunRecord,
@@ -49,19 +49,19 @@ class Chief:
         untrained_loss: float,
     ) -> None:
         self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
-        self._say, self._metrics, self._run = say, metrics, run
+        self._log, self._metrics, self._run = log, metrics, run
         self._saver: Saver = replica.saver
         self._record, self._evaluation = record, evaluation
         self._checkpoints = CheckpointList(directory.path, settings.keep_checkpoints)
         self._divergence: DivergenceDetector | None = DivergenceDetector(untrained_loss)
         self.checkpoint = ""
-        """The checkpoint restored or saved last."""
+        """The checkpoint that was restored or saved last."""
         self._saved_step = self._tried_step = -1
         self._saved_time = time.monotonic()
-        self._said_not_finite = False
+        self._reported_not_finite = False
         self._saving = threading.Lock()
         self._summaries = SummaryWriter(directory.train_summaries)
-        self.profile = Profile(settings.profile_steps, directory.path, say)
+        self.profile = Profile(settings.profile_steps, directory.path, log)
 
     def __enter__(self) -> "Chief":
         return self
@@ -71,22 +71,22 @@ class Chief:
         self._summaries.close()
 
     def prepare(self, diverged: RollBackError | None = None) -> None:
-        """See to it that every variable has a value, and let the others begin.
+        """Initialize or restore every variable, then let the other replicas start.
 
-        Parameter servers that hold all values are taken as they are: then it was only the chief that was away. Of a run
-        that has just `diverged` the best checkpoint is restored, and saved as the newest one.
+        Parameter servers that already hold all values stay unchanged: only the chief has restarted. If the run has just
+        `diverged`, restore the best checkpoint and save it as the newest one.
 
         Raises:
-            DivergedError: no checkpoint can be restored, or it was done too often.
-            ConfigurationError: there are checkpoints, but none can be read; or the parameter servers hold another run.
+            DivergedError: no checkpoint can be restored, or the run was rolled back MAX_ROLL_BACKS times.
+            ConfigurationError: no existing checkpoint can be read, or the parameter servers hold another run.
         """
         if self._session.run(self._replica.is_ready):
             if self._session.run(self._replica.run_id).decode() != self._run:
                 raise ConfigurationError(
                     "ps_hosts: the parameter servers still hold a run of another model, data set or train_dir: "
-                    "end them and start them again."
+                    "restart them."
                 )
-            self._say("the parameter servers hold the run already; going on with it")
+            self._log("the parameter servers already hold the run; continuing with it")
             self._saver.accept(self._session)
         else:
             self._restore_or_initialize()
@@ -103,9 +103,9 @@ class Chief:
 
     def _roll_back(self, diverged: RollBackError) -> None:
         count = self._count_roll_backs() + 1
-        if count > MOST_ROLL_BACKS:
-            raise DivergedError(f"{diverged}, and it was rolled back {MOST_ROLL_BACKS} times; {self._remedy()}")
-        # The step never goes back: replicas take it for the order of things, and drop what is older.
+        if count > MAX_ROLL_BACKS:
+            raise DivergedError(f"{diverged}, and it was rolled back {MAX_ROLL_BACKS} times; {self._remedy()}")
+        # The global step never decreases: replicas drop contributions of earlier steps.
         step = max(int(self._session.run(self._replica.global_step)), diverged.step) + self._settings.local_steps
         step = min(step, self._settings.train_steps)
         kept = best.read(self._directory.best)
@@ -114,34 +114,34 @@ class Chief:
                 step = self._saver.roll_back(self._session, path, step)
                 break
             except UNREADABLE as error:
-                self._say(f"the checkpoint {path} cannot be read ({brief(error)})")
+                self._log(f"the checkpoint {path} cannot be read ({brief(error)})")
         else:
             raise DivergedError(f"{diverged}, and there is no checkpoint to restore; {self._remedy()}")
-        self._say(f"{diverged}: restored {path}, and going on at step {step} with 1/{2**count} of the learning rate")
+        self._log(f"{diverged}: restored {path}; continuing at step {step} with 1/{2**count} of the learning rate")
         self._saved_step = -1
         self.save()
         with self._directory.divergences.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
 
     def _count_roll_backs(self) -> int:
-        there = self._directory.divergences
-        return len(there.read_text(encoding="utf-8").splitlines()) if there.exists() else 0
+        file = self._directory.divergences
+        return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
 
     def _restore_or_initialize(self) -> None:
         kept = best.read(self._directory.best)
-        there = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
-        for checkpoint in there:
+        checkpoints = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
+        for checkpoint in checkpoints:
             try:
                 self._saver.restore(self._session, checkpoint)
             except UNREADABLE as error:
                 reason = brief(error)
-                self._say(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the one before")
+                self._log(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the previous one")
                 continue
             self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
-            self._say(f"restored {checkpoint}")
+            self._log(f"restored {checkpoint}")
             return
-        if there:
+        if checkpoints:
             raise ConfigurationError(
                 f"train_dir: none of the checkpoints in {self._directory.path} can be read: choose another train_dir, "
                 "or empty this one to train from the start."
@@ -150,7 +150,7 @@ class Chief:
         self._session.run(self._replica.initialize)
 
     def report(self, progress: Progress) -> None:
-        """Add a point to each curve."""
+        """Write the training summaries of this step."""
         self._summaries.write(
             progress.step,
             loss=progress.loss,
@@ -159,19 +159,19 @@ class Chief:
         )
 
     def save(self) -> bool:
-        """Save a checkpoint of the global step now, unless there is one; whether there is one then.
+        """Save a checkpoint of the current global step unless it exists; return whether it exists now.
 
-        Parameters that are not finite are not saved: the checkpoints before them are what a run can go on from.
+        Do not save parameters that are not finite: the run can only continue from an earlier checkpoint.
         """
-        with self._saving:  # `save_at_last` may come while the main thread saves
+        with self._saving:  # `save_before_exit` may run while the main thread saves
             step = int(self._session.run(self._replica.global_step))
             self._saved_time, self._tried_step = time.monotonic(), step
             if step == self._saved_step:
                 return True
             if not self._saver.are_finite(self._session):
-                if not self._said_not_finite:
-                    self._say(f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}")
-                self._said_not_finite = True
+                if not self._reported_not_finite:
+                    self._log(f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}")
+                self._reported_not_finite = True
                 return False
             self.checkpoint = self._saver.save(self._session, self._directory.checkpoint_prefix)
             self._checkpoints.add(self.checkpoint)
@@ -181,8 +181,8 @@ class Chief:
             self._record.write_running(self._saved_step)
         return True
 
-    def save_the_end(self) -> None:
-        """Save the last checkpoint of the run.
+    def save_final(self) -> None:
+        """Save the final checkpoint of the run.
 
         Raises:
             DivergedError: the parameters are not finite.
@@ -191,9 +191,9 @@ class Chief:
             raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
 
     def evaluate_if_due(self) -> None:
-        """Have a candidate examined from time to time, unless there is an evaluator."""
+        """Start the evaluation of a candidate if one is due and no evaluator runs."""
         if self._evaluation and self._evaluation.is_due and not self._directory.has_evaluator:
-            self._evaluation.examine(self._save_candidate)
+            self._evaluation.start(self._save_candidate)
 
     def _save_candidate(self) -> str | None:
         with self._saving:
@@ -204,15 +204,15 @@ class Chief:
                 self._directory.candidate.mkdir(exist_ok=True)
                 return self._saver.save(self._session, self._directory.candidate / "model.ckpt")
             except (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
-                self._say(f"no candidate could be saved for evaluation: {brief(error)}")
+                self._log(f"cannot save a candidate for evaluation: {brief(error)}")
                 return None
 
-    def watch_loss(self, step: int, loss: float) -> None:
-        """Notice by the loss of a batch that the run diverges, and say so once.
+    def check_loss(self, step: int, loss: float) -> None:
+        """Detect divergence from the loss of a batch, and report it once.
 
         Raises:
-            DivergedError: it does, and is to stop for it.
-            RollBackError: it does, and is to be rolled back for it.
+            DivergedError: the run diverges, and `on_divergence` is "stop".
+            RollBackError: the run diverges, and `on_divergence` is "restore".
         """
         sentence = self._divergence and self._divergence.observe(step, loss)
         if not sentence:
@@ -223,24 +223,24 @@ class Chief:
         sentence = f"the run diverges: {sentence}; {self._remedy()}"
         if self._settings.on_divergence == "stop":
             raise DivergedError(sentence)
-        self._say(f"warning: {sentence}")
+        self._log(f"warning: {sentence}")
 
     def _remedy(self) -> str:
         settings = self._settings
         kept = best.read(self._directory.best)
-        there = f"the best checkpoint is {kept.checkpoint}" if kept else "no checkpoint has been examined yet"
+        checkpoint = f"the best checkpoint is {kept.checkpoint}" if kept else "no checkpoint has been evaluated yet"
         clip = "" if settings.global_clipnorm else ", or set global_clipnorm"
-        return f"{there}; lower learning_rate ({settings.learning_rate:g}){clip}."
+        return f"{checkpoint}; lower learning_rate ({settings.learning_rate:g}){clip}."
 
-    def save_at_last(self) -> None:
-        """Save a checkpoint and what there is of a profile, in a thread other than the main one, which is away."""
-        profiling = threading.Thread(target=self.profile.stop, daemon=True)  # neither waits for the other
+    def save_before_exit(self) -> None:
+        """Save a checkpoint and the profile so far. Called from another thread while the main thread is blocked."""
+        profiling = threading.Thread(target=self.profile.stop, daemon=True)  # in parallel with the checkpoint
         profiling.start()
         self.save()
         profiling.join()
 
     def save_if_due(self, step: int) -> None:
-        """Save by step and by time, as the settings say."""
+        """Save a checkpoint when `save_steps` or `save_seconds` have passed."""
         every = self._settings.save_steps
         due_by_step = every is not None and step // every > max(self._saved_step, self._tried_step, 0) // every
         if due_by_step or time.monotonic() - self._saved_time >= self._settings.save_seconds:

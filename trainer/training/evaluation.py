@@ -1,4 +1,4 @@
-"""Examining checkpoints on the held-out split, in a graph of this process alone: no server, no parameter servers."""
+"""Evaluation of checkpoints on the held-out split, in a local graph without servers."""
 
 import math
 import shutil
@@ -12,14 +12,14 @@ from trainer.models import Model, Parameter, accuracy, cross_entropy
 from trainer.tensorflow import tf, tf1
 
 UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
-"""What TensorFlow raises, by turns, for a checkpoint that is damaged or gone."""
+"""The errors that TensorFlow raises for a damaged or deleted checkpoint."""
 CHUNK = 1000
-"""Examples per run, which bounds the memory that a large split takes."""
+"""Examples per session run. It limits the memory for a large split."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well the parameters of one checkpoint do on the whole held-out split."""
+    """The accuracy and the loss of one checkpoint on the whole held-out split."""
 
     global_step: int
     accuracy: float
@@ -27,22 +27,22 @@ class Score:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the loss is a number."""
+        """Whether the loss is finite."""
         return math.isfinite(self.loss)
 
     @property
     def key(self) -> tuple[float, float]:
-        """What is larger for the better of two scores: by accuracy, then by loss."""
+        """The sort key, larger for the better score: by accuracy, then by loss."""
         return self.accuracy, -self.loss
 
     def to_json(self) -> dict[str, Any]:
-        """As result.json has it; JSON has no NaN."""
+        """The score in the form of result.json; a loss that is not finite is null, as JSON has no NaN."""
         loss = round(self.loss, 4) if self.is_finite else None
         return {"global_step": self.global_step, "test_accuracy": round(self.accuracy, 4), "test_loss": loss}
 
 
 class CheckpointEvaluator:
-    """The graph, and a session in it; a context manager."""
+    """Scores and exports checkpoints in its own graph and session. A context manager that closes the session."""
 
     def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples) -> None:
         self._test = test
@@ -60,7 +60,7 @@ class CheckpointEvaluator:
             self._step = step.read_value()
             self._measures = accuracy(logits, self._labels), cross_entropy(logits, self._labels)
             self._saver = tf1.train.Saver([step, *variables.values()])
-        # GPUs are for training; the graph is on the CPU anyway.
+        # Leave the GPUs to training; this graph runs on the CPU.
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
     def __enter__(self) -> "CheckpointEvaluator":
@@ -70,7 +70,7 @@ class CheckpointEvaluator:
         self._session.close()
 
     def restore(self, checkpoint: str) -> None:
-        """Take the parameters of a checkpoint.
+        """Restore the parameters of a checkpoint.
 
         Raises:
             Exception: one of UNREADABLE.
@@ -87,8 +87,8 @@ class CheckpointEvaluator:
         total_accuracy = total_loss = 0.0
         for start in range(0, len(self._test), CHUNK):
             images, labels = self._test.images[start : start + CHUNK], self._test.labels[start : start + CHUNK]
-            right, loss = self._session.run(self._measures, {self._images: images, self._labels: labels})
-            total_accuracy += float(right) * len(labels)
+            batch_accuracy, loss = self._session.run(self._measures, {self._images: images, self._labels: labels})
+            total_accuracy += float(batch_accuracy) * len(labels)
             total_loss += float(loss) * len(labels)
         step = int(self._session.run(self._step))
         return Score(step, total_accuracy / len(self._test), total_loss / len(self._test))
@@ -96,7 +96,7 @@ class CheckpointEvaluator:
     def export(self, path: Path) -> None:
         """Write the checkpoint restored last as a SavedModel: images [n, …] to probabilities [n, classes].
 
-        It appears whole, in the place of one that may be there from an earlier life.
+        The SavedModel replaces an earlier one in a single rename, so readers never see a partial one.
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,10 +1,10 @@
-"""Looks, while a replica is held up in a step, whether those are still there without whom it cannot go on.
+"""Probes the other replicas while a replica is blocked in a step, to detect a lost one.
 
-TensorFlow tells of a lost replica only those who are receiving from it in a collective op. One that has received all,
-and waits until its own part is fetched, would wait for whoever is gone until `stall_seconds`.
+TensorFlow reports a lost replica only to replicas that are receiving from it in a collective op. A replica that has
+received everything, and waits for the others to fetch its own part, would wait until `stall_seconds`.
 
-Gone is whose machine or pod refuses the connection, as one does while its task begins anew; a name server or a network
-that fails for a while is no reason to give up.
+A replica is lost when its machine or pod refuses the connection, as it does while the task restarts. A temporary
+failure of DNS or the network does not count.
 """
 
 import itertools
@@ -14,23 +14,31 @@ from collections.abc import Callable, Mapping
 from trainer.cluster import peers
 
 STALLED_SECONDS = 1.0
-"""Seconds without progress after which it looks; a replica that gets on looks at nobody."""
-BETWEEN_LOOKS = 0.5
-"""Seconds; one that begins anew listens to nobody for more than two of these."""
-AT_A_LOOK = 8
-"""The most that one look asks, as all replicas of a large circle may look at the same time."""
+"""Seconds without progress after which the monitor starts to probe."""
+PROBE_INTERVAL_SECONDS = 0.5
+"""A restarting task refuses connections for more than two of these intervals."""
+MAX_PROBES = 8
+"""Probes per interval. All replicas of a large collective group may probe at the same time."""
 
 
 class PeerMonitor:
-    """Acts once, in a thread of its own, when somebody is gone; a context manager that waits for the end of that."""
+    """Calls `on_lost` once, in its own thread, when a peer is lost. A context manager that waits for that call."""
 
-    def __init__(self, others: Mapping[str, str], stalled_for: Callable[[], float], act: Callable[[], None]) -> None:
-        """Looks at the others' addresses ("HOST:PORT") by their names, when held up for so many seconds."""
-        self._others, self._stalled_for, self._act = others, stalled_for, act
+    def __init__(
+        self, others: Mapping[str, str], stalled_for: Callable[[], float], on_lost: Callable[[], None]
+    ) -> None:
+        """Monitor the other replicas.
+
+        Args:
+            others: Addresses ("HOST:PORT") by task name.
+            stalled_for: Returns the seconds without progress.
+            on_lost: Called when a peer is lost.
+        """
+        self._others, self._stalled_for, self._on_lost = others, stalled_for, on_lost
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="lookout", daemon=True)
-        self.found = ""
-        """Who is gone."""
+        self._thread = threading.Thread(target=self._watch, name="peer-monitor", daemon=True)
+        self.lost = ""
+        """A sentence that names the lost peer; empty if none is lost."""
 
     def __enter__(self) -> "PeerMonitor":
         self._thread.start()
@@ -40,15 +48,15 @@ class PeerMonitor:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        turns = itertools.cycle(self._others.items())
-        while not self._over.wait(BETWEEN_LOOKS):
+    def _watch(self) -> None:
+        rotation = itertools.cycle(self._others.items())
+        while not self._over.wait(PROBE_INTERVAL_SECONDS):
             if self._stalled_for() < STALLED_SECONDS:
                 continue
-            asked = dict(itertools.islice(turns, min(AT_A_LOOK, len(self._others))))
-            probe_errors = zip(asked.items(), peers.probe_errors(list(asked.values())), strict=True)
-            gone = [f"{name} at {address} is gone" for (name, address), why in probe_errors if why == peers.REFUSED]
-            if gone and not self._over.is_set():
-                self.found = gone[0]
-                self._act()
+            probed = dict(itertools.islice(rotation, min(MAX_PROBES, len(self._others))))
+            probe_errors = zip(probed.items(), peers.probe_errors(list(probed.values())), strict=True)
+            lost = [f"{name} at {address} is gone" for (name, address), error in probe_errors if error == peers.REFUSED]
+            if lost and not self._over.is_set():
+                self.lost = lost[0]
+                self._on_lost()
                 return

@@ -1,6 +1,7 @@
-"""Examining the held-out split while the run goes on, by the chief where there is no evaluator.
+"""Evaluation by the chief during training, in a run without an evaluator.
 
-The chief saves a candidate, a checkpoint that no list names, and goes on training; a thread examines it.
+The chief saves a candidate, a checkpoint outside of the checkpoint list, and continues training. A thread evaluates
+the candidate.
 """
 
 import threading
@@ -11,22 +12,22 @@ from trainer.training.evaluation import CheckpointEvaluator, Score
 from trainer.training.server import brief
 
 SHARE = 0.05
-"""The most of the chief's time that saving and examining candidates may take."""
+"""The maximum share of the chief's time for saving and evaluating candidates."""
 
 
 class PeriodicEvaluation:
-    """Examines one candidate after another, each in a thread; a context manager that waits for the last."""
+    """Evaluates one candidate at a time, each in a thread. A context manager that waits for the last one."""
 
     def __init__(
         self,
         seconds: float,
-        make_examiner: Callable[[], CheckpointEvaluator],
+        make_evaluator: Callable[[], CheckpointEvaluator],
         report: Callable[[str, Score], None],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """Examine every so many seconds at most, and call `report` with each candidate and its score, in the thread."""
-        self._seconds, self._make_examiner, self._report, self._say = seconds, make_examiner, report, say
-        self._examiner: CheckpointEvaluator | None = None
+        """Evaluate at most every `seconds`. `report` receives each candidate and its score, in the thread."""
+        self._seconds, self._make_evaluator, self._report, self._log = seconds, make_evaluator, report, log
+        self._evaluator: CheckpointEvaluator | None = None
         self._thread: threading.Thread | None = None
         self._next = time.monotonic() + seconds
 
@@ -35,16 +36,16 @@ class PeriodicEvaluation:
 
     def __exit__(self, *error: object) -> None:
         self.wait()
-        if self._examiner:
-            self._examiner.__exit__(*error)
+        if self._evaluator:
+            self._evaluator.__exit__(*error)
 
     @property
     def is_due(self) -> bool:
         """Whether it is time for the next candidate."""
         return time.monotonic() >= self._next and (self._thread is None or not self._thread.is_alive())
 
-    def examine(self, save: Callable[[], str | None]) -> None:
-        """Save a candidate, and examine it in a thread; None where there was nothing to save."""
+    def start(self, save: Callable[[], str | None]) -> None:
+        """Save a candidate and evaluate it in a thread. `save` returns None if it has saved nothing."""
         began = time.monotonic()
         candidate = save()
         if candidate is None:
@@ -52,24 +53,24 @@ class PeriodicEvaluation:
             return
         saved = time.monotonic()
         self._thread = threading.Thread(
-            target=self._examine, args=(candidate, saved - began), name="evaluation", daemon=True
+            target=self._evaluate, args=(candidate, saved - began), name="evaluation", daemon=True
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the candidate under way has been examined."""
+        """Wait for the evaluation in progress."""
         if self._thread:
             self._thread.join()
 
-    def _examine(self, candidate: str, saving: float) -> None:
+    def _evaluate(self, candidate: str, saving: float) -> None:
         began = time.monotonic()
         try:
-            if self._examiner is None:
-                self._examiner = self._make_examiner()
-                began = time.monotonic()  # that is done once, so its time is no part of the share
-            self._report(candidate, self._examiner.score(candidate))
-        except Exception as error:  # training goes on without it
-            self._say(f"{candidate} could not be evaluated: {brief(error)}")
+            if self._evaluator is None:
+                self._evaluator = self._make_evaluator()
+                began = time.monotonic()  # building the graph happens once and does not count toward SHARE
+            self._report(candidate, self._evaluator.score(candidate))
+        except Exception as error:  # training continues without this evaluation
+            self._log(f"{candidate} could not be evaluated: {brief(error)}")
         finally:
             now = time.monotonic()
             self._next = now + max(self._seconds, (saving + now - began) * (1 / SHARE - 1))

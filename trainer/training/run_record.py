@@ -1,6 +1,6 @@
-"""What is known of a run's success: result.json, while the run goes on and at its end, and the curve in `test/`.
+"""The state and the scores of a run: result.json, during the run and at its end, and the summaries in `test/`.
 
-The chief writes it: in its main thread with each checkpoint, and in the thread that examines candidates.
+The chief writes them: in its main thread with each checkpoint, and in the thread that evaluates candidates.
 """
 
 import threading
@@ -17,7 +17,7 @@ from trainer.training.training_directory import TrainingDirectory
 
 
 class RunRecord:
-    """The record of one run, by one process."""
+    """Writes the record of one run, in one process."""
 
     def __init__(
         self,
@@ -25,22 +25,28 @@ class RunRecord:
         facts: Mapping[str, Any],
         clock: Clock,
         last: dict[str, Any] | None,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         metrics: Metrics,
     ) -> None:
-        """`facts` are the keys of result.json that do not change while this process trains.
+        """Continue the record of a run.
 
-        `last` is the last evaluation of an earlier process.
+        Args:
+            directory: The run's training directory.
+            facts: The keys of result.json that do not change while this process trains.
+            clock: The clock of the training.
+            last: The last evaluation of an earlier process.
+            log: Takes a log line.
+            metrics: The metrics of this task.
         """
         self._directory, self._facts, self._clock = directory, facts, clock
-        self._say, self._metrics = say, metrics
+        self._log, self._metrics = log, metrics
         self._writing = threading.Lock()
         self._last = last
         self._summaries: SummaryWriter | None = None
         self._step = 0
 
-    def examined(self, checkpoint: str, score: Score, is_candidate: bool) -> None:
-        """Note the score of a checkpoint; a candidate's files are gone soon."""
+    def add_evaluation(self, checkpoint: str, score: Score, is_candidate: bool) -> None:
+        """Record the score of a checkpoint. The files of a candidate are temporary."""
         kept = best.offer(self._directory.best, checkpoint, score)
         best_now = best.read(self._directory.best)
         self._last = Evaluated(checkpoint, score).to_json()
@@ -49,18 +55,18 @@ class RunRecord:
         self._summaries = self._summaries or SummaryWriter(self._directory.test_summaries)
         write_score(self._summaries, score)
         self._metrics.test_loss, self._metrics.test_accuracy = score.loss, score.accuracy
-        self._say(f"{describe(score)}{' (the best so far)' if kept else ''}")
+        self._log(f"{describe(score)}{' (the best so far)' if kept else ''}")
         if is_candidate:
             self.write_running(score.global_step)
 
     def write_running(self, step: int) -> None:
-        """Write how far the run is."""
+        """Write the progress of the run."""
         with self._writing:
             self._step = max(step, self._step)
             self._write("running", self._step)
 
     def write_done(self, checkpoint: str, score: Score, export: str) -> dict[str, Any]:
-        """Write the result of a run that is done; it is returned."""
+        """Write and return the result of a finished run."""
         self._last = Evaluated(checkpoint, score).to_json()
         with self._writing:
             return self._write("done", score.global_step, **self._last, export=export)
@@ -82,11 +88,11 @@ class RunRecord:
 
 
 def write_score(summaries: SummaryWriter, score: Score) -> None:
-    """Add a point to the curves of the held-out split."""
+    """Write the summaries of the held-out split."""
     summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
     summaries.flush()
 
 
 def describe(score: Score) -> str:
-    """A score in a line."""
+    """Return the score as a log line."""
     return f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}"

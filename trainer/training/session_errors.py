@@ -1,6 +1,6 @@
-"""What an error of TensorFlow's session means: another task is lost, or this task's own code or device failed.
+"""Classification of TensorFlow session errors: another task is lost, or this task's own code or device failed.
 
-It reads the error alone. Where that leaves it open, it calls `ask`, by which a caller looks at the other tasks.
+It reads the error only. If the error is ambiguous, it calls `ask`, with which the caller probes the other tasks.
 """
 
 import contextlib
@@ -11,26 +11,26 @@ from pathlib import Path
 
 from trainer.errors import ModelError
 from trainer.tensorflow import tf
-from trainer.training.server import LISTED, brief
+from trainer.training.server import LIST_PREFIX, brief
 
-LOSSES = (
+LOST_TASK_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.CancelledError,
 )
-"""By themselves a lost task. A fault in a model has none of these codes, whatever its Python functions raise."""
+"""These always mean a lost task. A fault in a model never has these codes, whatever its Python functions raise."""
 EMPTY = tf.errors.FailedPreconditionError
-"""A parameter server that came back empty; or a table of the model's own that nobody has initialised."""
+"""A parameter server restarted without variables, or the model has an uninitialized lookup table."""
 AMBIGUOUS = (tf.errors.UnknownError, tf.errors.InternalError, tf.errors.NotFoundError)
-"""A lost task, or any exception in a Python function of the model, or a device or file of this task."""
+"""A lost task, an exception in a Python function of the model, or a failed device or file of this task."""
 
 _HISTORY = "Recent warning and error logs:"
-"""Below it TensorFlow may add what this process logged of earlier errors, which have nothing to do with this one."""
+"""Below this line TensorFlow may add this process's log of earlier, unrelated errors."""
 _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
-"""The task in which an error was met."""
+"""The task in which an error occurred."""
 _REMOTE = "Additional GRPC error information from remote target"
-"""In an error of a call to another task."""
+"""Part of an error of a call to another task."""
 _MODEL_OP = re.compile(r"\{\{node (lesson(?:_\d+)?/[^}]+)\}\}")
 """`trainer.graph.step_graph` copies the model into this scope."""
 _PYTHON_ERROR = re.compile(
@@ -38,23 +38,24 @@ _PYTHON_ERROR = re.compile(
     r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",
     re.MULTILINE | re.DOTALL,
 )
-"""How TensorFlow tells of an exception in a `tf.numpy_function` or `tf.py_function`."""
+"""TensorFlow's report of an exception in a `tf.numpy_function` or `tf.py_function`."""
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 _TRAINER = Path(__file__).parent
 
 
-def is_loss(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
-    """Whether an error of a replica's session means that another task is lost.
+def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
+    """Return whether an error of a replica's session means that another task is lost.
 
     Args:
-        error: What was raised.
-        own_device: This task, as "/job:worker/task:0".
-        ask: Whether another task does not answer, or has lost its variables; asked only if the error leaves it open.
+        error: The error.
+        own_device: This task, such as "/job:worker/task:0".
+        ask: Returns whether another task does not respond or has lost its variables. Called only if the error is
+            ambiguous.
     """
-    if not isinstance(error, (*LOSSES, EMPTY, *AMBIGUOUS)):
+    if not isinstance(error, (*LOST_TASK_ERRORS, EMPTY, *AMBIGUOUS)):
         return False
     message = _message(error)
-    if isinstance(error, LOSSES) or _REMOTE in message:
+    if isinstance(error, LOST_TASK_ERRORS) or _REMOTE in message:
         return True
     if _python_error(message):
         return False
@@ -67,7 +68,7 @@ def is_loss(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
 
 
 def model_error(error: Exception) -> ModelError | None:
-    """The error as a sentence, if it comes from the model's own code."""
+    """Return the error as a sentence if it comes from the model's own code, otherwise None."""
     if not isinstance(error, tf.errors.OpError):
         return None
     message = _message(error)
@@ -80,7 +81,7 @@ def model_error(error: Exception) -> ModelError | None:
 
 @contextlib.contextmanager
 def model_errors() -> Iterator[None]:
-    """Turn errors of the session that come from the model's own code into `ModelError`.
+    """Convert session errors that come from the model's own code to `ModelError`.
 
     Raises:
         ModelError: the model's own code failed.
@@ -98,20 +99,20 @@ def _message(error: Exception) -> str:
 
 
 def _python_error(message: str) -> str | None:
-    """What a Python function of the model raised, and where: "RuntimeError: no such file (model.py, line 17, in read)".
+    """The exception of a Python function of the model: "RuntimeError: no such file (model.py, line 17, in read)".
 
-    The place is the innermost frame outside of Python's own library and installed packages.
+    The location is the innermost frame outside of the standard library and installed packages.
     """
     found = _PYTHON_ERROR.search(message)
     if not found:
         return None
     frames = _FRAME.findall(found["stack"].rpartition("Traceback (most recent call last):")[2])
     own = [frame for frame in frames if not _is_installed(frame[0])] or frames
-    error = LISTED.sub("", found["error"])[:200].rstrip(".")
+    error = LIST_PREFIX.sub("", found["error"])[:200].rstrip(".")
     if not own:
         return error
     file, line, function = own[-1]
-    if Path(file).parent == _TRAINER:  # a function of the trainer's own
+    if Path(file).parent == _TRAINER:  # a function of the trainer itself
         return None
     return f"{error} ({Path(file).name}, line {line}, in {function})"
 

@@ -1,7 +1,7 @@
-"""How many threads TensorFlow gets, from the CPUs that this process really may use, and how they share them.
+"""The sizes of TensorFlow's thread pools, from the CPUs that this process may use, and their scheduling policy.
 
-By default TensorFlow counts the machine's CPUs, not the container's; and on parameter-server work more threads than
-CPUs cost more in switching than they bring.
+By default TensorFlow counts the CPUs of the machine, not those of the container. With parameter servers, more threads
+than CPUs cost more in context switches than they gain.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ class Threads:
     """The sizes of TensorFlow's two thread pools."""
 
     intra_op: int
-    """Threads that one op may use."""
+    """Threads for one op."""
     inter_op: int
-    """Ops that may run at the same time."""
+    """Ops that run at the same time."""
 
 
 def choose(settings: Settings, role: str | None) -> Threads:
-    """The thread pools of a task of this role (None: a single process).
+    """Return the thread pools of a task with this role (None: a single process).
 
-    In a cluster a task leaves half of its CPUs to gRPC, which moves parameters meanwhile; the ops of a parameter server
-    are too small for several threads each.
+    In a cluster a task leaves half of its CPUs to gRPC, which transfers parameters at the same time. The ops of a
+    parameter server are too small for several threads.
     """
     cpus = usable_cpus()
     half = max(1, cpus // 2)
@@ -36,25 +36,25 @@ def choose(settings: Settings, role: str | None) -> Threads:
     return Threads(settings.intra_op_threads or intra_op, settings.inter_op_threads or inter_op)
 
 
-def take_turns() -> None:
-    """Let threads that this one starts from now on wait for their turn of a CPU, where the system knows how.
+def use_batch_scheduling() -> None:
+    """Use SCHED_BATCH for the threads that this thread starts from now on, if the system supports it.
 
-    Several times in a step one thread of TensorFlow or gRPC wakes another. As a rule Linux lets the one that wakes up
-    interrupt whoever computes, of this task or another; with SCHED_BATCH it does not (sched(7)).
+    In each step threads of TensorFlow and gRPC wake each other several times. By default Linux lets a woken thread
+    preempt a thread that computes, in this task or another one. With SCHED_BATCH it does not (sched(7)).
     """
     if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):  # a container's rules may forbid it
+        with contextlib.suppress(OSError):  # a container's security profile may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def in_force(settings: Settings, role: str | None) -> Settings:
-    """The settings with the threads that a task of this role will have."""
+def effective_settings(settings: Settings, role: str | None) -> Settings:
+    """Return the settings with the thread counts of a task with this role."""
     threads = choose(settings, role)
     return dataclasses.replace(settings, intra_op_threads=threads.intra_op, inter_op_threads=threads.inter_op)
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity, cut by the limits of its control groups (version 2 or 1)."""
+    """Return the CPUs that this process may use: its affinity, limited by its cgroups (version 2 or 1)."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         groups = Path("/proc/self/cgroup").read_text()
@@ -65,10 +65,10 @@ def usable_cpus() -> int:
 
 
 def _cgroup_limit(root: Path, groups: str) -> float | None:
-    """The least CPU limit of this process's group and those above it; None where there is none.
+    """Return the lowest CPU limit of this process's cgroup and its parents; None if there is no limit.
 
     Args:
-        root: Where control groups are mounted. A container sees its own group there, whatever the path in `groups`.
+        root: The mount point of the cgroups. A container sees its own cgroup there, whatever the path in `groups`.
         groups: The content of /proc/self/cgroup: lines of hierarchy, controllers and path.
     """
     limits = []
@@ -83,7 +83,7 @@ def _cgroup_limit(root: Path, groups: str) -> float | None:
 
 
 def _limit_of(group: Path) -> float | None:
-    """The CPUs that a group may use at a time, by the file of its version; None where it says nothing."""
+    """Return the CPU limit of a cgroup, from the file of its version; None if there is no limit."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()

@@ -1,7 +1,7 @@
-"""The life of one replica (chief, worker or single process): look, restore, step, report, save, end.
+"""The training of one replica (chief, worker or single process): connect, restore, step, report, save, end.
 
-`train` is that life, from top to bottom; the functions below it are its phases, in order. How replicas exchange
-gradients is `trainer.graph.replication`'s business, what the chief does beside them is `trainer.training.chief`'s.
+`train` is the whole program of a replica; the functions below it are its phases, in order. `trainer.graph.replication`
+aggregates the gradients of the replicas, and `trainer.training.chief` holds the chief's other duties.
 """
 
 import contextlib
@@ -45,34 +45,35 @@ from trainer.training.update_loop import UpdateLoop
 from trainer.training.watchdog import Watchdog
 
 STALE_SECONDS = 0.01
-"""After so long, as for a checkpoint, other replicas may have taken the run on by more than what is known here."""
+"""After a pause of this length, such as a save, read the global step again: other replicas may have advanced it."""
 
-BETWEEN_LINES = 1.0
-"""Seconds between two progress lines at least: in Kubernetes each passes five programs on its way to a log."""
+LINE_INTERVAL_SECONDS = 1.0
+"""Minimum seconds between two progress lines: in Kubernetes each line passes five programs on its way to a log."""
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What every phase of a replica's life needs to know."""
+    """The objects that all phases of a replica share."""
 
     settings: Settings
     cluster: Cluster | None
     replica: Replica
     watchdog: Watchdog
     clock: Clock
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     metrics: Metrics
 
 
 def train(
-    settings: Settings, cluster: Cluster | None, watchdog: Watchdog, say: Callable[[str], None], metrics: Metrics
+    settings: Settings, cluster: Cluster | None, watchdog: Watchdog, log: Callable[[str], None], metrics: Metrics
 ) -> bool:
-    """Train as this task of the cluster, or alone; whether the run is done, rather than stopped by the guard.
+    """Train as this task of the cluster, or alone; return True if the run is done, False if the watchdog stopped it.
 
     Raises:
         ConfigurationError: the settings do not fit the data, the training directory or the cluster.
-        LostPeersError: other tasks did not answer in the time allowed.
-        LostCircleError: one was lost without which the others cannot go on.
+        LostPeersError: other tasks did not respond in time.
+        CollectiveLostError: the collective group lost a replica, or the run was rolled back.
+        DivergedError: the run diverges and cannot continue.
     """
     dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
     model = find(settings.model)
@@ -83,12 +84,12 @@ def train(
         directory.create()
         run = describe(settings.model, parameters, dataset)
         directory.claim(run)
-        say(f"training directory: {directory.path}")
+        log(f"training directory: {directory.path}")
     run_id = json.dumps([run, str(directory.path.resolve())]) if directory else ""
     replica = build(settings, cluster, model, parameters, dataset.train, devices.count_gpus(settings), run_id)
     threads = choose(settings, cluster.task.role if cluster else None)
-    context = TaskContext(settings, cluster, replica, watchdog, Clock(settings.train_steps), say, metrics)
-    here = server.start(cluster, threads) if cluster else None
+    context = TaskContext(settings, cluster, replica, watchdog, Clock(settings.train_steps), log, metrics)
+    own_server = server.start(cluster, threads) if cluster else None
 
     collective = replica.replication.collective
     earlier = directory.read_result() if directory else {}
@@ -99,31 +100,31 @@ def train(
         evaluation = PeriodicEvaluation(
             settings.eval_seconds,
             lambda: CheckpointEvaluator(model, parameters, dataset.test),
-            lambda candidate, score: record.examined(candidate, score, is_candidate=True),
-            say,
+            lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
+            log,
         )
     diverged: RollBackError | None = None
     while True:
         if cluster:
             try:
-                _look_for_peers(
-                    context, cluster, min(settings.wait_seconds, server.TELL_SECONDS if was_done else math.inf)
+                _wait_for_peers(
+                    context, cluster, min(settings.wait_seconds, server.SIGNAL_DONE_SECONDS if was_done else math.inf)
                 )
             except LostPeersError:
                 if not was_done:
                     raise
-                say("the run was done before, and the others have ended")
+                log("the run was done before, and the other tasks have ended")
                 return True
         if watchdog.stopping:
             return False
         try:
             with contextlib.ExitStack() as stack:
-                session = stack.enter_context(server.open_session(replica.graph, here, threads, "/job:ps"))
+                session = stack.enter_context(server.open_session(replica.graph, own_server, threads, "/job:ps"))
                 chief = None
                 if directory and record:
                     chief = stack.enter_context(
                         Chief(
-                            *(settings, directory, replica, session, say, metrics, run_id, record, evaluation),
+                            *(settings, directory, replica, session, log, metrics, run_id, record, evaluation),
                             untrained_loss=math.log(dataset.classes),
                         )
                     )
@@ -132,7 +133,7 @@ def train(
                         raise CollectiveLostError("the run was rolled back")
                     diverged = None
                 elif collective:
-                    session.run(replica.initialize)  # until the chief's values come
+                    session.run(replica.initialize)  # the chief's values replace these
                 elif cluster:
                     with metrics.waiting():
                         _wait_for_the_chief(context, cluster, session)
@@ -142,134 +143,143 @@ def train(
         except RollBackError as found:
             diverged = found
         except server.LOST as error:
-            if cluster is None or not _is_loss(context, cluster, here, threads, error):
+            if cluster is None or not _is_lost_task(context, cluster, own_server, threads, error):
                 raise
             if collective:
                 if watchdog.stopping:
                     return False
-                raise _lost(context, error) from error
+                raise _lost_replica_error(context, error) from error
             if time.monotonic() - context.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
                 raise LostPeersError(
-                    f"the parameter servers answer, but no step succeeds: {server.brief(error)}"
+                    f"the parameter servers respond, but no step succeeds: {server.brief(error)}"
                 ) from error
-            say(f"lost a parameter server ({server.brief(error)}); looking for it")
+            log(f"lost a parameter server ({server.brief(error)}); reconnecting")
             with metrics.waiting():
                 time.sleep(1)
 
-    watchdog.last_save = None
+    watchdog.save_before_exit = None
     watchdog.pause()
     if watchdog.stopping:
         if directory and cluster is None:
             step = directory.newest_step()
             saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-            say(f"{saved} with the same command and --train_dir {directory.path}")
+            log(f"{saved} with the same command and --train_dir {directory.path}")
         return False
     if directory and record:
         if evaluation:
-            evaluation.wait()  # what it writes is of a run that goes on
+            evaluation.wait()  # it writes the state "running" to result.json
         with evaluation or contextlib.nullcontext(), CheckpointEvaluator(model, parameters, dataset.test) as evaluator:
             _write_result(context, directory, checkpoint, record, evaluator, was_done)
     if cluster and collective:
-        with server.open_session(replica.graph, here, threads) as session:
+        with server.open_session(replica.graph, own_server, threads) as session:
             _leave(context, cluster, collective, session)
     elif cluster and directory:
-        server.say_done(cluster, here, threads, say)
+        server.signal_done(cluster, own_server, threads, log)
     return True
 
 
-def _look_for_peers(context: TaskContext, cluster: Cluster, seconds: float) -> None:
-    """Wait for all that this replica needs before TensorFlow may look for it.
+def _wait_for_peers(context: TaskContext, cluster: Cluster, seconds: float) -> None:
+    """Wait for the tasks that this replica needs, before TensorFlow connects to them.
 
     Raises:
-        LostPeersError: something is not there within `seconds`.
+        LostPeersError: a task does not respond within `seconds`.
     """
     context.watchdog.pause()
-    bounds = (seconds, context.say, lambda: context.watchdog.stopping)
+    arguments = (seconds, context.log, lambda: context.watchdog.stopping)
     with context.metrics.waiting():
-        peers.wait_for_own_name(cluster.address(cluster.task), *bounds)
+        peers.wait_for_own_name(cluster.address(cluster.task), *arguments)
         needed = cluster.replicas if context.replica.replication.collective else cluster.parameter_servers
-        peers.wait_for({str(task): cluster.address(task) for task in needed}, *bounds)
+        peers.wait_for({str(task): cluster.address(task) for task in needed}, *arguments)
     context.watchdog.progress()
 
 
-def _is_loss(context: TaskContext, cluster: Cluster, here: Any, threads: Threads, error: Exception) -> bool:
-    """Whether this error of the session means that another task is lost, rather than that this one failed."""
+def _is_lost_task(context: TaskContext, cluster: Cluster, own_server: Any, threads: Threads, error: Exception) -> bool:
+    """Return whether this session error means that another task is lost, and not that this one failed."""
     collective = context.replica.replication.collective
     needed = cluster.replicas if collective else cluster.parameter_servers
 
-    def look() -> bool:
-        """Whether a needed task does not answer, or parameter servers came back empty."""
+    def is_peer_lost() -> bool:
+        """Return whether a needed task does not respond, or a parameter server restarted without variables."""
         if any(peers.probe_errors([cluster.address(task) for task in needed if task != cluster.task])):
             return True
         if collective:
             return False
         try:
-            with server.open_session(context.replica.graph, here, threads, "/job:ps") as session:
+            with server.open_session(context.replica.graph, own_server, threads, "/job:ps") as session:
                 return not session.run(context.replica.is_ready)
         except server.LOST:
             return True
 
-    return session_errors.is_loss(error, cluster.task.device, look)
+    return session_errors.is_lost_task(error, cluster.task.device, is_peer_lost)
 
 
 def _wait_for_the_chief(context: TaskContext, cluster: Cluster, session: Any) -> None:
-    """Wait until the chief has given every variable its value.
+    """Wait until the chief has initialized or restored every variable.
 
     Raises:
-        LostPeersError: it has not within `wait_seconds`.
+        LostPeersError: the chief has not done so within `wait_seconds`.
     """
     seconds = context.settings.wait_seconds
     address = cluster.address(cluster.chief_task)
     chief = f"the chief ({cluster.chief_task}) at {address}"
     deadline = time.monotonic() + seconds
-    next_message = time.monotonic() + peers.BETWEEN_MESSAGES
+    next_message = time.monotonic() + peers.MESSAGE_INTERVAL_SECONDS
     while not context.watchdog.stopping and not session.run(context.replica.is_ready):
         context.watchdog.progress()
         now = time.monotonic()
         if now >= min(deadline, next_message):
-            reason = peers.probe_error(address) or "it has not initialised the parameters yet"
+            reason = peers.probe_error(address) or "it has not initialized the parameters yet"
             if now >= deadline:
                 raise LostPeersError(
-                    f"{chief} did not begin the run within {seconds:g} s: {reason}. Start it, or look at its log; "
-                    "wait_seconds sets how long to wait."
+                    f"{chief} did not begin the run within {seconds:g} s: {reason}; start it, check its log, or raise "
+                    "wait_seconds."
                 )
-            context.say(f"waiting for {chief}: {reason}")
-            next_message = now + peers.BETWEEN_MESSAGES
+            context.log(f"waiting for {chief}: {reason}")
+            next_message = now + peers.MESSAGE_INTERVAL_SECONDS
         time.sleep(0.1)
 
 
 def _take_steps(context: TaskContext, session: Any, chief: Chief | None) -> None:
-    """Step until the run's last global step, or until the guard stops it; the chief saves at either end."""
-    settings, replica, ways, watchdog = context.settings, context.replica, context.replica.replication, context.watchdog
+    """Train up to the run's last global step, or until the watchdog stops this task. In both cases the chief saves."""
+    settings, replica, replication, watchdog = (
+        context.settings,
+        context.replica,
+        context.replica.replication,
+        context.watchdog,
+    )
     metrics, last_step = context.metrics, context.settings.train_steps
     executions = {
         steps: session.make_callable(
             [execution.step, execution.loss, execution.accuracy], replica.batches.feeds, accept_options=True
         )
-        for steps, execution in ways.executions.items()
+        for steps, execution in replication.executions.items()
     }
     tracer = Tracer(lambda: chief is not None and chief.profile.running)
     if settings.step_time_breakdown:
         executions = {steps: tracer.watch(steps, execution) for steps, execution in executions.items()}
-    by_themselves = (
-        1 if settings.sync_replicas or ways.collective or not context.cluster else len(context.cluster.replicas)
+    independent_replicas = (
+        1 if settings.sync_replicas or replication.collective or not context.cluster else len(context.cluster.replicas)
     )
-    planner = ExecutionPlanner(settings, max(executions), by_themselves)
-    agree = session.make_callable(ways.collective.agreed, [ways.collective.wanted]) if ways.collective else int
+    planner = ExecutionPlanner(settings, max(executions), independent_replicas)
+    agree = (
+        session.make_callable(replication.collective.agreed, [replication.collective.wanted])
+        if replication.collective
+        else int
+    )
 
     replica.batches.begin(session)
-    session.run(ways.join)
+    session.run(replication.join)
     step = int(session.run(replica.global_step))
-    context.say(f"at step {step} of {last_step}")
+    context.log(f"at step {step} of {last_step}")
     context.clock.tick(step)
     metrics.global_step = step
     now = time.monotonic()
-    reported_step, reported_time, said_time = step, now, -math.inf
+    reported_step, reported_time, logged_time = step, now, -math.inf
     updates = None
     if chief:
-        watchdog.last_save = chief.save_at_last
-        if ways.updates:
-            callables = {steps: session.make_callable(update) for steps, update in ways.updates.items()}
+        watchdog.save_before_exit = chief.save_before_exit
+        if replication.updates:
+            callables = {steps: session.make_callable(update) for steps, update in replication.updates.items()}
             updates = UpdateLoop(session, callables, step, last_step)
     if step < last_step and (last_step - step) % settings.local_steps:
         raise ConfigurationError(
@@ -279,7 +289,7 @@ def _take_steps(context: TaskContext, session: Any, chief: Chief | None) -> None
     with updates or contextlib.nullcontext(), _monitored_collective(context, session, chief):
         while step < last_step and not watchdog.stopping:
             watchdog.progress()
-            if by_themselves > 1 and time.monotonic() - now > STALE_SECONDS:
+            if independent_replicas > 1 and time.monotonic() - now > STALE_SECONDS:
                 step = int(session.run(replica.global_step))
                 now = time.monotonic()
                 continue
@@ -290,7 +300,7 @@ def _take_steps(context: TaskContext, session: Any, chief: Chief | None) -> None
                     "give all replicas the same settings."
                 )
             if chief:
-                chief.profile.before_call(step, steps * by_themselves)
+                chief.profile.before_execution(step, steps * independent_replicas)
             began = time.monotonic()
             measured, loss, accuracy = executions[steps](*replica.batches.take(steps))
             now = time.monotonic()
@@ -303,36 +313,36 @@ def _take_steps(context: TaskContext, session: Any, chief: Chief | None) -> None
                 rate = (step - reported_step) / (now - reported_time)
                 progress = Progress(step, last_step, float(loss), float(accuracy), rate)
                 reported_step, reported_time = step, now
-                if step >= last_step or now - said_time >= BETWEEN_LINES:
-                    said_time = now
-                    context.say(str(progress))
+                if step >= last_step or now - logged_time >= LINE_INTERVAL_SECONDS:
+                    logged_time = now
+                    context.log(str(progress))
                 metrics.report(progress)
                 if chief:
                     chief.report(progress)
             if chief:
-                chief.watch_loss(step, float(loss))
-                chief.profile.after_call(step)
+                chief.check_loss(step, float(loss))
+                chief.profile.after_execution(step)
                 chief.save_if_due(step)
                 chief.evaluate_if_due()
         if chief and watchdog.stopping:
             chief.save()
         elif chief:
-            chief.save_the_end()
-    if tracer.split:
-        context.say(str(tracer.split))
+            chief.save_final()
+    if tracer.step_time:
+        context.log(str(tracer.step_time))
 
 
 @contextlib.contextmanager
 def _monitored_collective(context: TaskContext, session: Any, chief: Chief | None) -> Iterator[None]:
-    """Where replicas hold the parameters themselves: notice who is gone, and have the chief save its own then."""
+    """Monitor the other replicas of a collective group. When one is lost, the chief saves its own parameters."""
     if not context.cluster or not context.replica.replication.collective:
         yield
         return
 
     def give_up() -> None:
-        """Save in the place of the main thread, which is stuck in a call, and let it have an error."""
+        """Save on behalf of the blocked main thread, then close its session, which raises an error in it."""
         if chief:
-            chief.save_at_last()
+            chief.save_before_exit()
         session.close()
 
     others = [task for task in context.cluster.replicas if task != context.cluster.task]
@@ -342,18 +352,18 @@ def _monitored_collective(context: TaskContext, session: Any, chief: Chief | Non
         with monitor:
             yield
     except (*server.LOST, RuntimeError) as error:
-        if monitor.found:  # whatever the closed session said
-            raise tf.errors.UnavailableError(None, None, monitor.found) from error
+        if monitor.lost:  # the cause of any error of the closed session
+            raise tf.errors.UnavailableError(None, None, monitor.lost) from error
         if chief and isinstance(error, server.LOST):
             chief.save()
         raise
 
 
-def _lost(context: TaskContext, error: Exception) -> Exception:
-    """What a replica of a circle is to raise for this error.
+def _lost_replica_error(context: TaskContext, error: Exception) -> Exception:
+    """Return the error that a replica of a collective group raises when it loses another one.
 
-    TensorFlow's collective ops do not work again in a process in which one has failed. So a replica begins anew by
-    itself, if it has got on in this life; else trying again is left to whoever counts.
+    Collective ops never work again in a process in which one has failed. Therefore a replica that has made progress
+    restarts its own process. Otherwise it exits, so that the launcher or Kubernetes counts the restart.
     """
     sentence = f"another replica was lost ({server.brief(error)})"
     has_stepped = context.clock.own_seconds > 0
@@ -361,18 +371,18 @@ def _lost(context: TaskContext, error: Exception) -> Exception:
 
 
 def _leave(context: TaskContext, cluster: Cluster, collective: CollectiveGroup, session: Any) -> None:
-    """End together, when the chief has the run's result.
+    """End together with the other replicas, after the chief has written the result.
 
     Raises:
-        LostPeersError, LostCircleError: somebody was lost before that.
+        LostPeersError, CollectiveLostError: a replica was lost before that.
     """
     seconds = server.LINGER_SECONDS if cluster.is_chief else context.settings.stall_seconds
     try:
         session.run(collective.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * seconds)))
     except server.LOST as error:
         if not cluster.is_chief:
-            raise _lost(context, error) from error
-    # Whoever has done this knows that all have done the above, and may go; it does not matter if it fails.
+            raise _lost_replica_error(context, error) from error
+    # All replicas have passed the first barrier before one passes the second. A failure own_server is harmless.
     with contextlib.suppress(*server.LOST):
         session.run(collective.leave, options=tf1.RunOptions(timeout_in_ms=int(1000 * server.LINGER_SECONDS)))
 
@@ -380,7 +390,7 @@ def _leave(context: TaskContext, cluster: Cluster, collective: CollectiveGroup, 
 def _make_record(
     context: TaskContext, directory: TrainingDirectory, earlier: dict[str, Any], dataset: Dataset
 ) -> RunRecord:
-    """The record of this run, which goes on from an earlier result.json."""
+    """Return the record of this run. It continues an earlier result.json."""
     settings, cluster = context.settings, context.cluster
     facts = {
         "mode": describe_mode(settings, cluster),
@@ -393,7 +403,7 @@ def _make_record(
         "version": trainer.__version__,
     }
     context.clock.earlier = float(earlier.get("seconds", 0.0))
-    return RunRecord(directory, facts, context.clock, earlier.get("last"), context.say, context.metrics)
+    return RunRecord(directory, facts, context.clock, earlier.get("last"), context.log, context.metrics)
 
 
 def _write_result(
@@ -404,45 +414,45 @@ def _write_result(
     evaluator: CheckpointEvaluator,
     was_done: bool,
 ) -> None:
-    """Examine the run's last checkpoint, export the best (or that), and leave result.json.
+    """Evaluate the run's last checkpoint, export the best or the last one, and write result.json.
 
-    A run that was done before this process began keeps the result that it has.
+    A run that was done before this process started keeps its result.
     """
     score = evaluator.score(checkpoint)
     result = directory.read_result()
     is_done = was_done and result.get("state", "done") == "done"
     if not is_done or context.clock.own_seconds > 0 or result.get("global_step") != score.global_step:
-        if directory.has_evaluator:  # it may come too late for these
+        if directory.has_evaluator:  # it may not evaluate these in time for the export
             _offer(directory, evaluator)
             score = evaluator.score(checkpoint)
-        record.examined(checkpoint, score, is_candidate=False)
+        record.add_evaluation(checkpoint, score, is_candidate=False)
         export = _export(context, directory, score, evaluator)
         result = record.write_done(checkpoint, score, str(export))
         shutil.rmtree(directory.candidate, ignore_errors=True)
-    context.say(
+    context.log(
         f"done: {result['global_step']} steps in {result['seconds']:.1f} s ({result['steps_per_second']:.1f} steps/s), "
         f"{describe_result(result)}, test loss {score.loss:.4f}, result in {directory.path / 'result.json'}"
     )
-    if context.cluster:  # for whoever follows a cluster's logs
-        context.say(to_line(result))
+    if context.cluster:  # the supervisor reads it from the log
+        context.log(to_line(result))
 
 
 def _offer(directory: TrainingDirectory, evaluator: CheckpointEvaluator) -> None:
-    """Let each checkpoint that is listed be the best."""
+    """Offer each listed checkpoint as the best one."""
     for path in CheckpointList(directory.path, keep=1).paths:
         with contextlib.suppress(*UNREADABLE, OSError):
             best.offer(directory.best, path, evaluator.score(path))
 
 
 def _export(context: TaskContext, directory: TrainingDirectory, score: Score, evaluator: CheckpointEvaluator) -> Path:
-    """Export the best checkpoint or the last one, which the examiner has; the SavedModel's folder."""
+    """Export the best checkpoint, or the last one, which the evaluator holds; return the SavedModel's folder."""
     step, kept = score.global_step, best.read(directory.best)
     if context.settings.export == "best" and kept:
         try:
             evaluator.restore(kept.checkpoint)
             step = kept.score.global_step
         except UNREADABLE:
-            context.say(f"the best checkpoint {kept.checkpoint} cannot be read: the last one is exported")
+            context.log(f"the best checkpoint {kept.checkpoint} cannot be read; exporting the last one")
     export = directory.path / "export" / str(step)
     export.parent.mkdir(exist_ok=True)
     evaluator.export(export)

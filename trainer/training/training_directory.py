@@ -1,19 +1,19 @@
-"""The training directory: what lies where in it, whose it is, and the result that a finished run leaves there.
+"""The training directory: its layout, the run that owns it, and the result of that run.
 
     model.ckpt-STEP.*, checkpoint   checkpoints
-    best/                           the checkpoint that did best on the held-out split, and its score
-    divergences.jsonl               when the run diverged and was rolled back, a JSON line each time
-    .candidate/                     a checkpoint that is being examined
-    run.json                        what the run trains: model and data; another model or data set is refused
-    result.json                     how far the run is, its best and last score, and once it is done its result
-    export/STEP/                    the trained network as a SavedModel
+    best/                           the checkpoint with the best score on the held-out split, and its score
+    divergences.jsonl               a JSON line for each roll-back after a divergence
+    .candidate/                     a checkpoint during its evaluation
+    run.json                        the run's model and data set; a run of another model or data set is refused
+    result.json                     the run's progress, its best and last score, and its result when it is done
+    export/STEP/                    the trained model as a SavedModel
     train/, test/                   TensorBoard summaries
-    test/evaluations.jsonl          what the evaluator has examined
-    test/evaluator                  touched by the evaluator while it is there
-    logs/                           each task's log; of `trainer launch` also config.yaml, the settings it started with
+    test/evaluations.jsonl          the evaluator's evaluations
+    test/evaluator                  the evaluator touches this file while it runs
+    logs/                           each task's log; `trainer launch` adds config.yaml, the settings of the tasks
 
-Only the chief (or a single process) writes here, besides the evaluator in `test/` and `best/`, and in `logs/` the
-launcher or, in Kubernetes, the chart's `task.sh`.
+Only the chief (or a single process) writes here, with these exceptions: the evaluator writes `test/` and `best/`, and
+the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`.
 """
 
 import itertools
@@ -31,18 +31,18 @@ from trainer.errors import ConfigurationError
 from trainer.models import Parameter, identify
 
 EVALUATOR_SECONDS = 60.0
-"""An evaluator that has given no sign for so long is taken for gone."""
+"""An evaluator that has not touched its file for this long counts as absent."""
 
 
 @dataclass(frozen=True)
 class TrainingDirectory:
-    """The places in a training directory."""
+    """The paths in a training directory."""
 
     path: Path
 
     @property
     def checkpoint_prefix(self) -> Path:
-        """What checkpoints' names begin with."""
+        """The prefix of the checkpoints' names."""
         return self.path / "model.ckpt"
 
     @property
@@ -52,12 +52,12 @@ class TrainingDirectory:
 
     @property
     def divergences(self) -> Path:
-        """When the run was rolled back, a JSON line each time."""
+        """The roll-backs of the run, a JSON line each."""
         return self.path / "divergences.jsonl"
 
     @property
     def candidate(self) -> Path:
-        """The folder of a checkpoint that is being examined."""
+        """The folder of a checkpoint during its evaluation."""
         return self.path / ".candidate"
 
     @property
@@ -77,12 +77,12 @@ class TrainingDirectory:
 
     @property
     def evaluator(self) -> Path:
-        """A file that the evaluator touches while it is there."""
+        """The file that the evaluator touches while it runs."""
         return self.test_summaries / "evaluator"
 
     @property
     def has_evaluator(self) -> bool:
-        """Whether there is an evaluator."""
+        """Whether an evaluator runs."""
         try:
             return time.time() - self.evaluator.stat().st_mtime < EVALUATOR_SECONDS
         except OSError:
@@ -94,17 +94,17 @@ class TrainingDirectory:
         return self.path / "logs"
 
     def newest_step(self) -> int | None:
-        """The global step of the newest checkpoint, by the file in which TensorFlow lists them."""
+        """Return the global step of the newest checkpoint in TensorFlow's `checkpoint` file, or None."""
         listed = self.path / "checkpoint"
         text = listed.read_text(encoding="utf-8") if listed.exists() else ""
         found = re.match(r'model_checkpoint_path: ".*-(\d+)"', text)
         return int(found[1]) if found else None
 
     def create(self) -> None:
-        """Make the directory, where it is absent.
+        """Create the directory unless it exists.
 
         Raises:
-            ConfigurationError: it cannot be made or written.
+            ConfigurationError: the directory cannot be created or written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -114,43 +114,43 @@ class TrainingDirectory:
             raise ConfigurationError(f"train_dir: {self.path} cannot be written ({error.strerror}).") from None
 
     def claim(self, run: dict[str, Any]) -> None:
-        """Note whose directory this is.
+        """Record the run that owns this directory.
 
         Raises:
-            ConfigurationError: it holds a run of another model or data set.
+            ConfigurationError: the directory holds a run of another model or data set.
         """
         self.check(run)
         write_atomically(self.path / "run.json", _to_json(run))
 
     def check(self, run: dict[str, Any]) -> None:
-        """Refuse the directory if it holds a run of another model or data set.
+        """Check that the directory holds no run of another model or data set.
 
         Raises:
-            ConfigurationError: one sentence that names the difference.
+            ConfigurationError: it does; the sentence names the difference.
         """
         found = _read_json(self.path / "run.json")
         for key, value in run.items() if found else ():
             if found.get(key) != value:
-                there = f"{key.replace('_', ' ')} ({_brief(found.get(key))}, this run's is {_brief(value)})"
+                difference = f"{key.replace('_', ' ')} ({_brief(found.get(key))}, this run's is {_brief(value)})"
                 raise ConfigurationError(
-                    f"train_dir: {self.path} holds a run of different {there}: "
+                    f"train_dir: {self.path} holds a run of different {difference}: "
                     "choose another train_dir, or the settings of that run."
                 )
 
     def read_result(self) -> dict[str, Any]:
-        """The content of result.json; empty where no run has begun here."""
+        """Return the content of result.json; empty if no run has started here."""
         return _read_json(self.path / "result.json")
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write result.json, in one step."""
+        """Write result.json atomically."""
         write_atomically(self.path / "result.json", _to_json(result))
 
 
 def new_path() -> Path:
-    """A folder in `runs/` that is this run's alone, made now so that no other run takes the name.
+    """Create and return a new folder in `runs/` for this run. Creating it reserves the name.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: the folder cannot be created.
     """
     stem = datetime.now().strftime("%Y%m%d-%H%M%S")
     for number in itertools.count(1):
@@ -159,16 +159,18 @@ def new_path() -> Path:
             path.mkdir(parents=True)
         except FileExistsError:
             if not path.is_dir():
-                raise ConfigurationError("train_dir: runs is no folder; choose a train_dir.") from None
+                raise ConfigurationError("train_dir: runs is not a folder; choose a train_dir.") from None
         except OSError as error:
-            raise ConfigurationError(f"train_dir: {path} cannot be made ({error.strerror}); choose another.") from None
+            raise ConfigurationError(
+                f"train_dir: {path} cannot be created ({error.strerror}); choose another."
+            ) from None
         else:
             return path
-    raise AssertionError  # there is always a next number
+    raise AssertionError  # unreachable: `count` is infinite
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:
-    """What makes a run this run: its checkpoints fit no other."""
+    """Return the facts that identify a run. Checkpoints are compatible only between runs with equal facts."""
     return {
         "model": identify(model),
         "parameters": {name: list(parameter.shape) for name, parameter in parameters.items()},
@@ -189,7 +191,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"train_dir: {path} cannot be read ({error}).") from None
     if not isinstance(content, dict):
-        raise ConfigurationError(f"train_dir: {path} holds no JSON object.")
+        raise ConfigurationError(f"train_dir: {path} does not hold a JSON object: choose another train_dir.")
     return content
 
 

@@ -1,4 +1,4 @@
-"""The chief's loop of updates, where replication has one: beside the chief's own steps, in a thread."""
+"""The chief's update loop, in a thread beside the chief's own steps. Only some replication modes have updates."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -6,18 +6,22 @@ from typing import Any
 
 
 class UpdateLoop:
-    """Runs updates until the run's last global step; a context manager that waits for their end."""
+    """Runs updates until the last global step of the run. A context manager that stops the loop at exit."""
 
     def __init__(self, session: Any, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
-        """Each of `updates` makes so many global steps and gives the last.
+        """Prepare the loop.
 
-        `step` is the one now, from which the fewest steps at a time lead to exactly `train_steps`.
+        Args:
+            session: The chief's session.
+            updates: Callables by the number of global steps that each makes. Each returns the new global step.
+            step: The current global step. The smallest key of `updates` divides `train_steps` - `step`.
+            train_steps: The last global step.
         """
         self._session, self._updates, self._step, self._train_steps = session, updates, step, train_steps
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self.error: Exception | None = None
-        """Why the loop ended before its time."""
+        """The error that ended the loop early."""
 
     def __enter__(self) -> "UpdateLoop":
         self._thread.start()
@@ -25,9 +29,9 @@ class UpdateLoop:
 
     def __exit__(self, *error: object) -> None:
         self._stopping = True
-        self._thread.join(0.2)  # it may wait for replicas; the session's close ends it then
+        self._thread.join(0.2)  # it may wait for replicas; closing the session then ends it
         if self.error:
-            raise self.error from None  # whatever the main thread met in the closed session, this is why
+            raise self.error from None  # the cause of any error of the main thread in the closed session
 
     def _run(self) -> None:
         try:
@@ -37,4 +41,4 @@ class UpdateLoop:
         except Exception as error:
             if not self._stopping:
                 self.error = error
-                self._session.close()  # the main thread waits for a token that nobody would give
+                self._session.close()  # unblock the main thread: no update will release its token

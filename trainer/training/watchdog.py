@@ -1,8 +1,9 @@
-"""Ends a task that is told to end or makes no progress, even while TensorFlow does not give the main thread back.
+"""Ends a task after a signal or a stall, even while TensorFlow blocks the main thread.
 
-A session's run may wait for others for ever, and Python handles signals only between byte codes of the main thread. So
-a thread of its own takes SIGTERM and SIGINT. It first asks: the main thread looks at `stopping` between steps, and
-saves. If the main thread is still away after a grace, this thread saves by the callback it was given, and exits.
+A session run may wait for other tasks forever, and Python handles signals only between bytecodes of the main thread.
+Therefore a separate thread receives SIGTERM and SIGINT. It sets `stopping`; the main thread checks `stopping` between
+steps, and saves. If the main thread has not finished after `grace_seconds`, the watchdog saves with a callback and
+exits.
 """
 
 import os
@@ -18,12 +19,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Watchdog:
-    """The thread, and what it and the main thread tell each other."""
+    """The watchdog thread and the state that it shares with the main thread."""
 
     def __init__(self, stall_seconds: float, grace_seconds: float, save_seconds: float) -> None:
-        """After `stall_seconds` without `progress`, once there was some, or `grace_seconds` after a signal, it acts.
+        """Configure the timeouts.
 
-        Then `last_save` may take `save_seconds`.
+        Args:
+            stall_seconds: Exit after this time without `progress`, counted from the first progress.
+            grace_seconds: Save and exit this long after a signal if the main thread has not finished.
+            save_seconds: The maximum time for `save_before_exit`.
         """
         self._stall_seconds = stall_seconds
         self._grace_seconds = grace_seconds
@@ -31,47 +35,47 @@ class Watchdog:
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._last_progress: float | None = None
-        self._thread = threading.Thread(target=self._watch, name="guard", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.exit_code = 0
-        self.last_save: Callable[[], None] | None = None
-        """Set by a chief with a session: saves a checkpoint, from this thread."""
+        self.save_before_exit: Callable[[], None] | None = None
+        """Saves a checkpoint from the watchdog's thread. A chief with a session sets it."""
 
     def start(self) -> None:
-        """Take the signals. To be called before any other thread is made, as those inherit the signals' block."""
+        """Start to receive the signals. Call this before other threads start: they inherit the blocked signals."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         self._thread.start()
 
     @property
     def stopping(self) -> bool:
-        """Whether this task was told to end."""
+        """Whether this task has received SIGTERM or SIGINT."""
         return self._stopping.is_set()
 
     def progress(self) -> None:
-        """The task got on."""
+        """Report progress: reset the stall timeout."""
         self._last_progress = time.monotonic()
 
     def stalled_for(self) -> float:
-        """Seconds since the task last got on; 0 in a phase with bounds of its own, of which its end is one."""
+        """Return the seconds since the last progress; 0 in a phase with its own timeout, such as `stopping`."""
         since = self._last_progress
         return 0.0 if since is None or self.stopping else time.monotonic() - since
 
     def pause(self) -> None:
-        """The task is in a phase with bounds of its own; what counts as a stall begins with the next progress."""
+        """Enter a phase with its own timeout: suspend the stall timeout until the next progress."""
         self._last_progress = None
 
     def finished(self) -> None:
-        """The main thread ends the process by itself now."""
+        """Report that the main thread now ends the process itself."""
         self._finished.set()
 
-    def rest(self) -> None:
-        """Take no more signals: from now on they wait for what this process becomes."""
+    def release_signals(self) -> None:
+        """Stop the thread. Later signals stay pending for the program that this process executes next."""
         self._finished.set()
         self._thread.join()
 
     def _watch(self) -> None:
         while not self._finished.is_set():
             received = signal.sigtimedwait(SIGNALS, 1.0)
-            if received and received.si_signo in SIGNALS:  # after a stop and SIGCONT it returns garbage
+            if received and received.si_signo in SIGNALS:  # after SIGSTOP and SIGCONT it returns garbage
                 self.exit_code = 128 + received.si_signo
                 print(f"{signal.Signals(received.si_signo).name}: ending", flush=True)
                 self._stopping.set()
@@ -81,15 +85,15 @@ class Watchdog:
             if self.stalled_for() > self._stall_seconds:
                 print(
                     f"trainer: no global step within {self._stall_seconds:g} s: another task is lost or far too slow; "
-                    f"giving up with code {EXIT_LOST_PEERS}, so that this one may be tried again.",
+                    f"exiting with code {EXIT_LOST_PEERS}, so that this task can be retried.",
                     file=sys.stderr,
                     flush=True,
                 )
                 os._exit(EXIT_LOST_PEERS)
 
     def _save_and_exit(self) -> None:
-        if self.last_save is not None:
-            saving = threading.Thread(target=self.last_save, daemon=True)
+        if self.save_before_exit is not None:
+            saving = threading.Thread(target=self.save_before_exit, daemon=True)
             saving.start()
             saving.join(self._save_seconds)
         sys.stdout.flush()

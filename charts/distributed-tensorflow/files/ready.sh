@@ -1,7 +1,7 @@
-# Whether this task is ready: sh ready.sh PORT   (startup and readiness probe of every task that listens)
+# Whether this task is ready: sh ready.sh PORT   (startup and readiness probe of every task with a port)
 #
-# Ready is a task whose port is open, and one that rests after a good end. A task that failed for good is not. The kernel's
-# own tables of sockets are read, so this needs no program of the image but `sh`.
+# A task is ready if its port is open, or if it ended with code 0 and is parked. A task that failed for good is not ready.
+# The script reads the kernel's socket tables, so the image needs no program except `sh`.
 if [ -e "$TASK_DIR/done" ]; then
   read -r code < "$TASK_DIR/done"
   [ "$code" -eq 0 ] || echo "the task failed with code $code"

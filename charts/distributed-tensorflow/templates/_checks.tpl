@@ -1,26 +1,26 @@
-{{/* Rules that the schema cannot express. Each refusal is one sentence that names the key and the rule. */}}
+{{/* Rules that the schema cannot express. Each error is one sentence that names the key, the value, the rule and the remedy. */}}
 
 {{- define "distributed-tensorflow.checks" -}}
 {{- $values := .Values -}}
 
-{{- $stem := include "distributed-tensorflow.stem" . -}}
-{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $stem) -}}
-{{- fail (printf "fullnameOverride: %q (default: the release's name) cannot be the stem of all names: at most 40 lower-case letters, digits and dashes, the first one a letter and the last one no dash." $stem) -}}
+{{- $fullname := include "distributed-tensorflow.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $fullname) -}}
+{{- fail (printf "fullnameOverride: %q (default: the release's name) is not a valid prefix of all names: use at most 40 lower-case letters, digits and dashes, starting with a letter and not ending with a dash." $fullname) -}}
 {{- end -}}
 
 {{- range $key := list "replicas" "maxReplicas" "gpus" "taskType" -}}
 {{- if hasKey $values.common $key -}}
-{{- fail (printf "common.%s: this is a role's own; set it in worker, ps, chief, evaluator or client." $key) -}}
+{{- fail (printf "common.%s: this key belongs to a role; set it in worker, ps, chief, evaluator or client." $key) -}}
 {{- end -}}
 {{- end -}}
 {{- range $role := list "ps" "chief" "evaluator" "client" -}}
 {{- if hasKey (get $values $role) "maxReplicas" -}}
-{{- fail (printf "%s.maxReplicas: only workers can be added to a run; it is worker.maxReplicas." $role) -}}
+{{- fail (printf "%s.maxReplicas: only workers can be added to a run; set worker.maxReplicas." $role) -}}
 {{- end -}}
 {{- end -}}
 {{- range $role := list "worker" "ps" "evaluator" "client" -}}
 {{- if hasKey (get $values $role) "taskType" -}}
-{{- fail (printf "%s.taskType: only the chief has another name in TF_CONFIG; it is chief.taskType." $role) -}}
+{{- fail (printf "%s.taskType: only the chief may have a different name in TF_CONFIG; set chief.taskType." $role) -}}
 {{- end -}}
 {{- end -}}
 {{- if hasKey $values.ps "gpus" -}}
@@ -29,7 +29,7 @@
 {{- range $role := list "chief" "evaluator" "client" -}}
 {{- $replicas := int (get $values $role).replicas -}}
 {{- if gt $replicas 1 -}}
-{{- fail (printf "%s.replicas: %d were asked for, but a run has one %s at most: 0 or 1." $role $replicas $role) -}}
+{{- fail (printf "%s.replicas: it is %d, but a run has at most one %s; set 0 or 1." $role $replicas $role) -}}
 {{- end -}}
 {{- end -}}
 
@@ -37,10 +37,10 @@
 {{- $replicas := int $worker.replicas -}}
 {{- $addresses := int $worker.addresses -}}
 {{- if not (or $replicas (int $values.chief.replicas)) -}}
-{{- fail "worker.replicas: 0 workers and no chief, so nobody would train; at least 1 worker, or chief.replicas: 1." -}}
+{{- fail "worker.replicas: it is 0 and there is no chief, so no task trains; set at least 1, or chief.replicas: 1." -}}
 {{- end -}}
 {{- if gt $replicas $addresses -}}
-{{- fail (printf "worker.replicas: %d workers are more than the %d addresses of worker.maxReplicas; raise that." $replicas $addresses) -}}
+{{- fail (printf "worker.replicas: %d is more than the %d addresses of worker.maxReplicas; raise worker.maxReplicas." $replicas $addresses) -}}
 {{- end -}}
 
 {{- $foreign := list -}}
@@ -50,45 +50,45 @@
 {{- if $spec.replicas -}}
 {{- if $spec.packaged }}{{ $packaged = append $packaged $role }}{{ else }}{{ $foreign = append $foreign $role }}{{ end -}}
 {{- if and (not $spec.packaged) (not $spec.command) -}}
-{{- fail (printf "%s.command: the image %s is not the packaged one, and the chart's wrapper hides an image's own entrypoint, so state its command; `docker image inspect -f '{{.Config.Entrypoint}} {{.Config.Cmd}}' IMAGE` shows it. (An image built FROM the packaged one is set in image.repository.)" $role $spec.image.repository) -}}
+{{- fail (printf "%s.command: the image %s is not the packaged one, and the chart's wrapper replaces an image's entrypoint, so set the command; `docker image inspect -f '{{.Config.Entrypoint}} {{.Config.Cmd}}' IMAGE` shows it. (Set an image built FROM the packaged one in image.repository.)" $role $spec.image.repository) -}}
 {{- end -}}
 {{- if and $spec.packaged (eq $role "client") -}}
-{{- fail "client.command: the packaged trainer is no client; state the program that connects to the cluster." -}}
+{{- fail "client.command: the packaged trainer cannot run as a client; set the program that connects to the cluster." -}}
 {{- end -}}
 {{- if and $spec.args (not $spec.command) -}}
-{{- fail (printf "%s.args: these are the arguments of %s.command, which is not set; extraArgs are the packaged trainer's." $role $role) -}}
+{{- fail (printf "%s.args: these are arguments of %s.command, which is not set; set it, or use extraArgs for the packaged trainer." $role $role) -}}
 {{- end -}}
 {{- if and $spec.packaged $spec.gpus $values.image.digest (not (($spec.image | default dict).digest)) -}}
-{{- fail (printf "image.digest: it names the CPU image, and the tasks with GPUs need the GPU image; set %s.image.digest too." $role) -}}
+{{- fail (printf "image.digest: it is the digest of the CPU image, and tasks with GPUs need the GPU image; set %s.image.digest too." $role) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $strategy := $values.train.strategy | default "ps" -}}
 {{- if $packaged -}}
 {{- if has $strategy (list "mirrored" "local") -}}
-{{- fail "train.strategy: mirrored is one process without a cluster, and the chart makes one; use ps or allreduce." -}}
+{{- fail (printf "train.strategy: %s runs in one process without a cluster, but the chart creates a cluster; use ps or allreduce." $strategy) -}}
 {{- end -}}
 {{- if and (eq $strategy "ps") (not (int $values.ps.replicas)) -}}
-{{- fail "ps.replicas: the packaged trainer keeps its variables on parameter servers and needs at least 1, or train.strategy: allreduce." -}}
+{{- fail "ps.replicas: it is 0, but the packaged trainer keeps its variables on parameter servers; set at least 1, or train.strategy: allreduce." -}}
 {{- end -}}
 {{- if and (eq $strategy "allreduce") (int $values.ps.replicas) -}}
-{{- fail (printf "ps.replicas: %d were asked for, but by train.strategy allreduce the replicas hold the variables themselves; set it to 0." (int $values.ps.replicas)) -}}
+{{- fail (printf "ps.replicas: it is %d, but with train.strategy allreduce the replicas hold the variables; set it to 0." (int $values.ps.replicas)) -}}
 {{- end -}}
 {{- if and (eq $strategy "allreduce") (gt $addresses $replicas) -}}
-{{- fail (printf "worker.maxReplicas: by train.strategy allreduce each of the %d workers that are listed must take part, and worker.replicas are %d; leave it out." $addresses $replicas) -}}
+{{- fail (printf "worker.maxReplicas: with train.strategy allreduce all %d listed workers must take part, but worker.replicas is %d; remove worker.maxReplicas." $addresses $replicas) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $foreign (include "distributed-tensorflow.clusterIsTooLong" .) -}}
-{{- fail (printf "%s.replicas: TF_CONFIG would be longer than the 128 KiB that Linux allows in one environment variable; only the packaged trainer reads a cluster so large from a file. Use fewer tasks or a shorter release name." (first $foreign)) -}}
+{{- fail (printf "%s.replicas: TF_CONFIG would exceed the 128 KiB that Linux allows for one environment variable, and only the packaged trainer reads the cluster from a file; use fewer tasks or a shorter release name." (first $foreign)) -}}
 {{- end -}}
 
 {{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
 {{- if and (or $values.supervisor.enabled (eq $leader.role "client")) (eq $leader.restartPolicy "Always") -}}
-{{- fail (printf "%s.restartPolicy: with Always it never ends, and so the run never would; use ExitCode, OnFailure or Never." $leader.role) -}}
+{{- fail (printf "%s.restartPolicy: with Always the task never ends, and neither does the run; use ExitCode, OnFailure or Never." $leader.role) -}}
 {{- end -}}
 
 {{- if and $values.supervisor.enabled (eq $values.run.successPolicy "AllWorkers") (eq $worker.restartPolicy "Always") $replicas -}}
-{{- fail "worker.restartPolicy: with Always no worker ever ends, and run.successPolicy AllWorkers waits for all of them; use ExitCode, OnFailure or Never." -}}
+{{- fail "worker.restartPolicy: with Always no worker ends, and run.successPolicy AllWorkers waits for all of them; use ExitCode, OnFailure or Never." -}}
 {{- end -}}
 
 {{- $replicas := add $replicas (int $values.chief.replicas) | int -}}
@@ -96,26 +96,26 @@
 {{- with $values.train -}}
 {{- $aggregate := int (.replicas_to_aggregate | default $listed) -}}
 {{- if and .sync_replicas (gt $aggregate $replicas) -}}
-{{- fail (printf "train.replicas_to_aggregate: a step would wait for %d gradients, but only %d replicas compute them (%d addresses are listed); at most %d." $aggregate $replicas $listed $replicas) -}}
+{{- fail (printf "train.replicas_to_aggregate: a step would wait for %d gradients, but only %d replicas compute them (%d addresses are listed); set at most %d." $aggregate $replicas $listed $replicas) -}}
 {{- end -}}
 {{- if and (has (.dataset | default "digits") (list "mnist" "npz")) (not $values.data.enabled) $packaged -}}
-{{- fail (printf "data.enabled: the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds it." .dataset) -}}
+{{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data." .dataset) -}}
 {{- end -}}
 {{- end -}}
 
 {{- range $key := list "trainingDirectory" "data" -}}
 {{- $volume := get $values $key -}}
 {{- if and $volume.existingClaim (not (regexMatch "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$" $volume.existingClaim)) -}}
-{{- fail (printf "%s.existingClaim: %q is no name of a claim: lower-case letters, digits, dashes and dots." $key $volume.existingClaim) -}}
+{{- fail (printf "%s.existingClaim: %q is not a valid name of a claim; use lower-case letters, digits, dashes and dots." $key $volume.existingClaim) -}}
 {{- end -}}
 {{- if and $volume.nfs.server (not (hasPrefix "/" $volume.nfs.path)) -}}
-{{- fail (printf "%s.nfs.path: the exported path on %s is missing, such as /exports/mnist." $key $volume.nfs.server) -}}
+{{- fail (printf "%s.nfs.path: %q is not an absolute path; set the exported path on %s, such as /exports/mnist." $key $volume.nfs.path $volume.nfs.server) -}}
 {{- end -}}
 {{- if and $volume.nfs.path (not $volume.nfs.server) -}}
-{{- fail (printf "%s.nfs.server: the server that exports %s is missing." $key $volume.nfs.path) -}}
+{{- fail (printf "%s.nfs.server: it is not set; set the server that exports %s." $key $volume.nfs.path) -}}
 {{- end -}}
 {{- if and $volume.nfs.server $volume.existingClaim -}}
-{{- fail (printf "%s.existingClaim: it is set together with %s.nfs; only one of them can be mounted." $key $key) -}}
+{{- fail (printf "%s.existingClaim: it is set together with %s.nfs, but only one of them can be mounted; remove one." $key $key) -}}
 {{- end -}}
 {{- end -}}
 {{- if not $values.trainingDirectory.enabled -}}
@@ -123,16 +123,16 @@
 {{- fail (printf "trainingDirectory.enabled: %s runs the packaged trainer, which keeps its checkpoints there; set it to true." (first $packaged)) -}}
 {{- end -}}
 {{- if $values.tensorboard.enabled -}}
-{{- fail "tensorboard.enabled: TensorBoard reads the training directory, and trainingDirectory.enabled is false; set one of them the other way." -}}
+{{- fail "tensorboard.enabled: TensorBoard reads the training directory, but trainingDirectory.enabled is false; set both to true or both to false." -}}
 {{- end -}}
 {{- end -}}
 {{- if has "ReadWriteOncePod" $values.trainingDirectory.accessModes -}}
-{{- fail "trainingDirectory.accessModes: ReadWriteOncePod lets one pod mount it, but the chief writes it and TensorBoard reads it; use ReadWriteOnce or ReadWriteMany." -}}
+{{- fail "trainingDirectory.accessModes: with ReadWriteOncePod only one pod can mount it, but the chief writes it and TensorBoard reads it; use ReadWriteOnce or ReadWriteMany." -}}
 {{- end -}}
 {{- if and $values.tensorboard.enabled $values.tensorboard.httpRoute.enabled (not $values.tensorboard.httpRoute.parentRefs) -}}
-{{- fail "tensorboard.httpRoute.parentRefs: an HTTPRoute needs a Gateway, such as [{name: my-gateway}]." -}}
+{{- fail "tensorboard.httpRoute.parentRefs: it is empty, but an HTTPRoute needs a Gateway; set it, such as [{name: my-gateway}]." -}}
 {{- end -}}
 {{- if and .Values.tensorboard.pathPrefix (not (hasPrefix "/" .Values.tensorboard.pathPrefix)) -}}
-{{- fail (printf "tensorboard.pathPrefix: %q must begin with a slash." .Values.tensorboard.pathPrefix) -}}
+{{- fail (printf "tensorboard.pathPrefix: %q does not start with a slash; add one." .Values.tensorboard.pathPrefix) -}}
 {{- end -}}
 {{- end }}

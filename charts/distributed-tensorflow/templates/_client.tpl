@@ -1,11 +1,11 @@
-{{/* The client: a program that is in no cluster, connects to one from its own pod, and ends: a Job. */}}
+{{/* The client: a Job whose program is not a member of the cluster but connects to it. */}}
 
-{{/* A Job's template cannot be changed, so another one needs another name. */}}
+{{/* A Job's template is immutable, so a changed template needs a new name. */}}
 {{- define "distributed-tensorflow.clientJob" -}}
-{{ include "distributed-tensorflow.stem" . }}-client-{{ include "distributed-tensorflow.clientTemplate" . | sha256sum | trunc 8 }}
+{{ include "distributed-tensorflow.fullname" . }}-client-{{ include "distributed-tensorflow.clientTemplate" . | sha256sum | trunc 8 }}
 {{- end }}
 
-{{/* What cannot be changed of the Job: its pod, and when that is tried again. */}}
+{{/* The immutable parts of the Job: its pod template, and its pod failure policy. */}}
 {{- define "distributed-tensorflow.clientTemplate" -}}
 {{- $spec := include "distributed-tensorflow.role" (list . "client") | fromYaml -}}
 {{- if not .Values.supervisor.enabled -}}

@@ -1,4 +1,4 @@
-{{/* Who is in the cluster: the JSON that TF_CONFIG carries. The evaluator is no part of it, as TensorFlow expects. */}}
+{{/* The cluster as JSON, for TF_CONFIG. It does not list the evaluator, as TensorFlow expects. */}}
 
 {{- define "distributed-tensorflow.cluster" -}}
 {{- $cluster := dict -}}
@@ -10,23 +10,23 @@
 {{- toJson $cluster -}}
 {{- end }}
 
-{{/* The addresses of a role, HOST:PORT,HOST:PORT. (list $ role) Values use it in arguments, so it reads nothing that
-     depends on them. */}}
+{{/* The addresses of a role, HOST:PORT,HOST:PORT. (list $ role) Arguments in the values use this helper, so it must not
+     read anything that depends on arguments. */}}
 {{- define "distributed-tensorflow.hosts" -}}
 {{- $root := index . 0 -}}
 {{- $role := index . 1 -}}
 {{- if not (has $role (list "chief" "worker" "ps" "evaluator")) -}}
-{{- fail (printf "distributed-tensorflow.hosts: %q was given; chief, worker, ps or evaluator was expected." $role) -}}
+{{- fail (printf "distributed-tensorflow.hosts: %q is not a role with addresses; use chief, worker, ps or evaluator." $role) -}}
 {{- end -}}
-{{- $stem := include "distributed-tensorflow.stem" $root -}}
+{{- $fullname := include "distributed-tensorflow.fullname" $root -}}
 {{- $spec := get $root.Values $role -}}
 {{- range $index := until (int ($spec.maxReplicas | default $spec.replicas)) -}}
-{{- if $index }},{{ end }}{{ printf "%s-%s-%d.%s-%s:%d" $stem $role $index $stem $role (int $root.Values.port) }}
+{{- if $index }},{{ end }}{{ printf "%s-%s-%d.%s-%s:%d" $fullname $role $index $fullname $role (int $root.Values.port) }}
 {{- end -}}
 {{- end }}
 
-{{/* Whether TF_CONFIG would be longer than Linux lets one environment string be: 128 KiB with its name, the task and the
-     closing zero, for which 200 bytes are set aside. */}}
+{{/* Whether TF_CONFIG would exceed Linux's limit for one environment string: 128 KiB, of which 200 bytes are reserved for
+     its name, the task and the terminating zero. */}}
 {{- define "distributed-tensorflow.clusterIsTooLong" -}}
 {{- if gt (len (include "distributed-tensorflow.cluster" .)) (sub 131072 200 | int) }}yes{{ end -}}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* What every task reads from /etc/distributed-tensorflow: the data of one ConfigMap, whose checksum is on the pods. */}}
+{{/* The data of the ConfigMap that every task mounts at /etc/distributed-tensorflow. The pods carry its checksum. */}}
 
 {{- define "distributed-tensorflow.config" -}}
 cluster.json: {{ include "distributed-tensorflow.cluster" . | quote }}

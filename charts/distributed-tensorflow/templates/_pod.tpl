@@ -1,24 +1,24 @@
-{{/* What all pods of a run share, and the pod of a task. */}}
+{{/* The settings that all pods of a run share, and the pod template of a task. */}}
 
-{{/* Labels and annotations of a pod. (list $ component spec), then annotations of the chart's own as YAML */}}
+{{/* Labels and annotations of a pod. (list $ component spec annotations): the chart's own annotations, as YAML */}}
 {{- define "distributed-tensorflow.podMetadata" -}}
 {{- $spec := index . 2 -}}
 {{- $labels := dict "app.kubernetes.io/part-of" "distributed-tensorflow" "sidecar.istio.io/inject" "false" -}}
-{{- include "distributed-tensorflow.overlay" (list $labels ($spec.labels | default dict)) -}}
-{{- include "distributed-tensorflow.overlay" (list $labels (include "distributed-tensorflow.selector" . | fromYaml)) -}}
+{{- include "distributed-tensorflow.merge" (list $labels ($spec.labels | default dict)) -}}
+{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.selectorLabels" . | fromYaml)) -}}
 {{- if $spec.sharesNode }}{{ $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" }}{{ end -}}
 {{- $annotations := dict "sidecar.istio.io/inject" "false" "linkerd.io/inject" "disabled" -}}
-{{- include "distributed-tensorflow.overlay" (list $annotations ($spec.annotations | default dict)) -}}
-{{- include "distributed-tensorflow.overlay" (list $annotations (index . 3 | fromYaml)) -}}
+{{- include "distributed-tensorflow.merge" (list $annotations ($spec.annotations | default dict)) -}}
+{{- include "distributed-tensorflow.merge" (list $annotations (index . 3 | fromYaml)) -}}
 labels:
   {{- toYaml $labels | nindent 2 }}
 annotations:
   {{- toYaml $annotations | nindent 2 }}
 {{- end }}
 
-{{/* Where and as whom a pod runs. (list $ component spec near): `near` is the component whose node it must share, where
-     the training directory can be on one node only; empty for any pod that mounts it. What is no task of its own accord
-     tolerates what the leader does, to get to its node. */}}
+{{/* The service account, security context and scheduling of a pod. (list $ component spec near): `near` is the component
+     whose node the pod must share if only one node can mount the training directory; empty for any pod that mounts it. A
+     pod that follows the leader also tolerates the leader's taints, so that it can run on the leader's node. */}}
 {{- define "distributed-tensorflow.podSettings" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 2 -}}
@@ -58,7 +58,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* With a read-only root, /tmp and HOME are writable all the same. (spec) */}}
+{{/* Writable volumes at /tmp and HOME for a read-only root file system. (spec) */}}
 {{- define "distributed-tensorflow.scratchMounts" -}}
 {{- if (.securityContext | default dict).readOnlyRootFilesystem -}}
 - name: scratch
@@ -77,7 +77,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* The environment by which a task knows its cluster. (list $ spec) */}}
+{{/* The environment variables that describe the cluster to a task. (list $ spec) */}}
 {{- define "distributed-tensorflow.clusterEnvironment" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
@@ -93,7 +93,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 - name: TF_CLUSTER
   valueFrom:
     configMapKeyRef:
-      name: {{ include "distributed-tensorflow.stem" $root }}-config
+      name: {{ include "distributed-tensorflow.fullname" $root }}-config
       key: cluster.json
 - name: TF_CONFIG
   value: '{"cluster":$(TF_CLUSTER),"task":{"type":"{{ $spec.taskType }}","index":$(POD_INDEX)},"environment":"cloud"}'
@@ -107,7 +107,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* The pod of a task. (list $ spec) */}}
+{{/* The pod template of a task. (list $ spec) */}}
 {{- define "distributed-tensorflow.taskPod" -}}
 {{- $root := index . 0 -}}
 {{- $values := $root.Values -}}
@@ -119,10 +119,10 @@ metadata:
 spec:
   {{- include "distributed-tensorflow.podSettings" (list $root $spec.role $spec (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}
   {{- if eq $spec.role "client" }}
-  # With the supervisor, its restarts are seen in one pod, and the wrapper lets it end.
+  # The supervisor counts the restarts of one pod, and the wrapper ends the container for good.
   restartPolicy: {{ ternary "OnFailure" "Never" $values.supervisor.enabled }}
-  # A Job's pods have names of chance; this is the task's.
-  hostname: {{ include "distributed-tensorflow.stem" $root }}-client-0
+  # The names of a Job's pods are random; the hostname is the task's name.
+  hostname: {{ include "distributed-tensorflow.fullname" $root }}-client-0
   {{- end }}
   {{- if $spec.hostNetwork }}
   hostNetwork: true
@@ -210,8 +210,8 @@ spec:
         {{- include "distributed-tensorflow.probe" (list $values 3) | nindent 8 }}
       {{- else if $listens }}
       {{- /*
-      Each question starts a program in the container, which takes CPU time from the training: it is asked often only until
-      the task is ready. The threshold is the largest there is, as no task is to be ended because its port is not open yet.
+      Each probe starts a program in the container, which takes CPU time from the training, so it runs often only until the
+      task is ready. The failure threshold is the maximum, because a closed port must never restart a task.
       */}}
       startupProbe:
         {{- include "distributed-tensorflow.probe" (list $values 3) | nindent 8 }}
@@ -256,13 +256,13 @@ spec:
   volumes:
     - name: config
       configMap:
-        name: {{ include "distributed-tensorflow.stem" $root }}-config
+        name: {{ include "distributed-tensorflow.fullname" $root }}-config
     - name: task
       emptyDir: {}
     {{- if $values.supervisor.enabled }}
     - name: run
       configMap:
-        name: {{ include "distributed-tensorflow.stem" $root }}-run
+        name: {{ include "distributed-tensorflow.fullname" $root }}-run
     {{- end }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
     {{- if $spec.mountsTraining }}
@@ -282,7 +282,7 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* Whether a task is ready, asked at an interval: (list $values SECONDS). */}}
+{{/* A probe of whether a task is ready. (list $values periodSeconds) */}}
 {{- define "distributed-tensorflow.probe" -}}
 exec:
   command: [sh, /etc/distributed-tensorflow/ready.sh, {{ (index . 0).port | quote }}]

@@ -1,23 +1,23 @@
-{{/* The roles differ by data: values of `common`, overlaid with the role's own. */}}
+{{/* Each role has the values of `common`, merged with its own. */}}
 
-{{/* Overlays a map with another in place: maps key by key, all else as a whole; null and an empty map take away what is
-     there. Unlike mergeOverwrite, false, 0 and [] win too. (list map other) */}}
-{{- define "distributed-tensorflow.overlay" -}}
+{{/* Merges another map into a map in place: maps key by key, every other value as a whole. Null removes a key, and an
+     empty map replaces it. Unlike with mergeOverwrite, false, 0 and [] override too. (list map other) */}}
+{{- define "distributed-tensorflow.merge" -}}
 {{- $map := index . 0 -}}
 {{- range $key, $value := index . 1 }}
 {{- if kindIs "invalid" $value }}
 {{- $_ := unset $map $key }}
 {{- else if and $value (kindIs "map" $value) }}
 {{- if not (kindIs "map" (get $map $key)) }}{{ $_ := set $map $key dict }}{{ end }}
-{{- include "distributed-tensorflow.overlay" (list (get $map $key) $value) }}
+{{- include "distributed-tensorflow.merge" (list (get $map $key) $value) }}
 {{- else }}
 {{- $_ := set $map $key $value }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* What a role's container runs, word by word; words that hold templates are rendered, and `false` or 5 are words too,
-     as `--set worker.command='{false}'` has them. (list $ spec) */}}
+{{/* The command line of a role's container, as a JSON list. Words with templates are rendered. Booleans and numbers become
+     strings, because `--set worker.command='{false}'` passes a boolean. (list $ spec) */}}
 {{- define "distributed-tensorflow.program" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
@@ -31,15 +31,15 @@
 {{- toJson $words -}}
 {{- end }}
 
-{{/* The values of a role as YAML, with what is derived: `addresses` (how many the cluster lists), `packaged` (it runs the
-     packaged trainer), `program` (what its container runs), what it mounts, and `sharesNode` (its pods must be where the
-     training directory is). (list $ role) */}}
+{{/* The values of a role as YAML, with derived keys: `addresses` (how many the cluster lists), `packaged` (whether it runs
+     the packaged trainer), `program` (the container's command line), `mountsTraining`, `mountsData`, and `sharesNode`
+     (whether its pods must run on the node of the training directory). (list $ role) */}}
 {{- define "distributed-tensorflow.role" -}}
 {{- $root := index . 0 -}}
 {{- $role := index . 1 -}}
 {{- $values := $root.Values -}}
 {{- $spec := deepCopy $values.common -}}
-{{- include "distributed-tensorflow.overlay" (list $spec (deepCopy (get $values $role))) -}}
+{{- include "distributed-tensorflow.merge" (list $spec (deepCopy (get $values $role))) -}}
 {{- $_ := set $spec "role" $role -}}
 {{- $_ := set $spec "taskType" ($spec.taskType | default $role) -}}
 {{- $_ := set $spec "gpus" (int ($spec.gpus | default 0)) -}}
@@ -56,7 +56,7 @@
 {{- toYaml $spec -}}
 {{- end }}
 
-{{/* The image of a pod. (list $ image gpus): the packaged one, unless `image` names a repository of its own */}}
+{{/* The image of a pod. (list $ image gpus): the packaged one, unless `image` has a repository */}}
 {{- define "distributed-tensorflow.image" -}}
 {{- $root := index . 0 -}}
 {{- $own := index . 1 | default dict -}}
@@ -75,7 +75,7 @@
 {{- if $digest }}@{{ $digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- end }}
 
-{{/* The supervisor's image: the packaged one of this chart's version, unless supervisor.image names a repository */}}
+{{/* The supervisor's image: the packaged one with this chart's appVersion, unless supervisor.image has a repository */}}
 {{- define "distributed-tensorflow.supervisorImage" -}}
 {{- $image := .Values.supervisor.image | default dict -}}
 {{- if not $image.repository -}}
@@ -91,5 +91,5 @@
 
 {{/* The service account of a pod. (list $ component spec) */}}
 {{- define "distributed-tensorflow.serviceAccountName" -}}
-{{- (index . 2).serviceAccount.name | default (printf "%s-%s" (include "distributed-tensorflow.stem" (index . 0)) (index . 1)) -}}
+{{- (index . 2).serviceAccount.name | default (printf "%s-%s" (include "distributed-tensorflow.fullname" (index . 0)) (index . 1)) -}}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* A service account without rights, for a cloud's identity at most. (list $ component spec) */}}
+{{/* A service account without permissions. Annotations can bind it to a cloud identity. (list $ component spec) */}}
 {{- define "distributed-tensorflow.serviceAccount" }}
 ---
 apiVersion: v1

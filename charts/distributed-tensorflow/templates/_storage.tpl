@@ -1,6 +1,6 @@
-{{/* The training directory and the data: a claim that is made, one that exists, or NFS. */}}
+{{/* The training directory and the data: a new claim, an existing claim, or NFS. */}}
 
-{{/* Whether the training directory ties no pod to a node: every node can mount it at once, or there is none. */}}
+{{/* Whether the training directory binds no pod to a node: all nodes can mount it at once, or it is disabled. */}}
 {{- define "distributed-tensorflow.trainingIsShared" -}}
 {{- with .Values.trainingDirectory }}
 {{- if or (not .enabled) .nfs.server (has "ReadWriteMany" .accessModes) }}yes{{ end -}}
@@ -17,11 +17,11 @@
     {{- toYaml $values.nfs | nindent 4 }}
 {{- else }}
   persistentVolumeClaim:
-    claimName: {{ $values.existingClaim | default (printf "%s-%s" (include "distributed-tensorflow.stem" (index . 0)) $name) | quote }}
+    claimName: {{ $values.existingClaim | default (printf "%s-%s" (include "distributed-tensorflow.fullname" (index . 0)) $name) | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Its mount. (list name values readOnly) */}}
+{{/* A volume mount. (list name values readOnly) */}}
 {{- define "distributed-tensorflow.volumeMount" -}}
 {{- $values := index . 1 -}}
 - name: {{ index . 0 }}
@@ -34,21 +34,21 @@
   {{- end }}
 {{- end }}
 
-{{/* On every pod that mounts a training directory that only one node can mount. */}}
+{{/* The label of every pod that mounts a training directory that only one node can mount. */}}
 {{- define "distributed-tensorflow.onNodeLabel" -}}
 distributed-tensorflow/training-directory
 {{- end }}
 
-{{/* The affinity of a pod, with the way to the node that has the training directory. (list $ affinity component)
+{{/* The affinity of a pod, with the rule that it runs on the node of the training directory. (list $ affinity component)
 
-     A task (component empty) goes where any pod of the run already mounts it, and may be the first one. The evaluator and
-     the test go where the chief is, and so never before it: they would choose a node without asking whether the chief
-     fits there. TensorBoard does so too, unless the supervisor starts it after the chief: then it goes where any pod is,
-     and needs none when it is started again after the run. */}}
+     A task (component empty) runs on the node where a pod of the run already mounts the directory, or is the first one.
+     The evaluator and the test run on the chief's node, and therefore never start before the chief: otherwise they would
+     choose a node on which the chief may not fit. TensorBoard does the same, unless the supervisor starts it after the
+     chief. Then it runs on the node of any pod that mounts the directory, and needs no such pod after the run. */}}
 {{- define "distributed-tensorflow.affinityToTraining" -}}
 {{- $root := index . 0 -}}
 {{- $affinity := deepCopy (index . 1 | default dict) -}}
-{{- $labels := include "distributed-tensorflow.selector" (list $root (index . 2)) | fromYaml -}}
+{{- $labels := include "distributed-tensorflow.selectorLabels" (list $root (index . 2)) | fromYaml -}}
 {{- $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" -}}
 {{- $near := dict "labelSelector" (dict "matchLabels" $labels) "topologyKey" "kubernetes.io/hostname" -}}
 {{- $pods := deepCopy ($affinity.podAffinity | default dict) -}}
@@ -58,7 +58,7 @@ distributed-tensorflow/training-directory
 {{- toYaml $affinity -}}
 {{- end }}
 
-{{/* The component that leads the run: it initialises, saves and writes the result. */}}
+{{/* The role that leads the run: it initialises the variables, saves checkpoints and writes the result. */}}
 {{- define "distributed-tensorflow.leader" -}}
 {{- if int .Values.client.replicas }}client{{ else if int .Values.chief.replicas }}chief{{ else }}worker{{ end -}}
 {{- end }}

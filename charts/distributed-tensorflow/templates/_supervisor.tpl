@@ -1,7 +1,7 @@
-{{/* The supervisor: what defines a run, and what it is told of it. */}}
+{{/* The supervisor: the hash of a run, the file with its settings, and its pod template. */}}
 
-{{/* Of all that defines a run: another hash is another run, which ends the one before and starts anew from the last
-     checkpoint. Not of what may change under a run: replicas within maxReplicas, suspend, TensorBoard. */}}
+{{/* The hash of all that defines a run. A different hash is a different run: it ends the previous one and starts from the
+     last checkpoint. The hash excludes what may change during a run: replicas within maxReplicas, suspend, TensorBoard. */}}
 {{- define "distributed-tensorflow.runHash" -}}
 {{- $root := . -}}
 {{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
@@ -15,11 +15,11 @@
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
 
-{{/* A Job's template cannot be changed, so another one needs another name; so does a run that is suspended or told
-     something else, for which a new supervisor takes over. */}}
+{{/* A Job's template is immutable, so a changed template needs a new name. A changed run.yaml and a changed run.suspend
+     need one too, because a new supervisor must take over. */}}
 {{- define "distributed-tensorflow.supervisorJob" -}}
 {{- $parts := list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" .) (toString .Values.run.suspend) -}}
-{{ include "distributed-tensorflow.stem" . }}-run-{{ join "\n" $parts | sha256sum | trunc 8 }}
+{{ include "distributed-tensorflow.fullname" . }}-run-{{ join "\n" $parts | sha256sum | trunc 8 }}
 {{- end }}
 
 {{- define "distributed-tensorflow.supervisorSpec" -}}
@@ -29,21 +29,21 @@
 {{- toYaml $spec -}}
 {{- end }}
 
-{{/* What `trainer supervise` reads, but for the name of its Job. */}}
+{{/* The file that `trainer supervise` reads, without the name of its Job. */}}
 {{- define "distributed-tensorflow.run" -}}
-stem: {{ include "distributed-tensorflow.stem" . | quote }}
+fullname: {{ include "distributed-tensorflow.fullname" . | quote }}
 release: {{ .Release.Name | quote }}
 hash: {{ include "distributed-tensorflow.runHash" . | quote }}
 attempt: {{ .Values.run.attempt }}
-leader: {{ include "distributed-tensorflow.stem" . }}-{{ include "distributed-tensorflow.leader" . }}-0
+leader: {{ include "distributed-tensorflow.fullname" . }}-{{ include "distributed-tensorflow.leader" . }}-0
 success_policy: {{ .Values.run.successPolicy }}
 clean_pod_policy: {{ .Values.run.cleanPodPolicy | quote }}
 backoff_limit: {{ toJson .Values.run.backoffLimit }}
 active_deadline_seconds: {{ toJson .Values.run.activeDeadlineSeconds }}
 start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
-holds_tensorboard: {{ not (empty (include "distributed-tensorflow.tensorboardIsHeld" .)) }}
+tensorboard_gated: {{ not (empty (include "distributed-tensorflow.tensorboardGated" .)) }}
 {{- if and .Values.tensorboard.enabled .Values.trainingDirectory.enabled }}
-result_command: {{ printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace (include "distributed-tensorflow.stem" .) .Values.trainingDirectory.path | quote }}
+result_command: {{ printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace (include "distributed-tensorflow.fullname" .) .Values.trainingDirectory.path | quote }}
 {{- else }}
 result_command: null
 {{- end }}
@@ -105,6 +105,6 @@ spec:
   volumes:
     - name: config
       configMap:
-        name: {{ include "distributed-tensorflow.stem" . }}-supervisor
+        name: {{ include "distributed-tensorflow.fullname" . }}-supervisor
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
 {{- end }}

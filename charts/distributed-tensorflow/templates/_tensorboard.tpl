@@ -1,4 +1,4 @@
-{{/* TensorBoard's values as a pod's spec: it mounts the training directory like the chief, from the CPU image. */}}
+{{/* TensorBoard's values with derived keys. It mounts the training directory as the chief does, and uses the CPU image. */}}
 {{- define "distributed-tensorflow.tensorboardSpec" -}}
 {{- $spec := deepCopy .Values.tensorboard -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
@@ -6,13 +6,13 @@
 {{- toYaml $spec -}}
 {{- end }}
 
-{{/* Whether the supervisor starts TensorBoard, once the chief has a node: a claim that is mounted on one node only must
-     not take TensorBoard to another one first. */}}
-{{- define "distributed-tensorflow.tensorboardIsHeld" -}}
+{{/* Whether the supervisor starts TensorBoard after the chief has a node. Otherwise TensorBoard could bind a claim that only
+     one node can mount to a node on which the chief does not fit. */}}
+{{- define "distributed-tensorflow.tensorboardGated" -}}
 {{- if and .Values.tensorboard.enabled .Values.supervisor.enabled (not (include "distributed-tensorflow.trainingIsShared" .)) }}yes{{ end -}}
 {{- end }}
 
-{{/* The address of TensorBoard's front page within the cluster. */}}
+{{/* The URL of TensorBoard inside the cluster. */}}
 {{- define "distributed-tensorflow.tensorboardUrl" -}}
-http://{{ include "distributed-tensorflow.stem" . }}-tensorboard:{{ .Values.tensorboard.service.port }}{{ trimSuffix "/" .Values.tensorboard.pathPrefix }}
+http://{{ include "distributed-tensorflow.fullname" . }}-tensorboard:{{ .Values.tensorboard.service.port }}{{ trimSuffix "/" .Values.tensorboard.pathPrefix }}
 {{- end }}

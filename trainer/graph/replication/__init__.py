@@ -1,10 +1,10 @@
-"""How replicas that train the same parameters work together.
+"""Replication: how replicas that train the same parameters cooperate.
 
-Each way is one module with a function `build` that adds its ops to a replica's graph and returns a `Replication`;
-`trainer.training.train` drives all of them alike and knows none of them.
+Each strategy is a module with a function `build`, which adds its ops to a replica's graph and returns a `Replication`.
+`trainer.training.train` runs a `Replication` without knowing its strategy.
 
-A run of a session takes several steps, which are unrolled in the graph: so Python and the session's own round trip are
-paid once for all of them. Each step still reads the parameters after the one before has done its shard.
+One execution (session run) takes several steps, which are unrolled in the graph. This amortizes the cost of Python and
+of the session run. Each step still reads a shard of the parameters after the previous step has updated it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """What one batch teaches."""
+    """The gradients and metrics of one batch."""
 
     gradients: Sequence[Any]
-    """float32 [n] of each shard of the parameters."""
+    """float32 [n] for each shard of the parameters."""
     loss: Any
     """float32 scalar."""
     accuracy: Any
@@ -25,15 +25,15 @@ class StepOutputs:
 
 
 GradientFunction = Callable[[Sequence[Any], int], StepOutputs]
-"""Adds the ops that learn from a call's batch of a number, at parameters given by their shards."""
+"""Adds the ops that compute the `StepOutputs` of an execution's step with this index, from the parameter shards."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """The ops of so many steps."""
+    """The ops of one session run of several steps."""
 
     step: Any
-    """int64 scalar: running it takes the steps and gives the global step after them."""
+    """int64 scalar: takes the steps and returns the global step after them."""
     loss: Any
     """float32 scalar: the loss of the last step's batch, before its update."""
     accuracy: Any
@@ -42,28 +42,28 @@ class Execution:
 
 @dataclass(frozen=True)
 class CollectiveGroup:
-    """What replicas need that hold the parameters themselves, and so can take their steps only all together."""
+    """Ops that synchronize replicas which hold the parameters and therefore take each step together."""
 
     wanted: Any
-    """int64 scalar placeholder: how many steps this replica would take in the next call."""
+    """int64 scalar placeholder: the steps that this replica proposes for the next execution."""
     agreed: Any
-    """int64 scalar: what the chief wants, for all; a call of so many steps comes next."""
+    """int64 scalar: the steps that the chief proposes. All replicas take this number next."""
     leave: Any
-    """To be run once by every replica after the run's last step; it is done when the chief runs it too."""
+    """Op that each replica runs once after the last step. It completes when all replicas run it."""
 
 
 @dataclass(frozen=True)
 class Replication:
-    """The ops by which one replica takes part."""
+    """The ops with which one replica participates."""
 
     executions: Mapping[int, Execution]
-    """By the number of steps that they take: the fewest that are possible, and the run's steps per call."""
+    """Executions by their number of steps: the smallest possible number, and steps_per_execution."""
     join: Any
-    """To be run once in each session before the first step."""
+    """Op to run once per session before the first step."""
     lead: Any
-    """To be run once by the chief in each session, when the variables have their values."""
+    """Op that the chief runs once per session, after the variables are initialized."""
     updates: Mapping[int, Any]
-    """int64 scalars that the chief runs in a loop beside its own steps, by the number of global steps that they make,
-    each giving the global step after it; empty where replicas update by themselves."""
+    """int64 scalars that the chief's update loop runs concurrently with its steps, by their number of global steps.
+    Each returns the global step after it. Empty if replicas apply their own updates."""
     collective: CollectiveGroup | None = None
-    """None where parameters are held for all replicas, which come and go."""
+    """None if parameter servers hold the parameters, so that replicas can leave and rejoin."""

@@ -1,8 +1,8 @@
-"""Asynchronous replication: each replica applies its own gradients as soon as it has them.
+"""Asynchronous replication: each replica applies its own gradients without waiting for other replicas.
 
-The parameters may have moved on since the replica read them; that staleness is the price of never waiting (Dean et
-al., "Large Scale Distributed Deep Networks", 2012). A replica reads them anew for each step, after its own last update.
-With parameters that nobody else updates it is plain training: so a single process goes by it as well.
+Other replicas may update the parameters after a replica has read them, so gradients can be stale (Dean et al., "Large
+Scale Distributed Deep Networks", 2012). A replica reads the parameters in each step, after its own previous update.
+A single process trains in the same way, without stale gradients.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import Execution, GradientFunction, Replication
-from trainer.graph.replication.steps import take
+from trainer.graph.replication.steps import unroll
 from trainer.tensorflow import tf
 
 
@@ -20,13 +20,13 @@ def build(
     """Add the ops of one asynchronous replica to the default graph.
 
     Args:
-        shards: Where the parameters are.
-        compute_gradients: Gives the gradients.
+        shards: The parameters.
+        compute_gradients: Computes the gradients of a step.
         optimizer: Applies the gradients.
-        steps: How many steps a call takes.
+        steps: Steps per execution.
     """
     executions = {}
-    for number, (applied, outputs) in enumerate(take(shards, compute_gradients, optimizer, range(steps)), start=1):
+    for number, (applied, outputs) in enumerate(unroll(shards, compute_gradients, optimizer, range(steps)), start=1):
         if number in (1, steps):
             with tf.control_dependencies(applied):
                 executions[number] = Execution(shards[0].updates.read_value(), outputs.loss, outputs.accuracy)

@@ -1,13 +1,14 @@
-"""Periodic averaging (local SGD): replicas take some steps by themselves, and then average their parameters.
+"""Local SGD: replicas take several local steps and then average their parameters.
 
-In a round each replica takes so many steps on a copy of its own, of the parameters and of the optimiser's slots; the
-average of the copies is what the next round begins with, and the global step rises by the steps of one replica. So one
-exchange takes the place of many; what it costs is that replicas drift apart in between (McMahan et al.,
-"Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017; Stich, "Local SGD Converges Fast and
-Communicates Little", 2019). How to average what belongs to adaptive steps has several answers (Chen, Li and Li, "Toward
-Communication Efficient Adaptive Gradient Method", 2020); here the moments are averaged as the parameters are, so that
-checkpoints and replicas that join late have a state that is whole. AMSGrad's largest second moment is, as there, the
-largest of the averages; replicas know these too, and read it only at the begin of a call.
+In a round, each replica takes `local_steps` steps on its own copy of the parameters and optimizer slots. The next round
+starts from the average of the copies. The global step advances by the steps of one replica. One aggregation replaces
+several; in between, the replicas diverge from each other (McMahan et al., "Communication-Efficient Learning of Deep
+Networks from Decentralized Data", 2017; Stich, "Local SGD Converges Fast and Communicates Little", 2019).
+
+Adaptive optimizers offer several ways to aggregate their state (Chen, Li and Li, "Toward Communication Efficient
+Adaptive Gradient Method", 2020). Here the moments are averaged like the parameters, so that checkpoints and replicas
+that join late have a complete state. As in that paper, AMSGrad's largest second moment is the maximum of the averages.
+Replicas compute this maximum themselves from the averages, so they read it only at the start of an execution.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from trainer.graph import parameters
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS, Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import GradientFunction, StepOutputs
-from trainer.graph.replication.steps import take
+from trainer.graph.replication.steps import unroll
 from trainer.graph.replication.synchronous import Aggregation
 from trainer.tensorflow import tf, tf1
 
@@ -25,36 +26,36 @@ from trainer.tensorflow import tf, tf1
 def aggregation(
     shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer, steps: int, device: str
 ) -> Aggregation:
-    """The exchange of replicas' own parameters and moments after each round.
+    """The aggregation of the replicas' parameters and moments after each round.
 
     Args:
-        shards: Where the parameters are that all replicas begin a round with.
-        compute_gradients: Gives the gradients.
-        optimizer: Takes the steps of a round.
-        steps: How many steps a replica takes in a round.
-        device: Where this replica has its copy.
+        shards: The shared parameters, with which all replicas start a round.
+        compute_gradients: Computes the gradients of a step.
+        optimizer: Applies the gradients to the local copy.
+        steps: Local steps per round.
+        device: Device of this replica's local copy.
     """
-    own = [parameters.copy(shard, device, optimizer.slots) for shard in shards]
+    local_shards = [parameters.copy(shard, device, optimizer.slots) for shard in shards]
     keeps_largest = LARGEST_MOMENT in optimizer.slots
-    largest: dict[str, Any] = {}  # second moment of each shard, at the begin of the latest round
+    largest: dict[str, Any] = {}  # second moment of each shard, at the start of the latest round
 
-    def push(round_number: int, begin: Any) -> tuple[list[Any], StepOutputs]:
-        begun = []
+    def push(round_number: int, start: Any) -> tuple[list[Any], StepOutputs]:
+        copied = []
         reads_largest = keeps_largest and round_number == 0
-        for shard, mine in zip(shards, own, strict=True):
-            with tf.control_dependencies([begin]), tf1.device(shard.device):
-                wanted = [shard.values, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
-                read, count = _join(wanted), shard.updates.read_value()
+        for shard, local_shard in zip(shards, local_shards, strict=True):
+            with tf.control_dependencies([start]), tf1.device(shard.device):
+                variables = [shard.values, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
+                read, count = _join(variables), shard.updates.read_value()
             with tf1.device(device):
-                state = tf.split(read, len(wanted))
+                state = tf.split(read, len(variables))
                 if keeps_largest and not reads_largest:
                     state.append(tf.maximum(largest[shard.name], state[-1]))
                 largest[shard.name] = state[-1]
-                begun.append(_assign(mine, state, count))
+                copied.append(_assign(local_shard, state, count))
         numbers = range(round_number * steps, (round_number + 1) * steps)
-        *_, (taken, outputs) = take(own, compute_gradients, optimizer, numbers, begun)
-        with tf.control_dependencies(taken):
-            return [_averaged(mine) for mine in own], outputs
+        *_, (applied, outputs) = unroll(local_shards, compute_gradients, optimizer, numbers, copied)
+        with tf.control_dependencies(applied):
+            return [_contribution(local_shard) for local_shard in local_shards], outputs
 
     def apply(averages: Sequence[Any]) -> list[Any]:
         counts = [shard.read()[1] for shard in shards]
@@ -70,8 +71,8 @@ def aggregation(
     return Aggregation(steps, 1 + len(MOMENTS), push, apply)
 
 
-def _averaged(shard: Shard) -> Any:
-    """What is averaged of a shard, end to end, as it is now: its values and moments."""
+def _contribution(shard: Shard) -> Any:
+    """The current values and moments of a shard, concatenated."""
     with tf1.device(shard.device):
         return _join([shard.values, *shard.slots[: len(MOMENTS)]])
 
@@ -81,7 +82,7 @@ def _join(vectors: Sequence[Any]) -> Any:
 
 
 def _assign(shard: Shard, state: Sequence[Any], updates: Any) -> Any:
-    """Give a shard these values and slots; an op that is done when it has them, and then has counted its updates."""
+    """Assign values and slots to a shard, then its update count; the returned op completes after both."""
     with tf1.device(shard.device):
         variables = (shard.values, *shard.slots)
         assigned = [each.assign(vector, read_value=False) for each, vector in zip(variables, state, strict=True)]

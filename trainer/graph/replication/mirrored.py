@@ -1,7 +1,7 @@
-"""Local replication: one process learns on all of its devices, each from a batch of its own, and takes one step of all.
+"""Mirrored replication: one process computes gradients on all of its devices and applies their average.
 
-The parameters are on the first device and are copied to the others for each step; the average of the gradients is made
-where the parameters are. It is the single process, with a batch that is so many times as large.
+Each device has its own batch. The parameters are on the first device and are copied to the others in each step; the
+gradients are averaged on the first device. N devices are equivalent to a single device with N times the batch size.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,18 @@ from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.tensorflow import tf, tf1
 
 
-def learn_on(devices: Sequence[str], learners: Sequence[GradientFunction]) -> GradientFunction:
-    """The learner that averages what these learn, each on its own device."""
+def average_over(devices: Sequence[str], functions: Sequence[GradientFunction]) -> GradientFunction:
+    """Run each function on its device, and average their outputs on the first device."""
 
     def compute_gradients(values: Sequence[Any], number: int) -> StepOutputs:
-        step_graph = []
-        for device, learner in zip(devices, learners, strict=True):
+        outputs = []
+        for device, function in zip(devices, functions, strict=True):
             with tf1.device(device):
-                step_graph.append(learner(values, number))
+                outputs.append(function(values, number))
         with tf1.device(devices[0]):
-            gradients = [_mean(shards) for shards in zip(*[each.gradients for each in step_graph], strict=True)]
-            return StepOutputs(
-                gradients, _mean([each.loss for each in step_graph]), _mean([each.accuracy for each in step_graph])
-            )
+            gradients = [_mean(shards) for shards in zip(*[each.gradients for each in outputs], strict=True)]
+            loss, accuracy = _mean([each.loss for each in outputs]), _mean([each.accuracy for each in outputs])
+            return StepOutputs(gradients, loss, accuracy)
 
     return compute_gradients
 

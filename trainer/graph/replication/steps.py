@@ -1,4 +1,4 @@
-"""Steps that apply what they learn themselves, unrolled in the graph."""
+"""Unrolls steps in the graph. Each step applies its own gradients."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,30 +9,30 @@ from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.tensorflow import tf
 
 
-def take(
+def unroll(
     shards: Sequence[Shard],
     compute_gradients: GradientFunction,
     optimizer: Optimizer,
     numbers: Iterable[int],
     ready: Sequence[Any] | None = None,
 ) -> Iterator[tuple[list[Any], StepOutputs]]:
-    """Add the ops of one step after another, each of which reads the parameters after the one before has updated them.
+    """Add the ops of consecutive steps. Each step reads the parameters after the previous step has updated them.
 
     Args:
-        shards: Where the parameters are.
-        compute_gradients: Gives the gradients.
-        optimizer: Applies them.
-        numbers: Of the batches of these steps in their call.
-        ready: For each shard the op that must be done before the first step reads it, if there is one.
+        shards: The parameters.
+        compute_gradients: Computes the gradients of a step.
+        optimizer: Applies the gradients.
+        numbers: Indices of the steps in their execution, which select the batches.
+        ready: For each shard, an op that must complete before the first step reads it.
 
     Yields:
-        After each step the ops that are done when each shard is updated, and what was learnt.
+        For each step, one op per shard that completes when the shard is updated, and the outputs of the step.
     """
     before = [[op] for op in ready] if ready else [[] for _ in shards]
     for number in numbers:
         values, updates = [], []
-        for shard, done in zip(shards, before, strict=True):
-            with tf.control_dependencies(done):  # of its own device alone: no other parameter server is waited for
+        for shard, dependencies in zip(shards, before, strict=True):
+            with tf.control_dependencies(dependencies):  # of this shard only, to not wait for other parameter servers
                 value, count = shard.read()
             values.append(value)
             updates.append(count)

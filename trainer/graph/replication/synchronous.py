@@ -1,18 +1,19 @@
-"""Synchronous replication: each round applies the average of what N replicas give, made of the same parameters.
+"""Synchronous replication: each round applies the average of N replicas' contributions from the same parameters.
 
-What they give is an `Exchange`: `gradients`, for one global step a round, or what `averaging` has them give.
+An `Aggregation` defines the contributions: `gradients`, with one global step per round, or those of `local_sgd`.
 
-With N below the number of replicas, the slowest of each round are backups: their gifts come too late and are
-dropped (Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
+With N below the number of replicas, the slowest replicas of each round are backups: their contributions arrive too late
+and are dropped (Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
 
-Two kinds of things on the parameter servers make it work. An accumulator beside each shard of the parameters takes
-gifts marked with the step whose parameters they are of, and drops stale ones. A queue of tokens for each replica
-tells it that a round has begun; a token is the global step then. A replica takes its newest token, reads the
-parameters, gives once, and waits for the next token. The chief, in a loop of its own, takes N replicas' average,
-applies it, and hands out the next tokens. Between two runs of that loop more than N may come; they are dropped too.
+The parameter servers hold two kinds of objects. Next to each shard of the parameters, an accumulator collects
+contributions, each marked with the global step of its parameters, and drops stale ones. For each replica, a queue of
+tokens announces the rounds; a token is the global step at the start of the round. A replica dequeues its newest token,
+reads the parameters, contributes once, and waits for the next token. The chief's update loop takes the average of N
+contributions, applies it and enqueues the next tokens. Contributions above N between two updates are also dropped.
 
-Unlike `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has a queue of its own: so it gives each round at most
-once, and a replica that was away finds no pile of stale work. After the last step nobody waits for a token.
+Unlike in `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has its own queue. It therefore contributes at most
+once per round, and a replica that rejoins does not process stale tokens. After the last step, no replica waits for a
+token.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,33 +25,33 @@ from trainer.graph.parameters import Shard
 from trainer.graph.replication import Execution, GradientFunction, Replication, StepOutputs
 from trainer.tensorflow import tf, tf1
 
-TOKENS_KEPT = 1000
-"""Tokens kept for a replica that does not take them: it may be away for the rest of a long run."""
+TOKEN_QUEUE_CAPACITY = 1000
+"""Capacity of a token queue. A replica that is absent for the rest of a long run dequeues no tokens."""
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What a replica gives in each round, and what becomes of the average."""
+    """What a replica contributes in each round, and how the average is applied."""
 
     steps: int
-    """Global steps that a round makes."""
+    """Global steps per round."""
     size: int
-    """Numbers in what is given, for each number of the shard that it is for."""
+    """Elements of a contribution per element of its shard."""
     push: Callable[[int, Any], tuple[Sequence[Any], StepOutputs]]
-    """Adds the ops of a call's round of a number: what it gives for each shard, float32 [size * n], of parameters read
-    after an op that lets it begin, and what it learnt last. Only the reading waits for that op: nothing else needs to
-    hear of it, which would be one more message over the wire."""
+    """Adds the ops of an execution's round with this index: the contribution for each shard, float32 [size * n], and
+    the outputs of the last step. The second argument is an op after which the parameters are read. Only the reads
+    depend on it: any other dependency would be one more message over the wire."""
     apply: Callable[[Sequence[Any]], list[Any]]
-    """Adds the ops by which the averages change their shards, on the shards' devices, after the control dependencies in
-    force, so that what else they need is read while the averages are awaited; for each shard the last of them, which
-    counts the steps."""
+    """Adds the ops that apply the averages to their shards, on the shards' devices and after the current control
+    dependencies, so that their other inputs are read while the averages are pending. Returns for each shard the last
+    op, which counts the steps."""
 
 
 def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer) -> Aggregation:
-    """The exchange of gradients, each round one step of the optimiser."""
+    """The aggregation of gradients: each round is one step of the optimizer."""
 
-    def push(number: int, begin: Any) -> tuple[Sequence[Any], StepOutputs]:
-        with tf.control_dependencies([begin]):
+    def push(number: int, start: Any) -> tuple[Sequence[Any], StepOutputs]:
+        with tf.control_dependencies([start]):
             values, _ = zip(*[shard.read() for shard in shards], strict=True)
         outputs = compute_gradients(values, number)
         return outputs.gradients, outputs
@@ -74,20 +75,20 @@ def build(
     """Add the ops of one synchronous replica to the default graph.
 
     Args:
-        shards: Where the parameters are.
-        aggregation: What replicas give for them.
-        steps: How many steps a call takes, in whole rounds.
-        train_steps: The run's last global step.
-        replicas: How many replicas there are.
-        replica_index: Which one this is; 0 is the chief.
-        replicas_to_aggregate: How many of them make a round.
+        shards: The parameters.
+        aggregation: Defines the contributions and how they are applied.
+        steps: Steps per execution, a multiple of the steps per round.
+        train_steps: The last global step of the run.
+        replicas: Number of replicas.
+        replica_index: Index of this replica; 0 is the chief.
+        replicas_to_aggregate: Contributions per round.
     """
     accumulators = [_accumulator(shard, aggregation.size) for shard in shards]
     with tf1.device(shards[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
-    wanted = replicas_to_aggregate if replicas_to_aggregate < replicas else None
+    limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
-    join, executions = _follow(shards, aggregation, rounds, train_steps, accumulators, queues[replica_index], wanted)
+    join, executions = _follow(shards, aggregation, rounds, train_steps, accumulators, queues[replica_index], limit)
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={})
     lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, replicas_to_aggregate)
@@ -101,40 +102,40 @@ def _follow(
     train_steps: int,
     accumulators: Sequence[Any],
     queue: Any,
-    wanted: int | None,
+    limit: int | None,
 ) -> tuple[Any, dict[int, Execution]]:
-    """What every replica does: join the run, and give.
+    """Add the ops of every replica: join the run and contribute.
 
-    `queue` has its tokens. With backups, only so many gifts of a round are `wanted`; None where all are.
+    `queue` is the token queue of the replica. `limit` is the number of contributions per round; None without backups.
     """
     home, global_step = shards[0].device, shards[0].updates
 
-    def take_tokens() -> Any:
-        """All tokens that are there, at least one; after the last step also none."""
+    def dequeue_tokens() -> Any:
+        """Dequeue all tokens. Waits for at least one until the last step."""
         running = tf.cast(global_step.read_value() < train_steps, tf.int32)
         return queue.dequeue_many(tf.maximum(queue.size(), running))
 
     with tf1.device(home):
-        forgotten = queue.dequeue_many(queue.size())  # a former life's tokens; nobody else takes them
-    with tf1.device(home), tf.control_dependencies([forgotten]):
+        old_tokens = queue.dequeue_many(queue.size())  # left by an earlier process of this task
+    with tf1.device(home), tf.control_dependencies([old_tokens]):
         join = queue.enqueue(global_step.read_value())
 
     executions = {}
-    given: list[Any] = []
+    pushed: list[Any] = []
     for number in range(rounds):
-        with tf.control_dependencies(given), tf1.device(home):
-            local_step = tf.reduce_max(take_tokens())  # of no tokens: the least of all numbers, a stale step
+        with tf.control_dependencies(pushed), tf1.device(home):
+            local_step = tf.reduce_max(dequeue_tokens())  # without tokens, the smallest int64, which is a stale step
         contributions, outputs = aggregation.push(number, local_step)
-        given = []
+        pushed = []
         for shard, accumulator, contribution in zip(shards, accumulators, contributions, strict=True):
             with tf1.device(shard.device):
                 arrived = tf.identity(contribution)
-                mark = local_step if wanted is None else _unless_enough(accumulator, wanted, arrived, local_step)
-                given.append(accumulator.apply_grad(arrived, mark))
+                step = local_step if limit is None else _stale_if_full(accumulator, limit, arrived, local_step)
+                pushed.append(accumulator.apply_grad(arrived, step))
         if number + 1 in (1, rounds):
-            with tf.control_dependencies(given), tf1.device(home):
-                next_tokens = take_tokens()
-                with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next call
+            with tf.control_dependencies(pushed), tf1.device(home):
+                next_tokens = dequeue_tokens()
+                with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
                     executions[(number + 1) * aggregation.steps] = Execution(
                         global_step.read_value(), outputs.loss, outputs.accuracy
                     )
@@ -149,34 +150,34 @@ def _lead(
     queues: Sequence[Any],
     replicas_to_aggregate: int,
 ) -> tuple[Any, dict[int, Any]]:
-    """What the chief does besides: begin, and make global steps of what is given."""
+    """Add the ops of the chief: start the first round, and apply the averages of each round."""
     home, global_step = shards[0].device, shards[0].updates
 
-    def begin_round(number: Any) -> tuple[list[Any], Any]:
-        """Let replicas begin a round at this step: what is of earlier steps' parameters is dropped from now on.
+    def start_round(step: Any) -> tuple[list[Any], Any]:
+        """Start a round at this global step. Contributions from the parameters of earlier steps are dropped.
 
         Returns:
-            What is done when they are dropped, and what is done when all replicas have been told.
+            Ops that complete when the accumulators drop them, and an op that completes when all tokens are enqueued.
         """
         marked = []
         for shard, accumulator in zip(shards, accumulators, strict=True):
             with tf1.device(shard.device):
-                marked.append(accumulator.set_global_step(number))
+                marked.append(accumulator.set_global_step(step))
         with tf.control_dependencies(marked), tf1.device(home):
-            return marked, tf.group(*[_offer(queue, number) for queue in queues])
+            return marked, tf.group(*[_enqueue(queue, step) for queue in queues])
 
-    # A chief that comes back finds gifts of which its former life took some and not others: all are forgotten, and
-    # replicas give theirs again.
-    forgotten = []
+    # An earlier process of the chief may have taken contributions from some accumulators only. Discard all of them; the
+    # replicas contribute again.
+    emptied = []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
-            forgotten.append(_forget(accumulator, aggregation.size * shard.values.shape[0]))
-    with tf.control_dependencies(forgotten):
-        _, lead = begin_round(global_step.read_value())
+            emptied.append(_empty(accumulator, aggregation.size * shard.values.shape[0]))
+    with tf.control_dependencies(emptied):
+        _, lead = start_round(global_step.read_value())
 
     updates = {}
     marked: list[Any] = []
-    told: list[Any] = []
+    enqueued: list[Any] = []
     for number in range(rounds):
         averages = []
         with tf.control_dependencies(marked):
@@ -186,16 +187,16 @@ def _lead(
             applied = aggregation.apply(averages)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
-        marked, all_told = begin_round(next_step)
-        told.append(all_told)
+        marked, tokens_enqueued = start_round(next_step)
+        enqueued.append(tokens_enqueued)
         if number + 1 in (1, rounds):
-            with tf.control_dependencies(told), tf1.device(home):
+            with tf.control_dependencies(enqueued), tf1.device(home):
                 updates[(number + 1) * aggregation.steps] = tf.identity(next_step)
     return lead, updates
 
 
 def _accumulator(shard: Shard, size: int) -> Any:
-    """The accumulator of what is given for a shard, which all replicas share by its name."""
+    """The accumulator of a shard's contributions. All replicas share it by name."""
     name = f"{shard.name}/gradients"
     with tf1.device(shard.device):
         shape = [size * shard.values.shape[0]]
@@ -203,24 +204,24 @@ def _accumulator(shard: Shard, size: int) -> Any:
 
 
 def _token_queue(index: int) -> Any:
-    """The queue of one replica's tokens, int64 scalars, which the chief and that replica share by its name."""
+    """The queue of one replica's tokens, int64 scalars. The chief and the replica share it by name."""
     name = f"tokens/{index}"
-    return tf.queue.FIFOQueue(TOKENS_KEPT, tf.int64, shapes=[()], shared_name=name, name=name)
+    return tf.queue.FIFOQueue(TOKEN_QUEUE_CAPACITY, tf.int64, shapes=[()], shared_name=name, name=name)
 
 
-def _offer(queue: Any, token: Any) -> Any:
-    """Put a token into a queue that is not full, so that this never blocks."""
-    room = tf.cast(queue.size() < TOKENS_KEPT, tf.int32)
+def _enqueue(queue: Any, token: Any) -> Any:
+    """Enqueue a token if the queue is not full. Never blocks."""
+    room = tf.cast(queue.size() < TOKEN_QUEUE_CAPACITY, tf.int32)
     return queue.enqueue_many([tf.fill([room], token)])
 
 
-def _unless_enough(accumulator: Any, wanted: int, arrived: Any, local_step: Any) -> Any:
-    """The step to mark an arrived gift with: a stale one where the accumulator has as many as are wanted."""
+def _stale_if_full(accumulator: Any, limit: int, arrived: Any, local_step: Any) -> Any:
+    """The step of an arrived contribution; a stale step if the accumulator already has `limit` contributions."""
     with tf.control_dependencies([arrived]):
-        return tf.where(accumulator.num_accumulated() < wanted, local_step, tf.int64.min)
+        return tf.where(accumulator.num_accumulated() < limit, local_step, tf.int64.min)
 
 
-def _forget(accumulator: Any, length: int) -> Any:
-    """Empty an accumulator; what is given first keeps the taking from waiting."""
+def _empty(accumulator: Any, length: int) -> Any:
+    """Empty an accumulator. It adds zeros first, so that the take does not block."""
     with tf.control_dependencies([accumulator.apply_grad(tf.zeros([length]), tf.int64.max)]):
         return accumulator.take_grad(1)

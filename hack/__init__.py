@@ -1,0 +1,1 @@
+"""Tools for development, and for tests and benchmarks: a throw-away Kubernetes, busy loops, free ports."""

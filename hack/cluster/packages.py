@@ -1,0 +1,59 @@
+"""Installs the Debian packages that the cluster and the browser tests need, and prints which are missing.
+
+`up`, `engine` and the tests that open a browser call it first. The packages stay installed after `down`.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from hack.cluster.errors import ClusterError, UsageError
+from hack.cluster.places import SYSTEM_PATH
+from hack.cluster.progress import step
+
+# Checks for the command, not for the package: a machine may have the command from another package (docker-ce provides
+# dockerd and containerd), which Debian's package would replace.
+CLUSTER = {
+    "/usr/lib/cni/macvlan": "containernetworking-plugins",
+    "conntrack": "conntrack",
+    "containerd": "containerd",
+    "debootstrap": "debootstrap",
+    "dockerd": "docker.io",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "openssl": "openssl",
+    "runc": "runc",
+    "slirp4netns": "slirp4netns",
+}
+"""Packages for the cluster, by a command or file that each provides."""
+
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
+"""Packages for browser tests, by a command that each provides."""
+
+
+def ensure(wanted: Mapping[str, str]) -> None:
+    """Install the missing packages.
+
+    Raises:
+        UsageError: the system has no apt-get.
+        ClusterError: apt-get failed.
+    """
+    missing = [package for command, package in wanted.items() if not shutil.which(command, path=SYSTEM_PATH)]
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        raise UsageError(
+            f"apt-get is not on PATH: first install {', '.join(missing)} with this system's package manager."
+        )
+    with step(f"apt-get install {' '.join(missing)}"):
+        for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
+            done = subprocess.run(
+                ["apt-get", "--quiet", *command],
+                env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            if done.returncode:
+                raise ClusterError(f"apt-get {command[0]} failed; its output ends:\n{done.stdout[-1500:]}")
