@@ -339,13 +339,14 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
             its value and what was expected.
     """
     known = names(TASK_GROUPS)
-    from_file = _with_current_names(_read_yaml(arguments.config), f"{arguments.config}: ") if arguments.config else {}
+    from_file = _with_current_names(_read_yaml(arguments.config), str) if arguments.config else {}
     variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in [*known, *FORMER_NAMES]}
     nonempty = {name: value for name, value in variables.items() if value}
-    from_environment = _with_current_names(nonempty, ENVIRONMENT_PREFIX, str.upper)
+    from_environment = _with_current_names(nonempty, lambda name: ENVIRONMENT_PREFIX + name.upper())
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     values = {**from_file, **from_environment, **from_command_line}
-    if (strategy := values.get("strategy")) in FORMER_STRATEGIES:
+    strategy = str(values.get("strategy"))
+    if strategy in FORMER_STRATEGIES:
         values["strategy"] = FORMER_STRATEGIES[strategy]
         _announce_rename(f"strategy {strategy}", f"strategy {values['strategy']}")
     try:
@@ -365,10 +366,15 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     raise ConfigurationError(f"{origin}={reprlib.repr(problem['input'])}, but {expected}.")
 
 
-def _with_current_names(found: Mapping[str, Any], origin: str, spelling: Callable[[str], str] = str) -> dict[str, Any]:
-    """Map former names to current ones; if both are set, ignore the former."""
+def _with_current_names(found: Mapping[str, Any], spell: Callable[[str], str]) -> dict[str, Any]:
+    """Map former names to current ones; if both are set, ignore the former.
+
+    Args:
+        found: Values by name.
+        spell: Gives a setting's name as its source writes it.
+    """
     for former in FORMER_NAMES.keys() & found.keys():
-        _announce_rename(origin + spelling(former), spelling(FORMER_NAMES[former]))
+        _announce_rename(spell(former), spell(FORMER_NAMES[former]))
     return {FORMER_NAMES.get(name, name): value for name, value in found.items() if FORMER_NAMES.get(name) not in found}
 
 

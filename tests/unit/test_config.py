@@ -311,13 +311,18 @@ def test_a_former_name_is_accepted_with_a_notice(
 ) -> None:
     assert read(*words, environment=environment, file=file).steps_per_execution == 7
     (notice,) = capsys.readouterr().err.splitlines()
-    assert re.search("steps_per_call is now .*steps_per_execution; ", notice, re.IGNORECASE)
-    assert notice.endswith("the former name is accepted until the next release.")
+    found = re.fullmatch(r"trainer: (\S+) is now (\S+); the former name is accepted until the next release\.", notice)
+    assert found
+    assert found[1].lower().replace("steps-per-call", "steps_per_call").replace("call", "execution") == found[2].lower()
 
 
 def test_a_former_strategy_is_accepted_with_a_notice(read: Read, capsys: pytest.CaptureFixture[str]) -> None:
     assert read("--strategy=local").strategy == "mirrored"
     assert "strategy local is now strategy mirrored" in capsys.readouterr().err
+
+
+def test_a_strategy_that_is_no_text_is_one_sentence(read: Read) -> None:
+    assert "strategy" in error_of(read, file="strategy: [local]")
 
 
 def test_the_current_name_wins_over_the_former_one(read: Read) -> None:

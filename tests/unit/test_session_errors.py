@@ -31,7 +31,7 @@ def raising(error: Exception) -> Any:
     def check(value: Any) -> Any:
         raise error
 
-    with tf.name_scope("lesson_3"):
+    with tf.name_scope("step_graph_3"):
         return tf.numpy_function(check, [tf.constant(1.0)], tf.float32)
 
 
@@ -118,18 +118,18 @@ def test_several_exceptions_at_once_are_not_a_lost_task(servers: Servers) -> Non
 @pytest.mark.parametrize("on_a_server", [False, True])
 def test_a_failed_op_of_the_model_is_not_a_lost_task_and_is_named(servers: Servers, on_a_server: bool) -> None:
     def gather() -> Any:
-        with tf.name_scope("lesson"):
+        with tf.name_scope("step_graph"):
             return tf.gather(tf.zeros([10]), tf1.placeholder_with_default(1000, []), name="look_up")
 
     def check() -> Any:
-        with tf.name_scope("lesson_12"), tf.control_dependencies([tf.debugging.Assert(False, ["my data is bad"])]):
+        with tf.name_scope("step_graph_12"), tf.control_dependencies([tf.debugging.Assert(False, ["my data is bad"])]):
             return tf.constant(1)
 
     def table() -> Any:
         words = tf.lookup.StaticVocabularyTable(
             tf.lookup.KeyValueTensorInitializer(["a"], tf.constant([0], "int64")), 1
         )
-        with tf.name_scope("lesson_2"):
+        with tf.name_scope("step_graph_2"):
             return words.lookup(tf.constant(["a"]))
 
     where = (servers.running[Task("worker", 0)].target, WORKER) if on_a_server else ("", "")
@@ -148,7 +148,7 @@ def test_a_parameter_server_without_variables_is_a_lost_task(servers: Servers) -
     def read() -> Any:
         with tf1.device("/job:ps/task:0"):
             variable = tf1.get_variable("lost", initializer=1.0, use_resource=True)
-        with tf.name_scope("lesson"):
+        with tf.name_scope("step_graph"):
             return variable.read_value() + 1.0
 
     error = error_of(read, servers.running[Task("worker", 0)].target, WORKER)

@@ -43,7 +43,7 @@ class GraphTemplate:
         """
         inputs = dict(zip(self.inputs, [*values, images, labels], strict=True))
         *gradients, loss, accuracy = tf.graph_util.import_graph_def(
-            self.definition, input_map=inputs, return_elements=self.outputs, name="lesson"
+            self.definition, input_map=inputs, return_elements=self.outputs, name="step_graph"
         )
         return StepOutputs(gradients, loss, accuracy)
 

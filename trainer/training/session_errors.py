@@ -31,7 +31,7 @@ _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
 """The task in which an error occurred."""
 _REMOTE = "Additional GRPC error information from remote target"
 """Part of an error of a call to another task."""
-_MODEL_OP = re.compile(r"\{\{node (lesson(?:_\d+)?/[^}]+)\}\}")
+_MODEL_OP = re.compile(r"\{\{node (step_graph(?:_\d+)?/[^}]+)\}\}")
 """`trainer.graph.step_graph` copies the model into this scope."""
 _PYTHON_ERROR = re.compile(
     r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
