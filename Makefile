@@ -49,8 +49,8 @@ chart-lint: $(SETUP) chart-tools ## lint the chart with each file of its ci/ fol
 	$(WITH_CHART_TOOLS) $(HELM_DOCS) --dry-run | diff charts/distributed-tensorflow/README.md - \
 	  || { echo "the chart's README is out of date: run make chart-docs"; exit 1; }
 
-chart-docs: $(SETUP) chart-tools ## generate the chart's README from values.yaml, and the schema of `train` from the trainer's settings
-	$(BIN)/python -m tests.chart.train_schema
+chart-docs: $(SETUP) chart-tools ## generate the chart's README and the schema of `train`, from values.yaml and the trainer's settings
+	$(BIN)/python -m tests.chart.train_settings
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
 # If KUBECONFIG is set, that cluster must be able to pull the images. Otherwise build the images and start a cluster here.

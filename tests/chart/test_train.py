@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.chart import DEFAULTS, render
-from tests.chart.train_schema import FILE, expected
+from tests.chart.train_settings import README_TEMPLATE, SCHEMA_FILE, expected, readme_template
 from trainer import config
 from trainer.config import StepRange
 
-SCHEMA: dict[str, Any] = json.loads(FILE.read_text())["properties"]["train"]["properties"]
+SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())["properties"]["train"]["properties"]
 
 
 def load(values: dict[str, Any], folder: Path) -> config.Settings:
@@ -22,6 +22,12 @@ def load(values: dict[str, Any], folder: Path) -> config.Settings:
 
 def test_the_schema_is_that_of_the_trainer() -> None:
     assert expected() == SCHEMA, "make chart-docs writes it"
+
+
+def test_the_readme_has_every_setting_of_the_trainer() -> None:
+    template = README_TEMPLATE.read_text()
+    assert readme_template() == template, "make chart-docs writes it"
+    assert "| train.learning_rate | `0.003` |" in template
 
 
 def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""The part of values.schema.json under `train`: the trainer's own settings; `make chart-docs` writes it."""
+"""The trainer's settings in values.schema.json and in the chart's README; `make chart-docs` writes both."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -8,7 +9,9 @@ from pydantic import TypeAdapter
 from tests.chart.chart import CHART
 from trainer import config
 
-FILE = CHART / "values.schema.json"
+SCHEMA_FILE = CHART / "values.schema.json"
+README_TEMPLATE = CHART / "README.md.gotmpl"
+TABLE_MARKS = ("{{/* settings of `train`: begin */ -}}\n", "{{- /* settings of `train`: end */ -}}\n")
 CHARTS_OWN = {
     *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
     *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
@@ -41,11 +44,31 @@ def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [found, AS_TEXT]} if is_number else found
 
 
+def readme_template() -> str:
+    """Return the template of the chart's README with the current table of settings."""
+    begin, end = TABLE_MARKS
+    before, _, rest = README_TEMPLATE.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    rows = [
+        f"| train.{field.name} | {_default(field)} | {field.metadata['help'].replace('|', '/')} |"
+        for group in config.TASK_GROUPS.values()
+        for field in dataclasses.fields(group)
+        if field.name not in CHARTS_OWN
+    ]
+    table = "\n".join(["| Key | Default | Description |", "|-----|---------|-------------|", *rows])
+    return f"{before}{begin}{table}\n{end}{after}"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    return "" if field.default is None else f"`{json.dumps(field.default)}`"
+
+
 def main() -> None:
-    """Write them."""
-    schema = json.loads(FILE.read_text())
+    """Write both files."""
+    schema = json.loads(SCHEMA_FILE.read_text())
     schema["properties"]["train"]["properties"] = expected()
-    FILE.write_text(json.dumps(schema, indent=2) + "\n")
+    SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
+    README_TEMPLATE.write_text(readme_template())
 
 
 if __name__ == "__main__":
