@@ -100,7 +100,7 @@ main(sys.argv[1:])
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
-    assert (result["mode"], result["global_step"], result["workers"], result["ps"]) == ("local", 300, 2, 0)
+    assert (result["mode"], result["global_step"], result["workers"], result["ps"]) == ("mirrored", 300, 2, 0)
     assert result["test_accuracy"] >= 0.95
 
 
