@@ -82,7 +82,7 @@ def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None
         (
             "kill -9 $$$$",  # of two $ Kubernetes leaves one
             {"backoffLimit": 1},
-            r"2 restarts are more than .* \(1\) allows; .* mnist-worker-0 with code 137",
+            r"2 restarts exceed run.backoffLimit \(1\); the last was mnist-worker-0 with code 137",
         ),
         ("sleep 3600", {"activeDeadlineSeconds": 5}, r"it took longer than run.activeDeadlineSeconds \(5 s\)"),
     ],
