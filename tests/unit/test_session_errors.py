@@ -115,6 +115,54 @@ def test_several_exceptions_at_once_are_not_a_lost_task(servers: Servers) -> Non
         assert server.brief(error) == "RuntimeError: my data is bad"
 
 
+FAILED_ON_BOTH_SIDES = """Graph execution error:
+
+Detected at node 'step_graph_5/PyFunc' defined at (most recent call last):
+Node: 'step_graph_5/PyFunc'
+=====================
+UNKNOWN: From /job:worker/replica:0/task:0:
+RuntimeError: my data is bad
+Traceback (most recent call last):
+
+  File "/lib/site-packages/tensorflow/python/ops/script_ops.py", line 269, in __call__
+    ret = func(*args)
+
+  File "/home/me/mine.py", line 17, in check
+    raise RuntimeError("my data is bad")
+
+RuntimeError: my data is bad
+
+
+\t [[{{node step_graph_5/PyFunc}}]]
+UNKNOWN: From /job:ps/replica:0/task:0:
+RuntimeError: my data is bad
+Traceback (most recent call last):
+
+  File "/lib/site-packages/tensorflow/python/ops/script_ops.py", line 269, in __call__
+    ret = func(*args)
+
+  File "/home/me/mine.py", line 17, in check
+    raise RuntimeError("my data is bad")
+
+RuntimeError: my data is bad
+
+
+\t [[{{node step_graph_5/PyFunc}}]]
+Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling \
+/tensorflow.WorkerService/RecvTensor:
+:UNKNOWN:Error received from peer  {grpc_status:2, grpc_message:"RuntimeError: my data is bad"}
+\t [[step_graph_7/concat_S45]]
+"""
+"""A message of TensorFlow, which combines these errors in about one of twenty such failures."""
+
+
+def test_an_exception_that_also_fails_the_parameter_server_is_not_a_lost_task() -> None:
+    error = tf.errors.UnknownError(None, None, FAILED_ON_BOTH_SIDES)
+    assert is_lost_task(error, WORKER, never) is False
+    assert is_lost_task(error, "/job:worker/task:1", never) is True
+    assert sentence_of(error) == "RuntimeError: my data is bad (mine.py, line 17, in check)."
+
+
 @pytest.mark.parametrize("on_a_server", [False, True])
 def test_a_failed_op_of_the_model_is_not_a_lost_task_and_is_named(servers: Servers, on_a_server: bool) -> None:
     def gather() -> Any:
@@ -206,7 +254,7 @@ def test_a_failure_of_another_replica_is_a_lost_task_and_its_own_is_not(ring: li
 
     def run(index: int) -> Exception:
         graph, tensors = graphs[index]
-        with server.open_session(graph, ring[index], THREADS) as session, pytest.raises(tf.errors.OpError) as raised:
+        with ring[index].session(graph) as session, pytest.raises(tf.errors.OpError) as raised:
             session.run(tensors, options=tf1.RunOptions(timeout_in_ms=5_000))
         error: Exception = raised.value
         return error

@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import trainer
 from trainer.errors import ModelError
 from trainer.tensorflow import tf
 from trainer.training.server import LIST_PREFIX, brief
@@ -40,7 +41,7 @@ _PYTHON_ERROR = re.compile(
 )
 """TensorFlow's report of an exception in a `tf.numpy_function` or `tf.py_function`."""
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
-_TRAINER = Path(__file__).parent
+_TRAINER = Path(trainer.__file__).parent
 
 
 def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
@@ -54,12 +55,13 @@ def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> 
     """
     if not isinstance(error, (*LOST_TASK_ERRORS, EMPTY, *AMBIGUOUS)):
         return False
-    message = _message(error)
+    message, own = _message(error), own_device.replace("/task:", "/replica:0/task:")
+    if _has_own_python_error(message, own):
+        return False
     if isinstance(error, LOST_TASK_ERRORS) or _REMOTE in message:
         return True
     if _python_error(message):
         return False
-    own = own_device.replace("/task:", "/replica:0/task:")
     if any(origin != own for origin in _ORIGIN.findall(message)):
         return True
     if _MODEL_OP.search(message):
@@ -98,6 +100,18 @@ def _message(error: Exception) -> str:
     return str(error).partition(_HISTORY)[0]
 
 
+def _has_own_python_error(message: str, own: str) -> bool:
+    """Whether one of several errors is an exception in a Python function of the model on this task.
+
+    The exception also fails the ops of other tasks that wait for its output. Their errors are in the same message.
+    """
+    _, *parts = _ORIGIN.split(message)
+    return any(
+        origin == own and _REMOTE not in text and _python_error(text) is not None
+        for origin, text in zip(parts[::2], parts[1::2], strict=True)
+    )
+
+
 def _python_error(message: str) -> str | None:
     """The exception of a Python function of the model: "RuntimeError: no such file (model.py, line 17, in read)".
 
@@ -112,7 +126,7 @@ def _python_error(message: str) -> str | None:
     if not own:
         return error
     file, line, function = own[-1]
-    if Path(file).parent == _TRAINER:  # a function of the trainer itself
+    if Path(file).is_relative_to(_TRAINER):  # a function of the trainer itself
         return None
     return f"{error} ({Path(file).name}, line {line}, in {function})"
 
