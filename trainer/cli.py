@@ -2,10 +2,10 @@
 
 import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,10 +27,14 @@ from trainer.errors import (
     ModelError,
 )
 from trainer.supervisor import run as supervision_run
+from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
 from trainer.tfjob import convert
 from trainer.training import threads
+from trainer.training.context import TaskContext
 from trainer.training.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
 
 USAGE = """usage: trainer COMMAND [OPTION …]
 
@@ -85,6 +89,17 @@ def _require(command: str, packages: Sequence[str], extra: str) -> None:
             )
 
 
+def _log_to_stdout(prefix: str) -> None:
+    """Write the log of this package to standard output, each line with the time and a prefix."""
+    handler = logging.StreamHandler(sys.stdout)
+    formatter = logging.Formatter if sys.stdout.isatty() else report.Formatter
+    handler.setFormatter(formatter(f"%(asctime)s {prefix}%(message)s", datefmt="%H:%M:%S"))
+    package = logging.getLogger(trainer.__name__)
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    package.propagate = False
+
+
 def _fail(error: Exception, code: int) -> int:
     print(f"trainer: {error}", file=sys.stderr, flush=True)
     return code
@@ -112,22 +127,18 @@ def _train(words: Sequence[str]) -> int:
     grace = total + 2 if cluster and cluster.task.role == "ps" else min(3.0, total / 2)
     watchdog = Watchdog(settings.stall_seconds, grace_seconds=grace, save_seconds=max(0.0, total - grace))
     watchdog.start()
-    name = str(cluster.task) if cluster else "trainer"
-
-    def log(line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {name}: {line}", flush=True)
-
+    _log_to_stdout(f"{cluster.task if cluster else 'trainer'}: ")
     for conflict in conflicts:
-        log(conflict)
+        logger.warning(conflict)
     role, index = (cluster.task.role, cluster.task.index) if cluster else ("single", 0)
     metrics = Metrics(role, index)
     if settings.metrics_port is not None:
         metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
         serve(metrics, settings.metrics_port)
     try:
-        code = _run_task(settings, cluster, watchdog, log, metrics)
+        code = _run_task(TaskContext(settings, cluster, watchdog, metrics))
     except CollectiveLostError as error:
-        log(f"{error}; restarting")
+        logger.warning(f"{error}; restarting")
         watchdog.release_signals()
         if not watchdog.stopping:
             _restart_process()
@@ -166,13 +177,11 @@ def _supervise(words: Sequence[str]) -> int:
     from trainer.supervisor import supervise
     from trainer.supervisor.kubernetes_api import KubernetesApi
 
-    def log(line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
+    _log_to_stdout("")
     try:
-        return 0 if supervise.supervise(run, KubernetesApi(run), log).succeeded else EXIT_FAILED_RUN
+        return 0 if supervise.supervise(run, KubernetesApi(run)).succeeded else EXIT_FAILED_RUN
     except supervise.StoppedError as stop:
-        log(f"{stop}; the run continues")
+        logger.warning(f"{stop}; the run continues")
         return 128 + signal.SIGTERM
     except ApiError as error:
         raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None
@@ -188,38 +197,32 @@ def _read(path: Path) -> spec.ClusterFile:
         ) from None
 
 
-def _run_task(
-    settings: config.Settings,
-    cluster: spec.Cluster | None,
-    watchdog: Watchdog,
-    log: Callable[[str], None],
-    metrics: Metrics,
-) -> int:
+def _run_task(context: TaskContext) -> int:
     """Run the task of this role; return its exit code.
 
     Raises:
         CollectiveLostError: the process must restart.
     """
+    cluster = context.cluster
     if cluster:
         threads.use_batch_scheduling()
     try:
         if cluster and cluster.task.role == "ps":
-            from trainer.training import server
+            from trainer.training import parameter_server
 
-            counts = threads.choose(settings, cluster.task.role)
-            server.serve(cluster, counts, settings.grace_seconds, log, lambda: watchdog.stopping, metrics)
+            parameter_server.serve(context, cluster)
         elif cluster and cluster.task.role == "evaluator":
             from trainer.training.evaluator import evaluate
             from trainer.training.session_errors import model_errors
 
             with model_errors():
-                evaluate(settings, watchdog, log, metrics)
+                evaluate(context)
         else:
             from trainer.training.session_errors import model_errors
             from trainer.training.train import train
 
             with model_errors():
-                done = train(settings, cluster, watchdog, log, metrics)
+                done = train(context)
             if done:
                 return 0
     except ConfigurationError as error:
@@ -235,7 +238,7 @@ def _run_task(
     except Exception:
         traceback.print_exc()
         return EXIT_ERROR
-    return watchdog.exit_code
+    return context.watchdog.exit_code
 
 
 def _launch(words: Sequence[str]) -> int:

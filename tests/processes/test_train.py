@@ -17,7 +17,7 @@ from hack.ports import free_ports
 from tests.processes.trainers import Trainer, step_in, wait_until
 from trainer.telemetry.progress import parse
 from trainer.tensorflow import tf1
-from trainer.training import server
+from trainer.training import parameter_server
 
 Hosts = Callable[[int, int], list[str]]
 
@@ -71,7 +71,7 @@ def test_listed_workers_that_do_not_exist_cause_no_delay(trainer: Trainer, hosts
     for process in (first, second):
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
-    output, _ = ps.communicate(timeout=server.LINGER_SECONDS / 2)
+    output, _ = ps.communicate(timeout=parameter_server.LINGER_SECONDS / 2)
     assert ps.returncode == 0, output
 
 

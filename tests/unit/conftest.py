@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 import os
 import socket
 import subprocess
@@ -23,9 +24,13 @@ from trainer.data.datasets import Examples
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
+from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf1
 from trainer.training import server
+from trainer.training.context import TaskContext
+from trainer.training.server import TaskServer
 from trainer.training.threads import Threads
+from trainer.training.watchdog import Watchdog
 
 # The machine may be busy, so the duration of an example has no meaning.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -52,7 +57,7 @@ class Servers:
 
     ps: tuple[str, ...]
     workers: tuple[str, ...]
-    running: Mapping[Task, Any]
+    running: Mapping[Task, TaskServer]
 
     def member(self, worker: int, workers: int = 2, ps: int = 2) -> Cluster:
         """The cluster of the first `workers` workers and `ps` parameter servers, with this worker as the task."""
@@ -60,7 +65,7 @@ class Servers:
 
     def session(self, graph: Any, worker: int = 0) -> contextlib.AbstractContextManager[Any]:
         """Open a session on this worker's server."""
-        return server.open_session(graph, self.running[Task("worker", worker)], THREADS, "/job:ps")
+        return self.running[Task("worker", worker)].session(graph, "/job:ps")
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +82,33 @@ def servers(_servers: Servers) -> Iterator[Servers]:
     """The shared servers. Their variables and queues are reset after each test."""
     yield _servers
     tf1.Session.reset(_servers.running[Task("worker", 0)].target)
+
+
+@pytest.fixture
+def log_lines() -> Iterator[list[str]]:
+    """The messages that the trainer logs."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("trainer")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield messages
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def task_context() -> Callable[..., TaskContext]:
+    """A function that makes the context of a task, whose watchdog is not started."""
+
+    def make(settings: Settings, cluster: Cluster | None = None) -> TaskContext:
+        watchdog = Watchdog(settings.stall_seconds, settings.grace_seconds, save_seconds=1)
+        role, index = (cluster.task.role, cluster.task.index) if cluster else ("single", 0)
+        return TaskContext(settings, cluster, watchdog, Metrics(role, index))
+
+    return make
 
 
 Save = Callable[[Replica, Any], str]

@@ -19,6 +19,7 @@ from trainer.graph.replication import CollectiveGroup
 from trainer.models import mlp
 from trainer.tensorflow import tf1
 from trainer.training import server
+from trainer.training.server import TaskServer
 
 from .conftest import EXAMPLES, PARAMETERS, SIZE, THREADS, Alone, Save, Values, assert_close, pick, values_in
 
@@ -55,7 +56,7 @@ class Pair:
     """A cluster of two workers: the cluster spec of each, and their servers."""
 
     clusters: list[Cluster]
-    servers: list[Any]
+    servers: list[TaskServer]
 
     @contextlib.contextmanager
     def members(self) -> Iterator[list[Member]]:
@@ -66,7 +67,7 @@ class Pair:
                 settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=3, seed=index)
                 found = replica.build(settings, seen, mlp, PARAMETERS, EXAMPLES, 0, "this run")
                 thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-                made.append(Member(found, stack.enter_context(server.open_session(found.graph, here, THREADS)), thread))
+                made.append(Member(found, stack.enter_context(here.session(found.graph)), thread))
                 made[-1].session.run(found.initialize)
                 found.batches.begin(made[-1].session)
             yield made
@@ -175,7 +176,7 @@ def test_a_single_worker_is_a_valid_group(save: Save, values: Callable[[Replica,
         Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=1),
         *(cluster, mlp, PARAMETERS, EXAMPLES, 0, "this run"),
     )
-    with server.open_session(found.graph, server.start(cluster, THREADS), THREADS) as session:
+    with server.start(cluster, THREADS).session(found.graph) as session:
         member = Member(found, session, ThreadPoolExecutor(max_workers=1))
         session.run(found.initialize)
         found.batches.begin(session)

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
 from trainer.telemetry.metrics import Metrics
-from trainer.telemetry.progress import Clock, Progress
+from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
 from trainer.training import best, periodic_evaluation
 from trainer.training.chief import Chief
+from trainer.training.context import TaskContext
 from trainer.training.evaluation import CheckpointEvaluator
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_record import RunRecord
@@ -40,7 +41,8 @@ class ChiefRun:
     metrics: Metrics
     folder: Path
     """For a test's own files."""
-    said: list[str] = field(default_factory=list)
+    log_lines: list[str]
+    """Since the start of the chief."""
 
     def step(self) -> int:
         feed = dict(zip(self.replica.batches.feeds, self.replica.batches.take(1), strict=True))
@@ -52,33 +54,36 @@ class ChiefRun:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ChiefRun]]:
+def start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log_lines: list[str],
+    task_context: Callable[..., TaskContext],
+) -> Iterator[Callable[..., ChiefRun]]:
     """Starts a chief in the same training directory and closes the previous one."""
     monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
     sessions: list[Any] = []
     evaluations: list[PeriodicEvaluation] = []
 
     def start_next(**settings: Any) -> ChiefRun:
-        chosen = Settings(batch_size=4, steps_per_execution=1, **settings)
+        chosen = Settings(**{"batch_size": 4, "steps_per_execution": 1, "eval_seconds": 1e-9, **settings})
         examples = Examples(np.ones((4, 6), np.float32), np.zeros(4, np.int32))
         found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), examples, 0, "this run")
         for session in sessions:
             session.close()
         sessions.append(tf1.Session(graph=found.graph))
         found.batches.begin(sessions[-1])
-        said: list[str] = []
-        metrics = Metrics("worker", 0)
-        directory, clock = TrainingDirectory(tmp_path), Clock(100)
-        record = RunRecord(directory, {"mode": "single"}, clock, None, said.append, metrics)
+        log_lines.clear()
+        directory, context = TrainingDirectory(tmp_path), task_context(chosen)
+        record = RunRecord(directory, {"mode": "single"}, context.clock, None, context.metrics)
         evaluation = PeriodicEvaluation(
-            1e-9,
+            chosen.eval_seconds,
             lambda: CheckpointEvaluator(mlp, mlp.parameters((6,), 3, 5), examples),
             lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
-            said.append,
         )
-        chief = Chief(chosen, directory, found, sessions[-1], said.append, metrics, "this run", record, evaluation, 1.1)
+        chief = Chief(context, directory, found, sessions[-1], "this run", record, evaluation, untrained_loss=1.1)
         evaluations.append(evaluation)
-        return ChiefRun(chief, found, sessions[-1], metrics, tmp_path / "own", said)
+        return ChiefRun(chief, found, sessions[-1], context.metrics, tmp_path / "own", log_lines)
 
     yield start_next
     for evaluation in evaluations:
@@ -95,7 +100,7 @@ def test_a_new_run_starts_with_initial_values(start: Callable[..., ChiefRun]) ->
     run = start()
     run.chief.prepare()
     assert run.session.run([run.replica.is_ready, run.replica.global_step]) == [True, 0]
-    assert run.said == []
+    assert run.log_lines == []
 
 
 def test_a_restarted_chief_restores_the_last_checkpoint(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
@@ -107,7 +112,7 @@ def test_a_restarted_chief_restores_the_last_checkpoint(start: Callable[..., Chi
     second = start()
     second.chief.prepare()
     assert second.session.run(second.replica.global_step) == 2
-    assert second.said == [f"restored {tmp_path}/model.ckpt-2"]
+    assert second.log_lines == [f"restored {tmp_path}/model.ckpt-2"]
 
 
 def test_existing_values_are_not_overwritten(start: Callable[..., ChiefRun]) -> None:
@@ -117,7 +122,7 @@ def test_existing_values_are_not_overwritten(start: Callable[..., ChiefRun]) -> 
     run.step()
     run.chief.prepare()
     assert run.session.run(run.replica.global_step) == 2
-    assert "continuing" in run.said[-1]
+    assert "continuing" in run.log_lines[-1]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "deleted", "changed"])
@@ -137,8 +142,8 @@ def test_the_previous_checkpoint_replaces_an_unreadable_one(
     second = start()
     second.chief.prepare()
     assert second.session.run([second.replica.is_ready, second.replica.global_step]) == [True, 1]
-    assert f"{tmp_path}/model.ckpt-2 cannot be read" in second.said[0]
-    assert second.said[1] == f"restored {tmp_path}/model.ckpt-1"
+    assert f"{tmp_path}/model.ckpt-2 cannot be read" in second.log_lines[0]
+    assert second.log_lines[1] == f"restored {tmp_path}/model.ckpt-1"
 
 
 def test_a_run_without_a_readable_checkpoint_does_not_start_over(
@@ -160,26 +165,26 @@ def test_a_checkpoint_of_other_names_is_one_sentence(start: Callable[..., ChiefR
     run = start()
     with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
         run.chief.prepare()
-    assert "not found in checkpoint" in run.said[0]
+    assert "not found in checkpoint" in run.log_lines[0]
 
 
 def test_checkpoints_are_saved_by_step(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     run = start(save_steps=3, save_seconds=600)
     run.chief.prepare()
     for _ in range(10):
-        run.chief.save_if_due(run.step())
+        run.chief.on_execution_end(run.step(), loss=1.0)
     assert saved_steps(tmp_path) == [3, 6, 9]
 
 
 def test_checkpoints_are_saved_by_time(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
-    rarely = start(save_seconds=600)
+    rarely = start(save_seconds=600, eval_seconds=600)
     rarely.chief.prepare()
-    rarely.chief.save_if_due(rarely.step())
+    rarely.chief.on_execution_end(rarely.step(), loss=1.0)
     assert saved_steps(tmp_path) == []
     often = start(save_seconds=1e-9)
     often.chief.prepare()
     for _ in range(2):
-        often.chief.save_if_due(often.step())
+        often.chief.on_execution_end(often.step(), loss=1.0)
     assert saved_steps(tmp_path) == [1, 2]
 
 
@@ -205,7 +210,7 @@ def test_the_same_step_is_saved_once(start: Callable[..., ChiefRun], tmp_path: P
 def test_reports_are_written_as_summaries(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     run = start()
     with run.chief as chief:
-        chief.report(Progress(10, 20, 0.5, 0.75, 100.0))
+        chief.on_report(Progress(10, 20, 0.5, 0.75, 100.0))
     (file,) = (tmp_path / "train").iterdir()
     events = list(tf1.train.summary_iterator(str(file)))
     points = {value.tag: value.simple_value for event in events for value in event.summary.value}
@@ -238,7 +243,7 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
 
 
 def evaluate(run: ChiefRun) -> None:
-    run.chief.evaluate_if_due()
+    run.chief.on_execution_end(int(run.session.run(run.replica.global_step)), loss=1.0)
     evaluation = run.chief._evaluation
     assert evaluation
     evaluation.wait()
@@ -286,7 +291,7 @@ def test_a_run_with_only_the_best_checkpoint_resumes_from_it(start: Callable[...
     evaluate(first)
     second = start()
     second.chief.prepare()
-    assert second.said == [f"restored {tmp_path}/best/model.ckpt-3"]
+    assert second.log_lines == [f"restored {tmp_path}/best/model.ckpt-3"]
     assert second.session.run(second.replica.global_step) == 3
 
 
@@ -301,7 +306,7 @@ def test_a_roll_back_resumes_from_the_best_at_a_later_step_with_half_the_learnin
     for _ in range(5):
         run.step()
     with pytest.raises(RollBackError) as found:
-        run.chief.check_loss(6, float("nan"))
+        run.chief.on_execution_end(6, float("nan"))
     run.chief.prepare(found.value)
     assert run.session.run(run.replica.global_step) == 7
     assert run.chief.checkpoint == f"{tmp_path}/model.ckpt-7"
@@ -361,17 +366,17 @@ def test_parameters_that_are_not_finite_are_never_saved(start: Callable[..., Chi
     evaluate(run)
     assert saved_steps(tmp_path) == [1]
     assert not (tmp_path / "best").exists()
-    assert "the parameters are not finite at step 2: no checkpoint is saved" in run.said[-1]
+    assert "the parameters are not finite at step 2: no checkpoint is saved" in run.log_lines[-1]
     with pytest.raises(DivergedError, match="lower learning_rate"):
-        run.chief.save_final()
+        run.chief.on_train_end(is_complete=True)
 
 
 def test_divergence_is_logged_once(start: Callable[..., ChiefRun]) -> None:
     run = start()
     run.chief.prepare()
-    run.chief.check_loss(10, float("nan"))
-    run.chief.check_loss(20, float("nan"))
-    assert [line for line in run.said if "diverges" in line] == [
+    run.chief.on_execution_end(10, float("nan"))
+    run.chief.on_execution_end(20, float("nan"))
+    assert [line for line in run.log_lines if "diverges" in line] == [
         "warning: the run diverges: the loss is nan at step 10; no checkpoint has been evaluated yet; "
         "lower learning_rate (0.003), or set global_clipnorm."
     ]
@@ -381,7 +386,7 @@ def test_divergence_stops_the_run_with_on_divergence_stop(start: Callable[..., C
     run = start(on_divergence="stop")
     run.chief.prepare()
     with pytest.raises(DivergedError, match="the loss is inf at step 10"):
-        run.chief.check_loss(10, float("inf"))
+        run.chief.on_execution_end(10, float("inf"))
 
 
 def test_a_checkpoint_from_before_amsgrad_can_be_restored(start: Callable[..., ChiefRun], tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The launcher's displays."""
 
 import io
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,15 @@ from rich.console import Console
 from trainer.cluster.spec import Task
 from trainer.launcher import display
 from trainer.launcher.display import Display, Lines, Screen, make_display
+from trainer.telemetry import report
 from trainer.telemetry.progress import Progress
 
 WORKER, OTHER, PS = Task("worker", 0), Task("worker", 1), Task("ps", 0)
 
 
 def progress_line(step: int, task: Task = WORKER) -> str:
-    return f"12:00:00 {task}: {Progress(step, 200, 0.5, 0.9, 50.0)}"
+    progress = Progress(step, 200, 0.5, 0.9, 50.0)
+    return f"12:00:00 {task}: {progress}{report.MARK}{json.dumps({'progress': asdict(progress)})}"
 
 
 def test_the_display_fits_the_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

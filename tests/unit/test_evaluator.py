@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from trainer.errors import ConfigurationError, LostPeersError
 from trainer.graph import replica
 from trainer.graph.checkpoints import CheckpointList
 from trainer.models import mlp
-from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf1
 from trainer.training import evaluator
-from trainer.training.evaluator import evaluate
-from trainer.training.training_directory import TrainingDirectory, describe
-from trainer.training.watchdog import Watchdog
+from trainer.training.context import TaskContext
+from trainer.training.problem import describe
+from trainer.training.training_directory import TrainingDirectory
+
+Evaluate = Callable[[Settings], TaskContext]
+EvaluateSteps = Callable[[Settings], list[str]]
 
 
 @pytest.fixture
@@ -56,12 +59,28 @@ def train(settings: Settings) -> None:
             session.run(found.replication.executions[1].step, feed)
 
 
-def watchdog() -> Watchdog:
-    return Watchdog(stall_seconds=60, grace_seconds=1, save_seconds=1)
+@pytest.fixture
+def evaluate(task_context: Callable[..., TaskContext]) -> Callable[[Settings], TaskContext]:
+    """A function that runs an evaluator, and returns its context."""
+
+    def run(settings: Settings) -> TaskContext:
+        context = task_context(settings)
+        evaluator.evaluate(context)
+        return context
+
+    return run
 
 
-def metrics() -> Metrics:
-    return Metrics("evaluator", 0)
+@pytest.fixture
+def evaluate_steps(evaluate: Evaluate, log_lines: list[str]) -> Callable[[Settings], list[str]]:
+    """A function that runs an evaluator, and returns the steps that it evaluates."""
+
+    def run(settings: Settings) -> list[str]:
+        log_lines.clear()
+        evaluate(settings)
+        return [line.partition(":")[0] for line in log_lines]
+
+    return run
 
 
 def noted(settings: Settings) -> list[dict[str, Any]]:
@@ -69,20 +88,12 @@ def noted(settings: Settings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in TrainingDirectory(settings.train_dir).evaluations.read_text().splitlines()]
 
 
-def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings) -> None:
+def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings, evaluate_steps: EvaluateSteps) -> None:
     train(settings)
-    said: list[str] = []
-    evaluate(settings, watchdog(), said.append, metrics())
+    evaluated = evaluate_steps(settings)
     assert [line["global_step"] for line in noted(settings)] == [0, 1, 2]
     assert all(0 <= line["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
-    assert [line.partition(":")[0] for line in said] == ["step 0", "step 1", "step 2"]
-
-
-def evaluate_steps(settings: Settings) -> list[str]:
-    """Run an evaluator; return the steps that it evaluates."""
-    said: list[str] = []
-    evaluate(settings, watchdog(), said.append, metrics())
-    return [line.partition(":")[0] for line in said]
+    assert evaluated == ["step 0", "step 1", "step 2"]
 
 
 def cut_off_last_line(settings: Settings) -> None:
@@ -92,7 +103,9 @@ def cut_off_last_line(settings: Settings) -> None:
     path.write_text(path.read_text()[:-20])
 
 
-def test_a_restarted_evaluator_evaluates_only_new_checkpoints(settings: Settings) -> None:
+def test_a_restarted_evaluator_evaluates_only_new_checkpoints(
+    settings: Settings, evaluate_steps: EvaluateSteps
+) -> None:
     train(settings)
     assert evaluate_steps(settings) == ["step 0", "step 1", "step 2"]
     assert evaluate_steps(settings) == []
@@ -100,36 +113,35 @@ def test_a_restarted_evaluator_evaluates_only_new_checkpoints(settings: Settings
     assert evaluate_steps(settings) == ["step 2"]
 
 
-def test_a_checkpoint_evaluated_again_after_a_crash_is_recorded(settings: Settings) -> None:
+def test_a_checkpoint_evaluated_again_after_a_crash_is_recorded(
+    settings: Settings, evaluate: Evaluate, evaluate_steps: EvaluateSteps
+) -> None:
     train(settings)
-    evaluate(settings, watchdog(), lambda _: None, metrics())
+    evaluate(settings)
     cut_off_last_line(settings)
     assert evaluate_steps(settings) == ["step 2"]
     assert evaluate_steps(settings) == []
 
 
-def test_the_last_score_is_shown_as_metrics(settings: Settings) -> None:
+def test_the_last_score_is_shown_as_metrics(settings: Settings, evaluate: Evaluate) -> None:
     train(settings)
-    shown = metrics()
-    evaluate(settings, watchdog(), lambda _: None, shown)
+    shown = evaluate(settings).metrics
     last = noted(settings)[-1]
     assert (shown.test_loss, shown.test_accuracy) == (last["loss"], last["accuracy"])
 
 
-def test_a_run_that_never_saves_is_a_lost_peers_error(settings: Settings) -> None:
+def test_a_run_that_never_saves_is_a_lost_peers_error(settings: Settings, evaluate: Evaluate) -> None:
     with pytest.raises(LostPeersError, match=f"no new checkpoint appeared in {settings.train_dir}"):
-        evaluate(
-            dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1), watchdog(), lambda _: None, metrics()
-        )
+        evaluate(dataclasses.replace(settings, stall_seconds=0.1, save_seconds=0.1))
 
 
-def test_another_models_run_is_refused(settings: Settings) -> None:
+def test_another_models_run_is_refused(settings: Settings, evaluate: Evaluate) -> None:
     train(settings)
     other = Settings(dataset="npz", data_dir=settings.data_dir, train_dir=settings.train_dir, hidden_units=7)
     with pytest.raises(ConfigurationError, match="different parameters"):
-        evaluate(other, watchdog(), lambda _: None, metrics())
+        evaluate(other)
 
 
-def test_an_evaluator_needs_train_dir() -> None:
+def test_an_evaluator_needs_train_dir(evaluate: Evaluate) -> None:
     with pytest.raises(ConfigurationError, match="train_dir"):
-        evaluate(Settings(), watchdog(), lambda _: None, metrics())
+        evaluate(Settings())

@@ -16,7 +16,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 
 from tests.unit.conftest import EXAMPLES, PARAMETERS, SIZE, THREADS, assert_close, pick, values_in
 from trainer.graph import replica
-from trainer.training import server
+from trainer.training.server import TaskServer
 from trainer.config import Settings
 from trainer.models import mlp
 
@@ -26,7 +26,7 @@ def build(**settings):
 mirrored = build(strategy="mirrored", batch_size=SIZE, steps_per_execution=2)
 single = build(batch_size=2 * SIZE, steps_per_execution=2)
 steps = [[0, 1], [2, 3]], [[4, 5], [6, 7]]  # per execution, the batches of each step
-with server.open_session(mirrored.graph, None, THREADS) as session:
+with TaskServer(THREADS).session(mirrored.graph) as session:
     session.run(mirrored.initialize)
     mirrored.batches.begin(session)
     start = mirrored.saver.save(session, Path("start"))
@@ -34,7 +34,7 @@ with server.open_session(mirrored.graph, None, THREADS) as session:
         picks = [[pick(batches[device]) for batches in execution] for device in range(2)]
         session.run(mirrored.replication.executions[2].step, dict(zip(mirrored.batches.feeds, picks, strict=True)))
     two_devices = mirrored.saver.save(session, Path("mirrored"))
-with server.open_session(single.graph, None, THREADS) as session:
+with TaskServer(THREADS).session(single.graph) as session:
     single.saver.restore(session, start)
     single.batches.begin(session)
     for execution in steps:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from trainer import poll
 from trainer.cluster import peers
 from trainer.errors import ConfigurationError, LostPeersError
 
@@ -62,34 +63,32 @@ def test_an_invalid_name_is_reported(host: str) -> None:
     assert host in str(peers.probe_error(f"{host}:2222"))
 
 
-def test_a_wait_for_tasks_that_listen_logs_nothing(answering: str) -> None:
-    said: list[str] = []
-    peers.wait_for({"ps 0": answering, "ps 1": answering}, 60, said.append, never)
-    assert said == []
+def test_a_wait_for_tasks_that_listen_logs_nothing(answering: str, log_lines: list[str]) -> None:
+    peers.wait_for({"ps 0": answering, "ps 1": answering}, 60, never)
+    assert log_lines == []
 
 
 def test_a_timeout_is_an_error_with_task_address_and_reason(refusing: str, answering: str) -> None:
     with pytest.raises(LostPeersError) as caught:
-        peers.wait_for({"ps 0": answering, "ps 1": refusing}, 0.1, lambda _: None, never)
+        peers.wait_for({"ps 0": answering, "ps 1": refusing}, 0.1, never)
     assert f"ps 1 did not answer at {refusing} within 0.1 s: the connection is refused" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_one_of_several_lost_peers_is_named_and_the_others_are_counted(refusing: str) -> None:
     with pytest.raises(LostPeersError, match=r"ps 0 \(and 2 more\) did not answer"):
-        peers.wait_for({f"ps {index}": refusing for index in range(3)}, 0.1, lambda _: None, never)
+        peers.wait_for({f"ps {index}": refusing for index in range(3)}, 0.1, never)
 
 
 def test_a_long_wait_is_logged_for_each_silent_task(
-    refusing: str, answering: str, monkeypatch: pytest.MonkeyPatch
+    refusing: str, answering: str, log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "MESSAGE_INTERVAL_SECONDS", 600.0)
-    said: list[str] = []
+    monkeypatch.setattr(poll, "MESSAGE_INTERVAL_SECONDS", 600.0)
     with pytest.raises(LostPeersError):
-        peers.wait_for({"ps 0": answering, "ps 1": refusing, "ps 2": NOBODY}, 1.5, said.append, never)
-    assert len(said) == 2  # once each, as the next message would be due in ten minutes
-    assert said[0].startswith(f"waiting for ps 1 at {refusing}: the connection is refused")
-    assert said[1].startswith(f"waiting for ps 2 at {NOBODY}: the name no-such-host.invalid does not resolve")
+        peers.wait_for({"ps 0": answering, "ps 1": refusing, "ps 2": NOBODY}, 1.5, never)
+    assert len(log_lines) == 2  # once each, as the next message would be due in ten minutes
+    assert log_lines[0].startswith(f"waiting for ps 1 at {refusing}: the connection is refused")
+    assert log_lines[1].startswith(f"waiting for ps 2 at {NOBODY}: the name no-such-host.invalid does not resolve")
 
 
 def test_a_late_task_ends_the_wait() -> None:
@@ -97,30 +96,30 @@ def test_a_late_task_ends_the_wait() -> None:
         late.bind(("127.0.0.1", 0))
         coming = threading.Timer(0.7, late.listen)
         coming.start()
-        peers.wait_for({"ps 0": address_of(late)}, 60, lambda _: None, never)
+        peers.wait_for({"ps 0": address_of(late)}, 60, never)
         assert peers.probe_error(address_of(late)) is None
         coming.join()
 
 
 def test_an_interrupted_wait_ends_without_an_error(refusing: str) -> None:
-    peers.wait_for({"ps 0": refusing}, 600, lambda _: None, lambda: True)
-    peers.wait_for_own_name(NOBODY, 600, lambda _: None, lambda: True)
+    peers.wait_for({"ps 0": refusing}, 600, lambda: True)
+    peers.wait_for_own_name(NOBODY, 600, lambda: True)
 
 
-def test_a_task_resolves_its_own_name() -> None:
-    said: list[str] = []
-    peers.wait_for_own_name("localhost:1", 600, said.append, never)
-    peers.wait_for_own_name("[::1]:1", 600, said.append, never)
-    assert said == []
+def test_a_task_resolves_its_own_name(log_lines: list[str]) -> None:
+    peers.wait_for_own_name("localhost:1", 600, never)
+    peers.wait_for_own_name("[::1]:1", 600, never)
+    assert log_lines == []
 
 
-def test_a_task_whose_own_name_does_not_resolve_logs_it_and_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "MESSAGE_INTERVAL_SECONDS", 0.3)
-    said: list[str] = []
+def test_a_task_whose_own_name_does_not_resolve_logs_it_and_times_out(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    monkeypatch.setattr(poll, "MESSAGE_INTERVAL_SECONDS", 0.3)
     with pytest.raises(LostPeersError, match=r"own name no-such-host.invalid does not resolve .* after 0.2 s"):
-        peers.wait_for_own_name(NOBODY, 0.2, said.append, never)
-    assert len(said) == 1
-    assert said[0].startswith("waiting for this task's own name no-such-host.invalid to resolve")
+        peers.wait_for_own_name(NOBODY, 0.2, never)
+    assert len(log_lines) == 1
+    assert log_lines[0].startswith("waiting for this task's own name no-such-host.invalid to resolve")
 
 
 def test_a_port_in_use_is_named(answering: str) -> None:

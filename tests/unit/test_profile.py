@@ -14,13 +14,8 @@ Make = Callable[[StepRange | None], Profile]
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def make(tmp_path: Path, said: list[str]) -> Make:
-    return lambda steps: Profile(steps, tmp_path, said.append)
+def make(tmp_path: Path) -> Make:
+    return lambda steps: Profile(steps, tmp_path)
 
 
 def profiled_ops(folder: Path) -> list[set[str]]:
@@ -55,12 +50,12 @@ def steps_in(ops: set[str]) -> set[int]:
     return {int(name.partition(":")[0].removeprefix("step_")) for name in ops if name.startswith("step_")}
 
 
-def test_the_executions_that_cover_the_range_are_profiled(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_the_executions_that_cover_the_range_are_profiled(make: Make, tmp_path: Path, log_lines: list[str]) -> None:
     live(make(StepRange(25, 45)), [10, 20, 30, 40, 50, 60])
     (ops,) = profiled_ops(tmp_path)
     assert steps_in(ops) == {30, 40, 50}
-    assert said[0] == "profiling from step 20"
-    assert f"tensorboard --logdir {tmp_path}" in said[1]
+    assert log_lines[0] == "profiling from step 20"
+    assert f"tensorboard --logdir {tmp_path}" in log_lines[1]
 
 
 def test_a_profile_that_ends_early_is_written(make: Make, tmp_path: Path) -> None:
@@ -72,29 +67,29 @@ def test_a_profile_that_ends_early_is_written(make: Make, tmp_path: Path) -> Non
     assert steps_in(ops) == {10}
 
 
-def test_without_a_range_nothing_is_written(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_without_a_range_nothing_is_written(make: Make, tmp_path: Path, log_lines: list[str]) -> None:
     live(make(None), [10, 20])
-    assert (list(tmp_path.iterdir()), said) == ([], [])
+    assert (list(tmp_path.iterdir()), log_lines) == ([], [])
 
 
-def test_a_run_past_the_range_logs_it_once(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_a_run_past_the_range_logs_it_once(make: Make, tmp_path: Path, log_lines: list[str]) -> None:
     profile = make(StepRange(5, 10))
     profile.before_execution(10, 5)
     profile.before_execution(15, 5)
     assert list(tmp_path.iterdir()) == []
-    assert said == ["profile_steps: the run is already past 5-10; no profile is written"]
+    assert log_lines == ["profile_steps: the run is already past 5-10; no profile is written"]
 
 
-def test_training_continues_if_a_profile_cannot_be_written(tmp_path: Path, said: list[str]) -> None:
+def test_training_continues_if_a_profile_cannot_be_written(tmp_path: Path, log_lines: list[str]) -> None:
     (tmp_path / "plugins").write_text("in the way")
-    live(Profile(StepRange(5, 15), tmp_path, said.append), [10, 20, 30])
-    assert said[-1].startswith("no profile: ")
+    live(Profile(StepRange(5, 15), tmp_path), [10, 20, 30])
+    assert log_lines[-1].startswith("no profile: ")
 
 
-def test_training_continues_if_another_profile_is_recorded(make: Make, tmp_path: Path, said: list[str]) -> None:
+def test_training_continues_if_another_profile_is_recorded(make: Make, tmp_path: Path, log_lines: list[str]) -> None:
     tf.profiler.experimental.start(str(tmp_path / "other"))
     try:
         live(make(StepRange(5, 15)), [10, 20, 30])
     finally:
         tf.profiler.experimental.stop()
-    assert said == ["no profile: Another profiler is running."]
+    assert log_lines == ["no profile: Another profiler is running."]

@@ -1,22 +1,27 @@
 """A run's result in a line of a log."""
 
+import json
 from typing import Any
 
 import pytest
 
-from trainer.telemetry import result
+from trainer.telemetry import report, result
+
+
+def line_of(content: Any) -> str:
+    return f"20:24:05 worker 0: done{report.MARK}{json.dumps({'result': content})}"
+
 
 DONE: dict[str, Any] = {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}
 
 
-def test_a_line_is_parsed_with_any_prefix() -> None:
-    for before in ("", "20:24:05 worker 0: "):
-        assert result.parse(f"{before}{result.to_line(DONE)}\n") == DONE
+def test_a_result_is_read() -> None:
+    assert result.parse(f"{line_of(DONE)}\n") == DONE
 
 
 @pytest.mark.parametrize(
     "line",
-    ["", "20:24:05 worker 0: done: 2000 steps", "worker 0: result {", 'worker 0: result {"x": 1}', "result [1]"],
+    ["", "20:24:05 worker 0: done: 2000 steps", line_of(None), line_of(3), line_of([1]), line_of({"x": 1})],
 )
 def test_other_lines_are_ignored(line: str) -> None:
     assert result.parse(line) is None
@@ -34,12 +39,12 @@ def test_other_lines_are_ignored(line: str) -> None:
     ],
 )
 def test_a_marked_line_of_another_program_is_ignored(more: dict[str, Any]) -> None:
-    assert result.parse(result.to_line(DONE | more)) is None
+    assert result.parse(line_of(DONE | more)) is None
 
 
 @pytest.mark.parametrize("best", [None, {"test_accuracy": 0.9889, "global_step": 1500}])
 def test_the_best_may_be_absent(best: dict[str, Any] | None) -> None:
-    assert result.parse(result.to_line(DONE | {"best": best})) == DONE | {"best": best}
+    assert result.parse(line_of(DONE | {"best": best})) == DONE | {"best": best}
 
 
 def test_the_best_is_described_if_it_differs_from_the_last() -> None:

@@ -3,18 +3,20 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from hack.ports import free_ports
 from trainer.cluster import peers, ports
 from trainer.cluster.spec import Cluster, Task
+from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.graph import shared_event
 from trainer.graph.shared_event import SharedEvent
-from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf, tf1
-from trainer.training import server
+from trainer.training import parameter_server, server
+from trainer.training.context import TaskContext
 
 from .conftest import THREADS
 
@@ -52,52 +54,52 @@ def test_a_session_does_not_wait_for_other_workers() -> None:
     own_server = server.start(worker, THREADS)
     with tf.Graph().as_default() as graph, tf1.device("/job:ps/task:0"):
         variable = tf1.get_variable("answer", initializer=42, use_resource=True)
-    with server.open_session(graph, own_server, THREADS, "/job:ps") as session:
+    with own_server.session(graph, "/job:ps") as session:
         session.run(variable.initializer)
         assert session.run(variable.read_value()) == 42
         devices = {device.name.rpartition("/device")[0] for device in session.list_devices()}
     assert devices == {"/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0"}
 
 
-def test_a_parameter_server_ends_after_the_signal_that_the_run_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(server, "LINGER_SECONDS", 0.5)  # this worker's server cannot leave
+def test_a_parameter_server_ends_after_the_signal_that_the_run_is_done(
+    task_context: Callable[..., TaskContext], log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_server, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(parameter_server, "LINGER_SECONDS", 0.5)  # this worker's server cannot leave
     worker = cluster(workers=1, task=Task("worker", 0))
-    ps_said: list[str] = []
     ps = as_seen_by(worker, Task("ps", 0))
-    metrics = Metrics("ps", 0)
-    arguments = [ps, THREADS, 60.0, ps_said.append, lambda: False, metrics]
-    serving = threading.Thread(target=server.serve, args=arguments, daemon=True)
+    context = task_context(Settings(grace_seconds=60), ps)
+    serving = threading.Thread(target=parameter_server.serve, args=[context, ps], daemon=True)
     serving.start()
     own_server = server.start(worker, THREADS)
-    while not ps_said:  # it logs a line when its server listens
+    while not log_lines:  # it logs a line when its server listens
         time.sleep(0.05)
     assert serving.is_alive()
-    said: list[str] = []
-    server.signal_done(worker, own_server, THREADS, said.append)
+    parameter_server.signal_done(worker, own_server)
     serving.join(60)
     assert not serving.is_alive()
-    assert metrics.serving is False
-    assert said == []
-    assert ps_said == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
+    assert context.metrics.serving is False
+    assert log_lines == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
 
 
-def test_a_stopping_parameter_server_stays_while_the_chief_saves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(server, "LAST_SAVE_SECONDS", 0.5)
+def test_a_stopping_parameter_server_stays_while_the_chief_saves(
+    task_context: Callable[..., TaskContext], log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_server, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(parameter_server, "LAST_SAVE_SECONDS", 0.5)
     worker = cluster(workers=1, task=Task("worker", 0))
     ps = as_seen_by(worker, Task("ps", 0))
-    told, said = threading.Event(), threading.Event()
-    arguments = [ps, THREADS, 60.0, lambda _: said.set(), told.is_set, Metrics("ps", 0)]
-    serving = threading.Thread(target=server.serve, args=arguments, daemon=True)
+    context = task_context(Settings(grace_seconds=60), ps)
+    serving = threading.Thread(target=parameter_server.serve, args=[context, ps], daemon=True)
     serving.start()
-    assert said.wait(60)
+    while not log_lines:
+        time.sleep(0.05)
     with tf.Graph().as_default() as graph:
         saving = SharedEvent(shared_event.SAVING, "/job:ps/task:0")
         begin, end = saving.set(), saving.clear()
-    with server.open_session(graph, server.start(worker, THREADS), THREADS, "/job:ps") as session:
+    with server.start(worker, THREADS).session(graph, "/job:ps") as session:
         session.run(begin)
-        told.set()
+        context.watchdog._stopping.set()
         serving.join(2)
         assert serving.is_alive()
         session.run(end)
@@ -114,19 +116,20 @@ def test_waiting_for_replicas_to_leave_ends_in_time_with_slow_dns(
         for each in waiting:  # a listener with a full queue that accepts no connection delays a probe
             each.setblocking(False)
             each.connect_ex(silent.getsockname())
-        server._wait_until_gone([f"127.0.0.1:{silent.getsockname()[1]}"], 0.5, lambda: False)
+        parameter_server._wait_until_gone([f"127.0.0.1:{silent.getsockname()[1]}"], 0.5, lambda: False)
         for each in waiting:
             each.close()
 
 
-def test_an_unreachable_parameter_server_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(server, "SIGNAL_DONE_SECONDS", 0.3)
+def test_an_unreachable_parameter_server_is_logged(log_lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameter_server, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(parameter_server, "SIGNAL_DONE_SECONDS", 0.3)
     worker = cluster(workers=1, task=Task("worker", 0))
-    said: list[str] = []
-    server.signal_done(worker, server.start(worker, THREADS), THREADS, said.append)
-    assert len(said) == 1
-    assert said[0].startswith(f"cannot signal ps 0 at {worker.ps[0]} that the run is done: the connection is refused")
+    parameter_server.signal_done(worker, server.start(worker, THREADS))
+    assert len(log_lines) == 1
+    assert log_lines[0].startswith(
+        f"cannot signal ps 0 at {worker.ps[0]} that the run is done: the connection is refused"
+    )
 
 
 def test_an_error_is_shortened_to_its_first_line() -> None:

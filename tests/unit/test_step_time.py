@@ -110,12 +110,6 @@ def test_overlapping_ops_count_once() -> None:
     )
 
 
-def test_the_log_line_is_parsed() -> None:
-    split = StepTime(waiting=1.25, reading=0.5, computing=0.75, applying=0.0625, steps=150)
-    assert step_time.parse(f"12:00:00 worker 0: {split}\n") == split
-    assert step_time.parse("12:00:00 worker 0: step 100/200: loss 0.1, accuracy 1.000, 5.0 steps/s") is None
-
-
 def test_the_mean_is_weighted_by_steps() -> None:
     few, many = StepTime(1, 2, 3, 4, steps=10), StepTime(3, 2, 1, 0, steps=30)
     assert step_time.mean([few, many]) == StepTime(2.5, 2, 1.5, 1, steps=40)

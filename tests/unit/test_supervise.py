@@ -1,14 +1,17 @@
 """The last line of the supervisor's log: the outcome, with the result from the leader's log."""
 
+import json
+
 from tests.unit.test_supervision import a_pod, a_run
 from trainer.supervisor import supervise
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.policy import Outcome
-from trainer.telemetry import result
+from trainer.telemetry import report
 
 SUCCEEDED = Outcome(True, "mnist-worker-0 ended with code 0")
 LEADER = a_pod("mnist-worker-0", 0)
-RESULT = "20:24:05 worker 0: " + result.to_line({"state": "done", "test_accuracy": 0.9861, "global_step": 2000})
+CONTENT = {"result": {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}}
+RESULT = f"20:24:05 worker 0: done{report.MARK}{json.dumps(CONTENT)}"
 EXPECTED = "mnist-worker-0 ended with code 0; test accuracy 0.9861"
 PARKED = "task: ended with code 0 and rests; what it said: kubectl logs --previous mnist-worker-0"
 
@@ -43,5 +46,5 @@ def test_the_result_is_found_after_the_leader_was_restarted() -> None:
 
 
 def test_the_sentence_has_no_accuracy_without_a_result() -> None:
-    for log in (None, "", "my own program is done", 'result {"test_accuracy": null}', 'result {"accuracy": 1}'):
+    for log in (None, "", "my own program is done", RESULT.replace("0.9861", "null"), RESULT.replace("test_", "")):
         assert reason(log, None, "kubectl exec …") == SUCCEEDED.reason

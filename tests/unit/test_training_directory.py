@@ -11,7 +11,8 @@ import pytest
 from trainer.data.datasets import Dataset, Examples
 from trainer.errors import ConfigurationError
 from trainer.models import Parameter
-from trainer.training.training_directory import TrainingDirectory, describe, new_path
+from trainer.training.problem import describe
+from trainer.training.training_directory import TrainingDirectory, new_path
 
 RUN: dict[str, Any] = {
     "model": "mlp",

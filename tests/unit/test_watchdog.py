@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 START = """
-import sys, time
+import logging, sys, time
 from trainer.training.watchdog import Watchdog
 watchdog = Watchdog(stall_seconds={stall}, grace_seconds={grace}, save_seconds={save})
 watchdog.start()
+logging.basicConfig(stream=sys.stdout, level="INFO", format="%(message)s")
 def save():
     print("saved", flush=True)
 """

@@ -6,16 +6,14 @@ for other tasks happens here, with a timeout and a message that names the addres
 
 import errno
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trainer.cluster import ports
-from trainer.errors import ConfigurationError, LostPeersError
+from trainer.errors import ConfigurationError
+from trainer.poll import poll_until
 
 PROBE_SECONDS = 2.0
-PROBE_INTERVAL_SECONDS = 0.5
-MESSAGE_INTERVAL_SECONDS = 5.0
 REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
@@ -44,69 +42,65 @@ def probe_errors(addresses: Sequence[str]) -> list[str | None]:
         return list(pool.map(probe_error, addresses))
 
 
-def wait_for(
-    peers: Mapping[str, str], seconds: float, log: Callable[[str], None], interrupted: Callable[[], bool]
-) -> None:
+def wait_for(peers: Mapping[str, str], seconds: float, interrupted: Callable[[], bool]) -> None:
     """Wait until every address accepts connections, or the wait is interrupted.
 
     Args:
         peers: Addresses ("HOST:PORT") by task name.
         seconds: The timeout.
-        log: Takes a line every MESSAGE_INTERVAL_SECONDS for each task that does not respond.
         interrupted: Returns whether to stop waiting without an error.
 
     Raises:
         LostPeersError: a task did not respond in time; the sentence names the task, its address and the reason.
     """
-    deadline = time.monotonic() + seconds
-    next_message = time.monotonic() + 1.0
-    while True:
+
+    def silent() -> dict[str, str]:
         reasons = zip(peers, probe_errors(list(peers.values())), strict=True)
-        silent = {name: reason for name, reason in reasons if reason}
-        if not silent or interrupted():
-            return
-        now = time.monotonic()
-        if now >= deadline:
-            name, reason = next(iter(silent.items()))
-            others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
-            raise LostPeersError(
-                f"{name}{others} did not answer at {peers[name]} within {seconds:g} s: {reason}; "
-                "start it, correct its address, or raise wait_seconds."
-            )
-        if now >= next_message:
-            for name, reason in silent.items():
-                log(f"waiting for {name} at {peers[name]}: {reason}")
-            next_message = now + MESSAGE_INTERVAL_SECONDS
-        time.sleep(PROBE_INTERVAL_SECONDS)
+        return {name: reason for name, reason in reasons if reason}
+
+    def expired(reasons: Mapping[str, str]) -> str:
+        name, reason = next(iter(reasons.items()))
+        others = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        return (
+            f"{name}{others} did not answer at {peers[name]} within {seconds:g} s: {reason}; "
+            "start it, correct its address, or raise wait_seconds."
+        )
+
+    poll_until(
+        silent,
+        seconds,
+        waiting=lambda reasons: [f"waiting for {name} at {peers[name]}: {why}" for name, why in reasons.items()],
+        expired=expired,
+        interrupted=interrupted,
+    )
 
 
-def wait_for_own_name(
-    address: str, seconds: float, log: Callable[[str], None], interrupted: Callable[[], bool]
-) -> None:
+def wait_for_own_name(address: str, seconds: float, interrupted: Callable[[], bool]) -> None:
     """Wait until this task's own host name resolves: the DNS record of a new pod may lag, and peers resolve it once.
 
     Raises:
         LostPeersError: the name did not resolve in time.
     """
     host, _ = _parts(address)
-    deadline = time.monotonic() + seconds
-    next_message = time.monotonic()
-    while not interrupted():
+
+    def unresolved() -> str:
         try:
             socket.getaddrinfo(host, None)
-            return
+            return ""
         except (socket.gaierror, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a host name"
-        now = time.monotonic()
-        if now >= deadline:
-            raise LostPeersError(
-                f"this task's own name {host} does not resolve ({reason}) after {seconds:g} s, "
-                "so no other task can find it: correct its address in the cluster."
-            )
-        if now >= next_message:
-            log(f"waiting for this task's own name {host} to resolve: {reason}")
-            next_message = now + MESSAGE_INTERVAL_SECONDS
-        time.sleep(PROBE_INTERVAL_SECONDS)
+            return getattr(error, "strerror", None) or "it is not a host name"
+
+    poll_until(
+        unresolved,
+        seconds,
+        waiting=lambda reason: [f"waiting for this task's own name {host} to resolve: {reason}"],
+        expired=lambda reason: (
+            f"this task's own name {host} does not resolve ({reason}) after {seconds:g} s, "
+            "so no other task can find it: correct its address in the cluster."
+        ),
+        interrupted=interrupted,
+        first_message=0.0,
+    )
 
 
 def check_port_is_free(address: str) -> None:

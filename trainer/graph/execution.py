@@ -3,6 +3,7 @@
 import math
 
 from trainer.config import Settings
+from trainer.errors import ConfigurationError
 
 MAX_STEPS = 50
 """Upper limit of steps per execution; more save almost no time."""
@@ -31,6 +32,19 @@ def steps_per_execution(settings: Settings, ops_per_step: int) -> int:
 def next_multiple(of: int, after: int) -> int:
     """The smallest multiple of `of` that is larger than `after`."""
     return (after // of + 1) * of
+
+
+def check_rounds(settings: Settings, step: int) -> None:
+    """Check that rounds of local_steps steps from this global step on end at train_steps.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    if step < settings.train_steps and (settings.train_steps - step) % settings.local_steps:
+        raise ConfigurationError(
+            f"local_steps: the run is at step {step}, from which rounds of {settings.local_steps} steps do not end at "
+            f"train_steps {settings.train_steps}; choose others."
+        )
 
 
 class ExecutionPlanner:

@@ -1,6 +1,6 @@
 """The graph of one replica: model, batches, parameters, replication and checkpoints.
 
-`build` only adds ops to a graph. `trainer.training.train` runs them.
+`build` only adds ops to a graph. `trainer.training.loop` runs them.
 """
 
 from collections.abc import Sequence
@@ -165,7 +165,7 @@ def _replicate(
     if settings.strategy == "allreduce":
         return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
     if not settings.sync_replicas:
-        return asynchronous.build(shards, compute_gradients, optimizer, steps)
+        return asynchronous.build(shards, compute_gradients, optimizer, steps, replicas)
     if settings.local_steps > 1:
         aggregation = local_sgd.aggregation(shards, compute_gradients, optimizer, settings.local_steps, device)
     else:

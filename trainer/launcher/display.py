@@ -14,6 +14,7 @@ from rich.text import Text
 from typing_extensions import Self
 
 from trainer.cluster.spec import Task
+from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
 
 LINE_INTERVAL_SECONDS = 1.0
@@ -61,7 +62,7 @@ class Lines(Display):
     def line(self, task: Task, line: str) -> None:
         progress = parse(line)
         if progress is None:
-            print(line, flush=True)
+            print(report.split(line)[0], flush=True)
             return
         self._progress[task] = progress
         due = time.monotonic() - self._shown >= LINE_INTERVAL_SECONDS or progress.step >= progress.train_steps
@@ -95,7 +96,8 @@ class Screen(Display):
     def line(self, task: Task, line: str) -> None:
         progress = parse(line)
         self._states[task] = "training" if progress else "running"
-        self._last_lines[task] = line.partition(": ")[2] or line
+        sentence, _ = report.split(line)
+        self._last_lines[task] = sentence.partition(": ")[2] or sentence
         if progress:
             self._progress[task] = progress
 

@@ -24,7 +24,7 @@ from trainer.config import Settings
 from trainer.data import datasets
 from trainer.errors import ConfigurationError
 from trainer.launcher.display import Display, make_display
-from trainer.telemetry import result, step_time
+from trainer.telemetry import report, result, step_time
 from trainer.telemetry.step_time import StepTime
 from trainer.training.training_directory import TrainingDirectory, new_path
 
@@ -294,8 +294,6 @@ def _run(processes: list[Process], max_restarts: int, display: Display) -> tuple
         for process in processes:
             code = process.poll()  # poll before reading the log, so that its last line is included
             for line in process.new_lines():
-                if result.parse(line):
-                    continue  # the launcher reads result.json instead
                 display.line(process.task, line)
                 process.step_time_breakdown = step_time.parse(line) or process.step_time_breakdown
             if code is None:
@@ -341,7 +339,8 @@ def _name_of(code: int) -> str:
 
 def _explain_failure(failed: Process, code: int) -> None:
     """Print why a task failed: its error sentence, or the last lines of its log."""
-    lines = failed.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    text = failed.log.read_text(encoding="utf-8", errors="replace")
+    lines = [report.split(line)[0] for line in text.splitlines()[-LAST_LINES:]]
     sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
     if sentence and code > 0:  # a killed task has not logged a reason
         print(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", file=sys.stderr)

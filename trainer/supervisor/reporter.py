@@ -1,8 +1,9 @@
 """The supervisor's log while a run is in progress: each change once, pending tasks once a minute, and the progress."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from lightkube.resources.core_v1 import Event
 
@@ -14,6 +15,8 @@ from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Run
 from trainer.telemetry.progress import Progress, parse
 
+logger = logging.getLogger(__name__)
+
 START_GRACE_SECONDS = 10.0
 """A task that is pending for longer than this is reported."""
 REMINDER_SECONDS = 60.0
@@ -21,10 +24,10 @@ PROGRESS_SECONDS = 10.0
 
 
 class Reporter:
-    """Reports one run to `say`. A thread reads the progress from the leader's log."""
+    """Logs the changes of one run. A thread reads the progress from the leader's log."""
 
-    def __init__(self, run: Run, api: KubernetesApi, say: Callable[[str], None]) -> None:
-        self._run, self._api, self._say = run, api, say
+    def __init__(self, run: Run, api: KubernetesApi) -> None:
+        self._run, self._api = run, api
         self._warnings: dict[str, str] = {}
         self._uids: dict[str, str] = {}
         self._reported: dict[str, tuple[str, float]] = {}
@@ -49,21 +52,23 @@ class Reporter:
         """Report what has changed."""
         for name, code in after.finished.items():
             if name not in before.finished:
-                self._say(f"{name} is done" if code == 0 else f"{name} failed with code {code}")
+                logger.info(f"{name} is done" if code == 0 else f"{name} failed with code {code}")
         if after.restarts != before.restarts and after.restarts > 0:
             limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
             for pod in pods.values():
                 if pod.terminated and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
-                    self._say(f"{pod.name} ended with {pod.terminated} and restarts (restart {after.restarts}{limit})")
+                    logger.info(
+                        f"{pod.name} ended with {pod.terminated} and restarts (restart {after.restarts}{limit})"
+                    )
         for name, pod in pods.items():
             if self._uids.setdefault(name, pod.uid) != pod.uid:
                 self._uids[name] = pod.uid
                 if name not in after.finished:
-                    self._say(
+                    logger.info(
                         f"{name} was replaced: its node was drained or lost, or it was deleted; this is not counted"
                     )
         if after.running and not before.running:
-            self._say(f"every task has started, {_duration(after.running - after.started)} after the run")
+            logger.info(f"every task has started, {_duration(after.running - after.started)} after the run")
         leader = pods.get(self._run.leader)
         if leader and leader.running and leader.name not in after.finished:
             self._follow(leader)
@@ -94,7 +99,7 @@ class Reporter:
                 self._reported[task.name] = (reason, now)
                 by_reason.setdefault(reason, []).append(task.name)
         for reason, (first, *others) in by_reason.items():
-            self._say(f"waiting for {first}: {reason}" + (f" (and {len(others)} more)" if others else ""))
+            logger.info(f"waiting for {first}: {reason}" + (f" (and {len(others)} more)" if others else ""))
         if self._progress and now - self._progress_reported >= PROGRESS_SECONDS:
             self._report_progress(now)
 
@@ -102,7 +107,7 @@ class Reporter:
         progress, self._progress, self._progress_reported = self._progress, None, now
         if progress:
             left = progress.seconds_left
-            self._say(f"{progress}" + (f", {_duration(left)} left" if left else ""))
+            logger.info(f"{progress}" + (f", {_duration(left)} left" if left else ""))
 
     def close(self) -> None:
         """Report the last progress, and stop reading the log."""

@@ -6,10 +6,11 @@ from there. The other modules of this package interpret the Kubernetes objects.
 """
 
 import dataclasses
+import logging
 import queue
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.supervisor import policy, tensorboard
@@ -30,8 +31,10 @@ from trainer.supervisor.pods import Pod, apply_change, lacks_termination, observ
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
-from trainer.telemetry import result
+from trainer.telemetry import report, result
 from trainer.telemetry.metrics import serve
+
+logger = logging.getLogger(__name__)
 
 REMINDER_SECONDS = 60.0
 LOG_LINES = 200
@@ -43,7 +46,7 @@ class StoppedError(Exception):
     """The supervisor stops before the run ends. The run continues, and another supervisor takes over."""
 
 
-def supervise(run: Run, api: KubernetesApi, say: Callable[[str], None]) -> Outcome:
+def supervise(run: Run, api: KubernetesApi) -> Outcome:
     """Bring the run to its end, clean up, and return the outcome.
 
     Raises:
@@ -60,21 +63,21 @@ def supervise(run: Run, api: KubernetesApi, say: Callable[[str], None]) -> Outco
         serve(metrics, run.metrics_port)
     if notes.hash == run.hash and notes.over:
         outcome = Outcome(notes.state == "Succeeded", notes.reason)
-        say("this run has already ended")
+        logger.info("this run has already ended")
     else:
         api.watch(changes)
-        notes = _start(run, api, notes, changes, say)
-        notes, outcome, pods = _watch(run, api, notes, changes, say, metrics)
+        notes = _start(run, api, notes, changes)
+        notes, outcome, pods = _watch(run, api, notes, changes, metrics)
         if outcome.succeeded and (leader := pods.get(run.leader)):
             outcome = _with_result(run, api, outcome, leader)
         for pod in (pods[name] for name in outcome.failed if name in pods):
             for line in api.tail_task_log(pod.pod_name, pod.role, LOG_LINES):
-                say(f"| {pod.name}: {line}")
+                logger.info(f"| {pod.name}: {report.split(line)[0]}")
         state = "Succeeded" if outcome.succeeded else "Failed"
         notes = metrics.notes = dataclasses.replace(notes, state=state, reason=outcome.reason)
         _write_notes(run, api, notes)
-    _clean_up(run, api, notes, say)
-    _report_outcome(api, outcome, say)
+    _clean_up(run, api, notes)
+    _report_outcome(api, outcome)
     return outcome
 
 
@@ -93,11 +96,10 @@ def _start(
     api: KubernetesApi,
     notes: Notes,
     changes: Changes,
-    say: Callable[[str], None],
 ) -> Notes:
     """Start the run, unless an earlier supervisor has started it; return its notes."""
     if notes.hash == run.hash and notes.job == run.job_uid and notes.state == "Running":
-        say("continuing the run in progress")
+        logger.info("continuing the run in progress")
         return notes
     interrupted = notes.state == "Starting"
     notes = dataclasses.replace(notes, job=run.job_uid, state="Starting")
@@ -105,8 +107,8 @@ def _start(
     pods = [observe(pod) for pod in api.pods()]
     if any(pod.run_hash != run.hash for pod in pods):
         # Tasks of two revisions never run at the same time.
-        say("the run has changed: ending the tasks of the previous run")
-        _stop_all_tasks(run, api, changes, say)
+        logger.info("the run has changed: ending the tasks of the previous run")
+        _stop_all_tasks(run, api, changes)
     if notes.hash != run.hash:
         notes = Notes(hash=run.hash, job=run.job_uid, leader=notes.leader)
     scales = {role: api.get_scale(role) for role in run.roles}
@@ -118,10 +120,10 @@ def _start(
     starting = interrupted or not notes.started or initial
     if starting:
         notes = dataclasses.replace(notes, started=time.time(), running=0.0)
-        attempt = f" (attempt {run.attempt})" if run.attempt > 1 else ""
-        say("starting " + ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items()) + attempt)
+        tasks = ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items())
+        logger.info(f"starting {tasks}" + (f" (attempt {run.attempt})" if run.attempt > 1 else ""))
     else:
-        say("continuing the run in progress")
+        logger.info("continuing the run in progress")
     for role, values in run.roles.items():
         # While a run is in progress, keep a scale that a user has set, for example with `kubectl scale`. A changed
         # client is a new Job, which the chart creates suspended.
@@ -133,7 +135,7 @@ def _start(
     return notes
 
 
-def _stop_all_tasks(run: Run, api: KubernetesApi, changes: Changes, say: Callable[[str], None]) -> None:
+def _stop_all_tasks(run: Run, api: KubernetesApi, changes: Changes) -> None:
     """Scale every role to 0, and wait until all pods of tasks are gone."""
     for role in run.roles:
         api.set_scale(role, 0)
@@ -147,7 +149,7 @@ def _stop_all_tasks(run: Run, api: KubernetesApi, changes: Changes, say: Callabl
                 return
         if time.monotonic() - reported > REMINDER_SECONDS:
             reported = time.monotonic()
-            say(f"waiting for {', '.join(sorted(pods))} to end, for {reported - started:.0f} s")
+            logger.info(f"waiting for {', '.join(sorted(pods))} to end, for {reported - started:.0f} s")
 
 
 def _next_change(changes: Changes, timeout: float) -> Change | None:
@@ -168,7 +170,6 @@ def _watch(
     api: KubernetesApi,
     notes: Notes,
     changes: Changes,
-    say: Callable[[str], None],
     metrics: RunMetrics,
 ) -> tuple[Notes, Outcome, Mapping[str, Pod]]:
     """Watch the run until it has an outcome; return its notes, the outcome, and its pods at that time."""
@@ -177,7 +178,7 @@ def _watch(
     scale = {role: api.get_scale(role) for role in run.roles}
     tensorboard_scale: int | None = None
     dns = DnsProbe(run)
-    reporter = Reporter(run, api, say)
+    reporter = Reporter(run, api)
     try:
         while True:
             change = _next_change(changes, 2)
@@ -239,7 +240,7 @@ def _with_logged_terminations(api: KubernetesApi, notes: Notes, pods: Mapping[st
     }
 
 
-def _clean_up(run: Run, api: KubernetesApi, notes: Notes, say: Callable[[str], None]) -> None:
+def _clean_up(run: Run, api: KubernetesApi, notes: Notes) -> None:
     """Free the resources of the tasks according to run.cleanPodPolicy."""
     freed = []
     for role, values in run.roles.items():
@@ -254,14 +255,14 @@ def _clean_up(run: Run, api: KubernetesApi, notes: Notes, say: Callable[[str], N
     if run.tensorboard_gated and notes.leader:
         api.set_tensorboard_scale(1)
     if freed:
-        say(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
+        logger.info(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
 
 
-def _report_outcome(api: KubernetesApi, outcome: Outcome, say: Callable[[str], None]) -> None:
+def _report_outcome(api: KubernetesApi, outcome: Outcome) -> None:
     """Report the outcome in the termination message, in an event, and in the last line of the log."""
     word = "succeeded" if outcome.succeeded else "failed"
     sentence = f"the run {word}: {outcome.reason}"
     if TERMINATION_MESSAGE.exists():
         TERMINATION_MESSAGE.write_text(sentence)
     api.record_event(*("Normal", "RunSucceeded") if outcome.succeeded else ("Warning", "RunFailed"), sentence)
-    say(sentence)
+    logger.info(sentence)

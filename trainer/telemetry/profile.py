@@ -3,11 +3,13 @@
 A profile shows single ops. `trainer.telemetry.step_time` summarises the time of a step in four numbers.
 """
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 from trainer.config import StepRange
 from trainer.tensorflow import tf
+
+logger = logging.getLogger(__name__)
 
 _PROBLEMS = (tf.errors.OpError, OSError)
 """The errors of TensorFlow's profiler when it cannot start or write."""
@@ -16,9 +18,9 @@ _PROBLEMS = (tf.errors.OpError, OSError)
 class Profile:
     """Profiles the executions that cover a range of global steps. A failed profile does not stop training."""
 
-    def __init__(self, steps: StepRange | None, folder: Path, log: Callable[[str], None]) -> None:
+    def __init__(self, steps: StepRange | None, folder: Path) -> None:
         """Write profiles to `folder`/plugins/profile, where TensorBoard finds them. Without `steps`, write none."""
-        self._steps, self._folder, self._log = steps, folder, log
+        self._steps, self._folder = steps, folder
         self.running = False
         """Whether the profiler records now."""
 
@@ -27,7 +29,7 @@ class Profile:
         if self._steps is None or self.running or step + ahead < self._steps.first:
             return
         if step >= self._steps.last:
-            self._log(f"profile_steps: the run is already past {self._steps}; no profile is written")
+            logger.warning(f"profile_steps: the run is already past {self._steps}; no profile is written")
             self._steps = None
             return
         try:
@@ -36,7 +38,7 @@ class Profile:
             self._give_up(error)
             return
         self.running = True
-        self._log(f"profiling from step {step}")
+        logger.info(f"profiling from step {step}")
 
     def after_execution(self, step: int) -> None:
         """Stop the profiler if an execution that ended at `step` has passed the range."""
@@ -53,8 +55,8 @@ class Profile:
         except _PROBLEMS as error:
             self._give_up(error)
             return
-        self._log(f"the profile is in {self._folder / 'plugins' / 'profile'}: tensorboard --logdir {self._folder}")
+        logger.info(f"the profile is in {self._folder / 'plugins' / 'profile'}: tensorboard --logdir {self._folder}")
 
     def _give_up(self, error: Exception) -> None:
         self._steps = None
-        self._log(f"no profile: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        logger.warning(f"no profile: {str(error).splitlines()[0] if str(error) else type(error).__name__}")

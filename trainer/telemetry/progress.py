@@ -1,13 +1,9 @@
-"""A run's progress: the log line that tasks print and the launcher and the supervisor parse, and the training clock."""
+"""A run's progress, which tasks report to the launcher and the supervisor, and the training clock."""
 
-import re
 import time
 from dataclasses import dataclass
 
-_LINE = re.compile(
-    r"step (?P<step>\d+)/(?P<train_steps>\d+): loss (?P<loss>\S+), accuracy (?P<accuracy>\S+), "
-    r"(?P<steps_per_second>\S+) steps/s$"
-)
+from trainer.telemetry import report
 
 
 @dataclass(frozen=True)
@@ -37,20 +33,8 @@ class Progress:
 
 
 def parse(line: str) -> Progress | None:
-    """Return the progress in a log line; None for any other line."""
-    found = _LINE.search(line.rstrip())
-    if not found:
-        return None
-    try:
-        return Progress(
-            int(found["step"]),
-            int(found["train_steps"]),
-            float(found["loss"]),
-            float(found["accuracy"]),
-            float(found["steps_per_second"]),
-        )
-    except ValueError:
-        return None
+    """Return the progress in the report of a log line; None for any other line."""
+    return report.read(line, "progress", Progress)
 
 
 class Clock:

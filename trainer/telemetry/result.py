@@ -1,28 +1,17 @@
-"""A run's result in a task's log: a marked JSON line for the supervisor, and a short text for people."""
+"""A run's result, which the chief reports to the supervisor, and a short text about it for people."""
 
-import json
-import re
 from typing import Any
 
-_LINE = re.compile(r"(?:^|: )result (\{.*\})$")
-
-
-def to_line(result: dict[str, Any]) -> str:
-    """Return the content of result.json as a log line."""
-    return f"result {json.dumps(result)}"
+from trainer.telemetry import report
 
 
 def parse(line: str) -> dict[str, Any] | None:
-    """Return the result in a log line; None for any other line, also for one of another program with this mark."""
-    found = _LINE.search(line.rstrip())
-    if not found:
+    """Return the content of result.json in the report of a log line; None for any other line."""
+    _, content = report.split(line)
+    found: dict[str, Any] = content.get("result") or {}
+    if not _is_evaluation(found) or (found.get("best") and not _is_evaluation(found["best"])):
         return None
-    try:
-        content = json.loads(found[1])
-    except ValueError:
-        return None
-    is_result = _is_evaluation(content) and (not content.get("best") or _is_evaluation(content["best"]))
-    return content if is_result else None
+    return found
 
 
 def _is_evaluation(value: Any) -> bool:

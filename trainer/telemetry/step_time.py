@@ -17,10 +17,11 @@ this task and of the parameter servers. These clocks must agree, as they do on o
 executions; this module does not import TensorFlow.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from trainer.telemetry import report
 
 Interval = tuple[float, float]
 """Begin and end, in microseconds since the epoch."""
@@ -30,15 +31,10 @@ WAITING = ("Queue", "FIFOQueue", "Iterator")
 APPLYING = ("ResourceApply", "Assign", "ResourceAccumulator", "Collective")
 """Prefixes of kernel names. Other kernels count as applying on a parameter server, and as computing on a replica."""
 
-_LINE = re.compile(
-    r"a step's time: waiting (?P<waiting>\S+) ms, reading (?P<reading>\S+) ms, computing (?P<computing>\S+) ms, "
-    r"applying (?P<applying>\S+) ms \((?P<steps>\d+) steps traced\)$"
-)
-
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of a step by kind, in milliseconds. `str` gives the log line of a replica; `parse` reads it."""
+    """The time of a step by kind, in milliseconds."""
 
     waiting: float
     reading: float
@@ -70,17 +66,8 @@ class StepTime:
 
 
 def parse(line: str) -> StepTime | None:
-    """Return the step time in a log line; None for any other line."""
-    found = _LINE.search(line.rstrip())
-    if not found:
-        return None
-    return StepTime(
-        float(found["waiting"]),
-        float(found["reading"]),
-        float(found["computing"]),
-        float(found["applying"]),
-        int(found["steps"]),
-    )
+    """Return the step time in the report of a log line; None for any other line."""
+    return report.read(line, "step_time", StepTime)
 
 
 def mean(step_times: Sequence[StepTime]) -> StepTime:

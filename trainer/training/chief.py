@@ -5,22 +5,21 @@ profiles, and detects divergence.
 """
 
 import json
+import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
-from trainer.config import Settings
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.graph.checkpoints import CheckpointList, Saver
 from trainer.graph.replica import Replica
-from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.tensorflow import tf
+from trainer.tensorflow import Session, tf
 from trainer.training import best
+from trainer.training.callback import Callback
+from trainer.training.context import TaskContext
 from trainer.training.divergence import DivergenceDetector
 from trainer.training.evaluation import UNREADABLE
 from trainer.training.periodic_evaluation import PeriodicEvaluation
@@ -28,31 +27,32 @@ from trainer.training.run_record import RunRecord
 from trainer.training.server import brief
 from trainer.training.training_directory import TrainingDirectory
 
+logger = logging.getLogger(__name__)
+
 MAX_ROLL_BACKS = 8
 """Each roll-back halves the learning rate. A run that diverges after that has another fault."""
 
 
-class Chief:
+class Chief(Callback):
     """The chief's part in one session. As a context manager it closes the summary file and stops the profile."""
 
     def __init__(
         self,
-        settings: Settings,
+        context: TaskContext,
         directory: TrainingDirectory,
         replica: Replica,
-        session: Any,
-        log: Callable[[str], None],
-        metrics: Metrics,
-        run: str,
+        session: Session,
+        run_id: str,
         record: RunRecord,
         evaluation: PeriodicEvaluation | None,
         untrained_loss: float,
     ) -> None:
-        self._settings, self._directory, self._replica, self._session = settings, directory, replica, session
-        self._log, self._metrics, self._run = log, metrics, run
+        self._context, self._settings, self._metrics = context, context.settings, context.metrics
+        self._directory, self._replica, self._session = directory, replica, session
+        self._run_id = run_id
         self._saver: Saver = replica.saver
         self._record, self._evaluation = record, evaluation
-        self._checkpoints = CheckpointList(directory.path, settings.keep_checkpoints)
+        self._checkpoints = CheckpointList(directory.path, context.settings.keep_checkpoints)
         self._divergence: DivergenceDetector | None = DivergenceDetector(untrained_loss)
         self.checkpoint = ""
         """The checkpoint that was restored or saved last."""
@@ -61,13 +61,13 @@ class Chief:
         self._reported_not_finite = False
         self._saving = threading.Lock()
         self._summaries = SummaryWriter(directory.train_summaries)
-        self.profile = Profile(settings.profile_steps, directory.path, log)
+        self._profile = Profile(context.settings.profile_steps, directory.path)
 
     def __enter__(self) -> "Chief":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.profile.stop()
+        self._profile.stop()
         self._summaries.close()
 
     def prepare(self, diverged: RollBackError | None = None) -> None:
@@ -81,12 +81,12 @@ class Chief:
             ConfigurationError: no existing checkpoint can be read, or the parameter servers hold another run.
         """
         if self._session.run(self._replica.is_ready):
-            if self._session.run(self._replica.run_id).decode() != self._run:
+            if self._session.run(self._replica.run_id).decode() != self._run_id:
                 raise ConfigurationError(
                     "ps_hosts: the parameter servers still hold a run of another model, data set or train_dir: "
                     "restart them."
                 )
-            self._log("the parameter servers already hold the run; continuing with it")
+            logger.info("the parameter servers already hold the run; continuing with it")
             self._saver.accept(self._session)
         else:
             self._restore_or_initialize()
@@ -114,10 +114,10 @@ class Chief:
                 step = self._saver.roll_back(self._session, path, step)
                 break
             except UNREADABLE as error:
-                self._log(f"the checkpoint {path} cannot be read ({brief(error)})")
+                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)})")
         else:
             raise DivergedError(f"{diverged}, and there is no checkpoint to restore; {self._remedy()}")
-        self._log(f"{diverged}: restored {path}; continuing at step {step} with 1/{2**count} of the learning rate")
+        logger.info(f"{diverged}: restored {path}; continuing at step {step} with 1/{2**count} of the learning rate")
         self._saved_step = -1
         self.save()
         with self._directory.divergences.open("a", encoding="utf-8") as file:
@@ -135,11 +135,11 @@ class Chief:
                 self._saver.restore(self._session, checkpoint)
             except UNREADABLE as error:
                 reason = brief(error)
-                self._log(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the previous one")
+                logger.warning(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the previous one")
                 continue
             self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
-            self._log(f"restored {checkpoint}")
+            logger.info(f"restored {checkpoint}")
             return
         if checkpoints:
             raise ConfigurationError(
@@ -149,7 +149,38 @@ class Chief:
         self._directory.divergences.unlink(missing_ok=True)
         self._session.run(self._replica.initialize)
 
-    def report(self, progress: Progress) -> None:
+    @property
+    def is_profiling(self) -> bool:
+        return self._profile.running
+
+    def on_train_begin(self) -> None:
+        self._context.watchdog.save_before_exit = self.save_before_exit
+
+    def on_execution_begin(self, step: int, steps: int) -> None:
+        self._profile.before_execution(step, steps)
+
+    def on_execution_end(self, step: int, loss: float) -> None:
+        """Check the loss; stop the profile, save a checkpoint and start an evaluation if they are due.
+
+        Raises:
+            DivergedError: the run diverges, and `on_divergence` is "stop".
+            RollBackError: the run diverges, and `on_divergence` is "restore".
+        """
+        self._check_loss(step, loss)
+        self._profile.after_execution(step)
+        self._save_if_due(step)
+        self._evaluate_if_due()
+
+    def on_train_end(self, is_complete: bool) -> None:
+        """Save the last checkpoint.
+
+        Raises:
+            DivergedError: the run is complete, and its parameters are not finite.
+        """
+        if not self.save() and is_complete:
+            raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
+
+    def on_report(self, progress: Progress) -> None:
         """Write the training summaries of this step."""
         self._summaries.write(
             progress.step,
@@ -170,7 +201,9 @@ class Chief:
                 return True
             if not self._saver.are_finite(self._session):
                 if not self._reported_not_finite:
-                    self._log(f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}")
+                    logger.warning(
+                        f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}"
+                    )
                 self._reported_not_finite = True
                 return False
             self.checkpoint = self._saver.save(self._session, self._directory.checkpoint_prefix)
@@ -181,16 +214,7 @@ class Chief:
             self._record.write_running(self._saved_step)
         return True
 
-    def save_final(self) -> None:
-        """Save the final checkpoint of the run.
-
-        Raises:
-            DivergedError: the parameters are not finite.
-        """
-        if not self.save():
-            raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
-
-    def evaluate_if_due(self) -> None:
+    def _evaluate_if_due(self) -> None:
         """Start the evaluation of a candidate if one is due and no evaluator runs."""
         if self._evaluation and self._evaluation.is_due and not self._directory.has_evaluator:
             self._evaluation.start(self._save_candidate)
@@ -204,16 +228,11 @@ class Chief:
                 self._directory.candidate.mkdir(exist_ok=True)
                 return self._saver.save(self._session, self._directory.candidate / "model.ckpt")
             except (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
-                self._log(f"cannot save a candidate for evaluation: {brief(error)}")
+                logger.warning(f"cannot save a candidate for evaluation: {brief(error)}")
                 return None
 
-    def check_loss(self, step: int, loss: float) -> None:
-        """Detect divergence from the loss of a batch, and report it once.
-
-        Raises:
-            DivergedError: the run diverges, and `on_divergence` is "stop".
-            RollBackError: the run diverges, and `on_divergence` is "restore".
-        """
+    def _check_loss(self, step: int, loss: float) -> None:
+        """Detect divergence from the loss of a batch, and report it once."""
         sentence = self._divergence and self._divergence.observe(step, loss)
         if not sentence:
             return
@@ -223,7 +242,7 @@ class Chief:
         sentence = f"the run diverges: {sentence}; {self._remedy()}"
         if self._settings.on_divergence == "stop":
             raise DivergedError(sentence)
-        self._log(f"warning: {sentence}")
+        logger.warning(f"warning: {sentence}")
 
     def _remedy(self) -> str:
         settings = self._settings
@@ -234,12 +253,12 @@ class Chief:
 
     def save_before_exit(self) -> None:
         """Save a checkpoint and the profile so far. Called from another thread while the main thread is blocked."""
-        profiling = threading.Thread(target=self.profile.stop, daemon=True)  # in parallel with the checkpoint
+        profiling = threading.Thread(target=self._profile.stop, daemon=True)  # in parallel with the checkpoint
         profiling.start()
         self.save()
         profiling.join()
 
-    def save_if_due(self, step: int) -> None:
+    def _save_if_due(self, step: int) -> None:
         """Save a checkpoint when `save_steps` or `save_seconds` have passed."""
         every = self._settings.save_steps
         due_by_step = every is not None and step // every > max(self._saved_step, self._tried_step, 0) // every

@@ -6,31 +6,29 @@ resumes after a restart.
 
 import contextlib
 import json
-import time
-from collections.abc import Callable
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.cluster.peers import MESSAGE_INTERVAL_SECONDS
-from trainer.config import Settings
-from trainer.data import datasets
-from trainer.errors import ConfigurationError, LostPeersError
-from trainer.models import find
+from trainer.errors import ConfigurationError
+from trainer.poll import poll_until
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf1
-from trainer.training import best
+from trainer.training import best, problem
+from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
 from trainer.training.run_record import describe as describe_score
 from trainer.training.run_record import write_score
-from trainer.training.training_directory import TrainingDirectory, describe
-from trainer.training.watchdog import Watchdog
+from trainer.training.training_directory import TrainingDirectory
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 
 
-def evaluate(settings: Settings, watchdog: Watchdog, log: Callable[[str], None], metrics: Metrics) -> None:
+def evaluate(context: TaskContext) -> None:
     """Evaluate a run's checkpoints up to that of its last step, or until the watchdog stops this task.
 
     Raises:
@@ -38,42 +36,53 @@ def evaluate(settings: Settings, watchdog: Watchdog, log: Callable[[str], None],
         LostPeersError: no new checkpoint appeared within `stall_seconds` + `save_seconds` (for the first one also +
             `wait_seconds`).
     """
+    settings = context.settings
     if settings.train_dir is None:
         raise ConfigurationError("train_dir: it is not set, but an evaluator needs it: name the training directory.")
-    dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
-    model = find(settings.model)
-    parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
-    run = describe(settings.model, parameters, dataset)
+    learned = problem.load(settings)
     directory = TrainingDirectory(settings.train_dir)
     evaluated = _read_steps(directory.evaluations)
-    deadline = time.monotonic() + settings.wait_seconds + settings.stall_seconds + settings.save_seconds
-    next_message = time.monotonic() + MESSAGE_INTERVAL_SECONDS
+    seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries = SummaryWriter(directory.test_summaries)
-    with CheckpointEvaluator(model, parameters, dataset.test) as evaluator:
-        while not watchdog.stopping and max(evaluated, default=0) < settings.train_steps:
-            directory.check(run)
-            with contextlib.suppress(OSError):
-                directory.test_summaries.mkdir(exist_ok=True)
-                directory.evaluator.touch()
-            state = tf1.train.get_checkpoint_state(str(directory.path))
-            checkpoints = state.all_model_checkpoint_paths if state else []
-            pending = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
-            for checkpoint in pending:
-                if watchdog.stopping:
+    with learned.evaluator() as evaluator:
+        while not context.is_stopping() and max(evaluated, default=0) < settings.train_steps:
+            for checkpoint in _wait_for_checkpoints(context, directory, learned.identity, evaluated, seconds):
+                if context.is_stopping():
                     return
-                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, log, metrics)
+                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, context.metrics)
                 evaluated.add(_step_of(checkpoint))
-                deadline = time.monotonic() + settings.stall_seconds + settings.save_seconds
-            now = time.monotonic()
-            if not pending and now >= deadline:
-                raise LostPeersError(
-                    f"train_dir: no new checkpoint appeared in {directory.path} in the time allowed: check the chief's "
-                    "log, or raise stall_seconds."
-                )
-            if not state and now >= next_message:
-                log(f"waiting for the first checkpoint in {directory.path}")
-                next_message = now + MESSAGE_INTERVAL_SECONDS
-            time.sleep(POLL_SECONDS)
+            seconds = settings.stall_seconds + settings.save_seconds
+
+
+def _wait_for_checkpoints(
+    context: TaskContext, directory: TrainingDirectory, identity: dict[str, Any], evaluated: set[int], seconds: float
+) -> list[str]:
+    """Wait for checkpoints of other steps than those in `evaluated`; return them, or none if interrupted."""
+    pending: list[str] = []
+
+    def missing() -> str:
+        directory.check(identity)
+        with contextlib.suppress(OSError):
+            directory.test_summaries.mkdir(exist_ok=True)
+            directory.evaluator.touch()
+        state = tf1.train.get_checkpoint_state(str(directory.path))
+        checkpoints = state.all_model_checkpoint_paths if state else []
+        pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
+        return "" if pending else "next" if state else "first"
+
+    poll_until(
+        missing,
+        seconds,
+        waiting=lambda which: [f"waiting for the first checkpoint in {directory.path}"] if which == "first" else [],
+        expired=lambda _: (
+            f"train_dir: no new checkpoint appeared in {directory.path} in the time allowed: check the chief's log, or "
+            "raise stall_seconds."
+        ),
+        interrupted=context.is_stopping,
+        interval=POLL_SECONDS,
+        first_message=5.0,
+    )
+    return pending
 
 
 def _evaluate_checkpoint(
@@ -81,21 +90,20 @@ def _evaluate_checkpoint(
     evaluator: CheckpointEvaluator,
     directory: TrainingDirectory,
     summaries: SummaryWriter,
-    log: Callable[[str], None],
     metrics: Metrics,
 ) -> None:
     """Score one checkpoint, unless it was deleted, and record the score."""
     try:
         score = evaluator.score(checkpoint)
     except UNREADABLE:
-        log(f"{checkpoint} is damaged, or was deleted before its evaluation")
+        logger.warning(f"{checkpoint} is damaged, or was deleted before its evaluation")
         return
     _append(directory.evaluations, {"checkpoint": _step_of(checkpoint), **asdict(score)})
     write_score(summaries, score)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
         best.offer(directory.best, checkpoint, score)
     metrics.test_loss, metrics.test_accuracy = score.loss, score.accuracy
-    log(describe_score(score))
+    logger.info(describe_score(score))
 
 
 def _step_of(checkpoint: str) -> int:

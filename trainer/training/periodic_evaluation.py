@@ -4,12 +4,15 @@ The chief saves a candidate, a checkpoint outside of the checkpoint list, and co
 the candidate.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from trainer.training.evaluation import CheckpointEvaluator, Score
 from trainer.training.server import brief
+
+logger = logging.getLogger(__name__)
 
 SHARE = 0.05
 """The maximum share of the chief's time for saving and evaluating candidates."""
@@ -23,10 +26,9 @@ class PeriodicEvaluation:
         seconds: float,
         make_evaluator: Callable[[], CheckpointEvaluator],
         report: Callable[[str, Score], None],
-        log: Callable[[str], None],
     ) -> None:
         """Evaluate at most every `seconds`. `report` receives each candidate and its score, in the thread."""
-        self._seconds, self._make_evaluator, self._report, self._log = seconds, make_evaluator, report, log
+        self._seconds, self._make_evaluator, self._report = seconds, make_evaluator, report
         self._evaluator: CheckpointEvaluator | None = None
         self._thread: threading.Thread | None = None
         self._next = time.monotonic() + seconds
@@ -70,7 +72,7 @@ class PeriodicEvaluation:
                 began = time.monotonic()  # building the graph happens once and does not count toward SHARE
             self._report(candidate, self._evaluator.score(candidate))
         except Exception as error:  # training continues without this evaluation
-            self._log(f"{candidate} could not be evaluated: {brief(error)}")
+            logger.warning(f"{candidate} could not be evaluated: {brief(error)}")
         finally:
             now = time.monotonic()
             self._next = now + max(self._seconds, (saving + now - began) * (1 / SHARE - 1))

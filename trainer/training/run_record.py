@@ -3,8 +3,9 @@
 The chief writes them: in its main thread with each checkpoint, and in the thread that evaluates candidates.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trainer.telemetry.metrics import Metrics
@@ -14,6 +15,8 @@ from trainer.training import best
 from trainer.training.best import Evaluated
 from trainer.training.evaluation import Score
 from trainer.training.training_directory import TrainingDirectory
+
+logger = logging.getLogger(__name__)
 
 
 class RunRecord:
@@ -25,7 +28,6 @@ class RunRecord:
         facts: Mapping[str, Any],
         clock: Clock,
         last: dict[str, Any] | None,
-        log: Callable[[str], None],
         metrics: Metrics,
     ) -> None:
         """Continue the record of a run.
@@ -35,11 +37,10 @@ class RunRecord:
             facts: The keys of result.json that do not change while this process trains.
             clock: The clock of the training.
             last: The last evaluation of an earlier process.
-            log: Takes a log line.
             metrics: The metrics of this task.
         """
         self._directory, self._facts, self._clock = directory, facts, clock
-        self._log, self._metrics = log, metrics
+        self._metrics = metrics
         self._writing = threading.Lock()
         self._last = last
         self._summaries: SummaryWriter | None = None
@@ -55,7 +56,7 @@ class RunRecord:
         self._summaries = self._summaries or SummaryWriter(self._directory.test_summaries)
         write_score(self._summaries, score)
         self._metrics.test_loss, self._metrics.test_accuracy = score.loss, score.accuracy
-        self._log(f"{describe(score)}{' (the best so far)' if kept else ''}")
+        logger.info(f"{describe(score)}{' (the best so far)' if kept else ''}")
         if is_candidate:
             self.write_running(score.global_step)
 

@@ -25,10 +25,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainer.data.datasets import Dataset
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
-from trainer.models import Parameter, identify
 
 EVALUATOR_SECONDS = 60.0
 """An evaluator that has not touched its file for this long counts as absent."""
@@ -167,16 +165,6 @@ def new_path() -> Path:
         else:
             return path
     raise AssertionError  # unreachable: `count` is infinite
-
-
-def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:
-    """Return the facts that identify a run. Checkpoints are compatible only between runs with equal facts."""
-    return {
-        "model": identify(model),
-        "parameters": {name: list(parameter.shape) for name, parameter in parameters.items()},
-        "dataset": dataset.name,
-        "dataset_digest": dataset.digest,
-    }
 
 
 def _to_json(content: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ steps, and saves. If the main thread has not finished after `grace_seconds`, the
 exits.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable
 
 from trainer.errors import EXIT_LOST_PEERS
+
+logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -77,7 +80,7 @@ class Watchdog:
             received = signal.sigtimedwait(SIGNALS, 1.0)
             if received and received.si_signo in SIGNALS:  # after SIGSTOP and SIGCONT it returns garbage
                 self.exit_code = 128 + received.si_signo
-                print(f"{signal.Signals(received.si_signo).name}: ending", flush=True)
+                logger.info(f"{signal.Signals(received.si_signo).name}: ending")
                 self._stopping.set()
                 if not self._finished.wait(self._grace_seconds):
                     self._save_and_exit()

@@ -1,7 +1,7 @@
 """Replication: how replicas that train the same parameters cooperate.
 
 Each strategy is a module with a function `build`, which adds its ops to a replica's graph and returns a `Replication`.
-`trainer.training.train` runs a `Replication` without knowing its strategy.
+`trainer.training.loop` runs a `Replication` without knowing its strategy.
 
 One execution (session run) takes several steps, which are unrolled in the graph. This amortizes the cost of Python and
 of the session run. Each step still reads a shard of the parameters after the previous step has updated it.
@@ -65,5 +65,7 @@ class Replication:
     updates: Mapping[int, Any]
     """int64 scalars that the chief's update loop runs concurrently with its steps, by their number of global steps.
     Each returns the global step after it. Empty if replicas apply their own updates."""
+    independent_replicas: int = 1
+    """Replicas that advance the global step without waiting for each other."""
     collective: CollectiveGroup | None = None
     """None if parameter servers hold the parameters, so that replicas can leave and rejoin."""

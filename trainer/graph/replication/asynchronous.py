@@ -15,7 +15,11 @@ from trainer.tensorflow import tf
 
 
 def build(
-    shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer, steps: int
+    shards: Sequence[Shard],
+    compute_gradients: GradientFunction,
+    optimizer: Optimizer,
+    steps: int,
+    replicas: int = 1,
 ) -> Replication:
     """Add the ops of one asynchronous replica to the default graph.
 
@@ -24,10 +28,11 @@ def build(
         compute_gradients: Computes the gradients of a step.
         optimizer: Applies the gradients.
         steps: Steps per execution.
+        replicas: Number of replicas.
     """
     executions = {}
     for number, (applied, outputs) in enumerate(unroll(shards, compute_gradients, optimizer, range(steps)), start=1):
         if number in (1, steps):
             with tf.control_dependencies(applied):
                 executions[number] = Execution(shards[0].updates.read_value(), outputs.loss, outputs.accuracy)
-    return Replication(executions, join=tf.no_op(), lead=tf.no_op(), updates={})
+    return Replication(executions, join=tf.no_op(), lead=tf.no_op(), updates={}, independent_replicas=replicas)

@@ -1,0 +1,30 @@
+"""What a replica does around its steps."""
+
+from trainer.telemetry.progress import Progress
+
+
+class Callback:
+    """Follows the training loop of one session. This base class does nothing, as on a replica that is not the chief."""
+
+    @property
+    def is_profiling(self) -> bool:
+        """Whether TensorFlow's profiler records now."""
+        return False
+
+    def on_train_begin(self) -> None:
+        """Called before the first step."""
+
+    def on_execution_begin(self, step: int, steps: int) -> None:
+        """Called at this global step, before an execution that advances it by about `steps`."""
+
+    def on_report(self, progress: Progress) -> None:
+        """Called every `report_steps`, between an execution and its `on_execution_end`."""
+
+    def on_execution_end(self, step: int, loss: float) -> None:
+        """Called after an execution, with the global step and the loss of its last batch."""
+
+    def on_train_end(self, is_complete: bool) -> None:
+        """Called after the last step of the run, or when the watchdog stops this task before it."""
+
+    def save_before_exit(self) -> None:
+        """Save what would be lost. Called from another thread while the main thread is blocked."""

@@ -1,0 +1,170 @@
+"""The run that a chief or a single process leads, across its sessions: from its training directory to its result."""
+
+import contextlib
+import json
+import logging
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trainer
+from trainer.config import Settings
+from trainer.errors import RollBackError
+from trainer.graph.checkpoints import CheckpointList
+from trainer.graph.replica import Replica, describe_mode
+from trainer.telemetry import report, result
+from trainer.tensorflow import Session
+from trainer.training import best
+from trainer.training.chief import Chief
+from trainer.training.context import TaskContext
+from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator, Score
+from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
+from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.problem import Problem
+from trainer.training.run_record import RunRecord
+from trainer.training.training_directory import TrainingDirectory, new_path
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClaimedDirectory:
+    """A training directory that belongs to this run."""
+
+    directory: TrainingDirectory
+    run_id: str
+    """Identifies the run on the parameter servers."""
+
+
+def claim_directory(settings: Settings, problem: Problem) -> ClaimedDirectory:
+    """Create the training directory unless it exists, and claim it for this run.
+
+    Raises:
+        ConfigurationError: it cannot be written, or it holds a run of another model or data set.
+    """
+    directory = TrainingDirectory(settings.train_dir or new_path())
+    directory.create()
+    directory.claim(problem.identity)
+    logger.info(f"training directory: {directory.path}")
+    return ClaimedDirectory(directory, json.dumps([problem.identity, str(directory.path.resolve())]))
+
+
+class ChiefRun:
+    """The run of this chief. It continues the run that an earlier process has recorded in the directory."""
+
+    def __init__(self, context: TaskContext, problem: Problem, claimed: ClaimedDirectory, replica: Replica) -> None:
+        self._context, self._problem, self._replica = context, problem, replica
+        self._directory, self._run_id = claimed.directory, claimed.run_id
+        earlier = self._directory.read_result()
+        self.was_done = _is_done(earlier) and earlier.get("global_step", 0) >= context.settings.train_steps
+        """Whether an earlier process has finished the run."""
+        context.clock.earlier = float(earlier.get("seconds", 0.0))
+        self._record = RunRecord(self._directory, self._facts(), context.clock, earlier.get("last"), context.metrics)
+        self._evaluation = (
+            None
+            if self.was_done
+            else PeriodicEvaluation(
+                context.settings.eval_seconds,
+                problem.evaluator,
+                lambda candidate, score: self._record.add_evaluation(candidate, score, is_candidate=True),
+            )
+        )
+        self.checkpoint = ""
+        """The last checkpoint of the run."""
+        self.diverged: RollBackError | None = None
+        """Why the next session must roll the run back."""
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the keys of result.json that do not change during the run."""
+        settings, cluster, dataset = self._context.settings, self._context.cluster, self._problem.dataset
+        return {
+            "mode": describe_mode(settings, cluster),
+            "workers": len(cluster.replicas) if cluster else self._replica.learners,
+            "ps": len(cluster.ps) if cluster else 0,
+            "model": settings.model,
+            "dataset": dataset.name,
+            "dataset_digest": dataset.digest,
+            "train_dir": str(self._directory.path),
+            "version": trainer.__version__,
+        }
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long to wait for the other tasks: after the end of the run they may have gone for good."""
+        seconds = self._context.settings.wait_seconds
+        return min(seconds, SIGNAL_DONE_SECONDS) if self.was_done else seconds
+
+    def chief(self, session: Session) -> Chief:
+        """Return the chief's part in a session."""
+        untrained_loss = math.log(self._problem.dataset.classes)
+        return Chief(
+            self._context,
+            self._directory,
+            self._replica,
+            session,
+            self._run_id,
+            self._record,
+            self._evaluation,
+            untrained_loss,
+        )
+
+    def resume_hint(self) -> str:
+        """Return what was saved, and how to continue with it."""
+        step = self._directory.newest_step()
+        saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
+        return f"{saved} with the same command and --train_dir {self._directory.path}"
+
+    def finish(self) -> None:
+        """Evaluate the last checkpoint, export the best or the last one, and write result.json.
+
+        A run that was done before this process started keeps its result.
+        """
+        if self._evaluation:
+            self._evaluation.wait()  # it writes the state "running" to result.json
+        with self._evaluation or contextlib.nullcontext(), self._problem.evaluator() as evaluator:
+            score = evaluator.score(self.checkpoint)
+            found = self._directory.read_result()
+            is_unchanged = (
+                self.was_done
+                and _is_done(found)
+                and self._context.clock.own_seconds == 0
+                and found.get("global_step") == score.global_step
+            )
+            if not is_unchanged:
+                found = self._write_result(evaluator, score)
+        steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
+        path = self._directory.path / "result.json"
+        sentence = f"done: {steps}, {result.describe(found)}, test loss {score.loss:.4f}, result in {path}"
+        report.log(logger, sentence, result=found)
+
+    def _write_result(self, evaluator: CheckpointEvaluator, score: Score) -> dict[str, Any]:
+        if self._directory.has_evaluator:  # it may not evaluate these in time for the export
+            for path in CheckpointList(self._directory.path, keep=1).paths:
+                with contextlib.suppress(*UNREADABLE, OSError):
+                    best.offer(self._directory.best, path, evaluator.score(path))
+            score = evaluator.score(self.checkpoint)
+        self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
+        export = self._export(evaluator, score)
+        written = self._record.write_done(self.checkpoint, score, str(export))
+        shutil.rmtree(self._directory.candidate, ignore_errors=True)
+        return written
+
+    def _export(self, evaluator: CheckpointEvaluator, score: Score) -> Path:
+        """Export the best checkpoint, or the last one, which the evaluator holds; return the SavedModel's folder."""
+        step, kept = score.global_step, best.read(self._directory.best)
+        if self._context.settings.export == "best" and kept:
+            try:
+                evaluator.restore(kept.checkpoint)
+                step = kept.score.global_step
+            except UNREADABLE:
+                logger.warning(f"the best checkpoint {kept.checkpoint} cannot be read; exporting the last one")
+        export = self._directory.path / "export" / str(step)
+        export.parent.mkdir(exist_ok=True)
+        evaluator.export(export)
+        return export
+
+
+def _is_done(found: dict[str, Any]) -> bool:
+    return bool(found.get("state", "done") == "done")

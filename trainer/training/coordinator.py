@@ -1,0 +1,273 @@
+"""How a replica coordinates with the tasks that its replication strategy needs.
+
+`Coordinator` is that of a single process, which needs no other task. With parameter servers, replicas leave and return
+on their own. In a collective group all replicas hold the parameters, so they take each step and end together.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from trainer.cluster import peers
+from trainer.cluster.spec import Cluster, Task
+from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersError
+from trainer.graph.replica import Replica
+from trainer.graph.replication import CollectiveGroup
+from trainer.poll import poll_until
+from trainer.tensorflow import Session, tf, tf1
+from trainer.training import parameter_server, server, session_errors
+from trainer.training.callback import Callback
+from trainer.training.context import TaskContext
+from trainer.training.peer_monitor import PeerMonitor
+from trainer.training.server import TaskServer
+from trainer.training.update_loop import UpdateLoop
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Coordinates a single process: there is nothing to wait for or to agree on."""
+
+    def __init__(self, context: TaskContext, replica: Replica) -> None:
+        self._context, self._replica = context, replica
+
+    def wait_for_peers(self, seconds: float) -> None:
+        """Wait for the tasks that this replica needs, before TensorFlow connects to them.
+
+        Raises:
+            LostPeersError: a task does not respond within `seconds`.
+        """
+
+    def join(self, session: Session) -> None:
+        """Wait for the chief's variables, on a replica that is not the chief.
+
+        Raises:
+            LostPeersError: the chief does not respond in time.
+        """
+
+    def agreement(self, session: Session) -> Callable[[int], int]:
+        """Return a function that takes the steps which this replica proposes, and returns the steps to take."""
+        return int
+
+    @contextlib.contextmanager
+    def participation(self, session: Session, step: int, callback: Callback) -> Iterator[None]:
+        """Return a context for the steps of a session, which start at this global step.
+
+        On the chief, run the updates of the replication concurrently with its steps, if it has any.
+        """
+        updates = self._replica.replication.updates
+        if not updates:
+            yield
+            return
+        callables = {steps: session.make_callable(update) for steps, update in updates.items()}
+        with UpdateLoop(session, callables, step, self._context.settings.train_steps):
+            yield
+
+    def rolled_back(self) -> None:
+        """Called after the chief has restored the best checkpoint of a run that diverged.
+
+        Raises:
+            CollectiveLostError: this process must restart.
+        """
+
+    def recover(self, error: Exception) -> None:
+        """Handle an error of the session. Return if the replica can open another session.
+
+        Raises:
+            Exception: `error`, if no other task has caused it.
+            LostPeersError: another task is lost, and this task must exit.
+            CollectiveLostError: another task is lost, and this process must restart.
+        """
+        raise error
+
+    def leave(self) -> None:
+        """End this replica's part in a run that is done, after the chief has written the result.
+
+        Raises:
+            LostPeersError, CollectiveLostError: a replica was lost before that.
+        """
+
+
+class ClusterCoordinator(Coordinator):
+    """Waits for the tasks that a replica needs, and notices their loss."""
+
+    def __init__(
+        self, context: TaskContext, cluster: Cluster, replica: Replica, own_server: TaskServer, needed: tuple[Task, ...]
+    ) -> None:
+        """`needed` are the tasks without which this replica cannot take a step."""
+        super().__init__(context, replica)
+        self._cluster, self._server = cluster, own_server
+        self._needed = {task: cluster.address(task) for task in needed}
+
+    def wait_for_peers(self, seconds: float) -> None:
+        context = self._context
+        context.watchdog.pause()
+        with context.metrics.waiting():
+            peers.wait_for_own_name(self._cluster.address(self._cluster.task), seconds, context.is_stopping)
+            needed = {str(task): address for task, address in self._needed.items()}
+            peers.wait_for(needed, seconds, context.is_stopping)
+        context.watchdog.progress()
+
+    def _raise_unless_peer_lost(self, error: Exception) -> None:
+        if not session_errors.is_lost_task(error, self._cluster.task.device, self._is_peer_lost):
+            raise error
+
+    def _is_peer_lost(self) -> bool:
+        others = [address for task, address in self._needed.items() if task != self._cluster.task]
+        return any(peers.probe_errors(others))
+
+
+class ParameterServerCoordinator(ClusterCoordinator):
+    """Coordinates a replica that trains with parameter servers."""
+
+    def join(self, session: Session) -> None:
+        context, cluster = self._context, self._cluster
+        address, seconds = cluster.address(cluster.chief_task), context.settings.wait_seconds
+        chief = f"the chief ({cluster.chief_task}) at {address}"
+
+        def not_ready() -> str:
+            if session.run(self._replica.is_ready):
+                return ""
+            context.watchdog.progress()
+            return "it has not initialized the parameters yet"
+
+        with context.metrics.waiting():
+            poll_until(
+                not_ready,
+                seconds,
+                waiting=lambda reason: [f"waiting for {chief}: {peers.probe_error(address) or reason}"],
+                expired=lambda reason: (
+                    f"{chief} did not begin the run within {seconds:g} s: {peers.probe_error(address) or reason}; "
+                    "start it, check its log, or raise wait_seconds."
+                ),
+                interrupted=context.is_stopping,
+                interval=0.1,
+                first_message=5.0,
+            )
+
+    def recover(self, error: Exception) -> None:
+        self._raise_unless_peer_lost(error)
+        settings = self._context.settings
+        if time.monotonic() - self._context.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
+            raise LostPeersError(
+                f"the parameter servers respond, but no step succeeds: {server.brief(error)}"
+            ) from error
+        logger.warning(f"lost a parameter server ({server.brief(error)}); reconnecting")
+        with self._context.metrics.waiting():
+            time.sleep(1)
+
+    def _is_peer_lost(self) -> bool:
+        """Return whether a parameter server does not respond, or has restarted without variables."""
+        if super()._is_peer_lost():
+            return True
+        try:
+            with self._server.session(self._replica.graph, "/job:ps") as session:
+                return not session.run(self._replica.is_ready)
+        except server.LOST:
+            return True
+
+    def leave(self) -> None:
+        if self._cluster.is_chief:
+            parameter_server.signal_done(self._cluster, self._server)
+
+
+class CollectiveCoordinator(ClusterCoordinator):
+    """Coordinates a replica of a collective group.
+
+    Collective ops never work again in a process in which one has failed. Therefore a replica that has made progress
+    restarts its own process. Otherwise it exits, so that the launcher or Kubernetes counts the restart.
+    """
+
+    def __init__(
+        self,
+        context: TaskContext,
+        cluster: Cluster,
+        replica: Replica,
+        own_server: TaskServer,
+        group: CollectiveGroup,
+    ) -> None:
+        super().__init__(context, cluster, replica, own_server, cluster.replicas)
+        self._group = group
+
+    def join(self, session: Session) -> None:
+        session.run(self._replica.initialize)  # the chief's values replace these
+
+    def agreement(self, session: Session) -> Callable[[int], int]:
+        """All replicas take the steps that the chief proposes."""
+        agree = session.make_callable(self._group.agreed, [self._group.wanted])
+        known = self._replica.replication.executions
+
+        def agree_on(proposed: int) -> int:
+            steps = int(agree(proposed))
+            if steps not in known:
+                raise ConfigurationError(
+                    f"steps_per_execution: the chief takes {steps} and this replica {max(known)}; "
+                    "give all replicas the same settings."
+                )
+            return steps
+
+        return agree_on
+
+    @contextlib.contextmanager
+    def participation(self, session: Session, step: int, callback: Callback) -> Iterator[None]:
+        """Monitor the other replicas. When one is lost, the chief saves its own parameters."""
+
+        def give_up() -> None:
+            """Save on behalf of the blocked main thread, then close its session, which raises an error in it."""
+            callback.save_before_exit()
+            session.close()
+
+        others = {str(task): address for task, address in self._needed.items() if task != self._cluster.task}
+        monitor = PeerMonitor(others, self._context.watchdog.stalled_for, give_up)
+        try:
+            with monitor:
+                yield
+        except (*server.LOST, RuntimeError) as error:
+            if monitor.lost:  # the cause of any error of the closed session
+                raise tf.errors.UnavailableError(None, None, monitor.lost) from error
+            if isinstance(error, server.LOST):
+                callback.save_before_exit()
+            raise
+
+    def rolled_back(self) -> None:
+        raise CollectiveLostError("the run was rolled back")
+
+    def recover(self, error: Exception) -> None:
+        self._raise_unless_peer_lost(error)
+        if not self._context.is_stopping():
+            self._raise_lost(error)
+
+    def leave(self) -> None:
+        is_chief = self._cluster.is_chief
+        seconds = parameter_server.LINGER_SECONDS if is_chief else self._context.settings.stall_seconds
+        with self._server.session(self._replica.graph) as session:
+            try:
+                session.run(self._group.leave, options=_timeout(seconds))
+            except server.LOST as error:
+                if not is_chief:
+                    self._raise_lost(error)
+            # All replicas have passed the first barrier before one passes the second. A failure here is harmless.
+            with contextlib.suppress(*server.LOST):
+                session.run(self._group.leave, options=_timeout(parameter_server.LINGER_SECONDS))
+
+    def _raise_lost(self, error: Exception) -> NoReturn:
+        sentence = f"another replica was lost ({server.brief(error)})"
+        if self._context.clock.own_seconds > 0:
+            raise CollectiveLostError(sentence) from error
+        raise LostPeersError(f"{sentence} before the first step") from error
+
+
+def make_coordinator(context: TaskContext, replica: Replica, own_server: TaskServer) -> Coordinator:
+    """Return the coordinator of this task's replica."""
+    cluster, group = context.cluster, replica.replication.collective
+    if cluster is None:
+        return Coordinator(context, replica)
+    if group:
+        return CollectiveCoordinator(context, cluster, replica, own_server, group)
+    return ParameterServerCoordinator(context, cluster, replica, own_server, cluster.parameter_servers)
+
+
+def _timeout(seconds: float) -> tf1.RunOptions:
+    return tf1.RunOptions(timeout_in_ms=int(1000 * seconds))

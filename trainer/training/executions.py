@@ -1,0 +1,53 @@
+"""The executions of a replica in one session: each takes several steps, and returns where it has led."""
+
+import time
+from dataclasses import dataclass
+
+from trainer.graph.replica import Replica
+from trainer.telemetry.step_time import StepTime
+from trainer.telemetry.tracing import Tracer
+from trainer.tensorflow import Session
+from trainer.training.callback import Callback
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one execution."""
+
+    steps: int
+    """The steps that this replica has taken."""
+    step: int
+    """The global step after them."""
+    loss: float
+    """Of the last step's batch."""
+    accuracy: float
+    """On that batch."""
+    seconds: float
+    ended: float
+    """The end of the execution, by the monotonic clock."""
+
+
+class Executions:
+    """Runs the executions of a replica."""
+
+    def __init__(self, replica: Replica, session: Session, callback: Callback, is_traced: bool) -> None:
+        """Prepare the session. With `is_traced`, trace some of the executions while `callback` does not profile."""
+        self._batches = replica.batches
+        self._tracer = Tracer(lambda: callback.is_profiling)
+        self._callables = {}
+        for steps, execution in replica.replication.executions.items():
+            fetches = [execution.step, execution.loss, execution.accuracy]
+            run = session.make_callable(fetches, replica.batches.feeds, accept_options=True)
+            self._callables[steps] = self._tracer.watch(steps, run) if is_traced else run
+
+    def run(self, steps: int) -> Outcome:
+        """Take this number of steps, which must be one of the replication's executions."""
+        began = time.monotonic()
+        step, loss, accuracy = self._callables[steps](*self._batches.take(steps))
+        ended = time.monotonic()
+        return Outcome(steps, int(step), float(loss), float(accuracy), ended - began, ended)
+
+    @property
+    def step_time(self) -> StepTime | None:
+        """The mean step time of all traced executions; None if there are none."""
+        return self._tracer.step_time

@@ -1,0 +1,68 @@
+"""The training loop: the steps of one replica in one session."""
+
+import logging
+import time
+from dataclasses import asdict
+
+from trainer.graph.execution import ExecutionPlanner, check_rounds
+from trainer.graph.replica import Replica
+from trainer.telemetry import report
+from trainer.tensorflow import Session
+from trainer.training.callback import Callback
+from trainer.training.context import TaskContext
+from trainer.training.coordinator import Coordinator
+from trainer.training.executions import Executions
+from trainer.training.progress_reporter import ProgressReporter
+
+logger = logging.getLogger(__name__)
+
+STALE_SECONDS = 0.01
+"""After a pause of this length, such as a save, read the global step again: other replicas may have advanced it."""
+
+
+def take_steps(
+    context: TaskContext, replica: Replica, session: Session, coordinator: Coordinator, callback: Callback
+) -> None:
+    """Train until the last global step of the run, or until the watchdog stops this task.
+
+    Args:
+        context: The task.
+        replica: The replica's graph, whose variables are initialized or restored in the session.
+        session: The session.
+        coordinator: Coordinates this replica with the tasks that it needs.
+        callback: Follows the loop.
+
+    Raises:
+        ConfigurationError: the settings do not fit the global step or the other replicas.
+        tf.errors.OpError: another task is lost, or the model's own code failed.
+    """
+    settings, watchdog, replication = context.settings, context.watchdog, replica.replication
+    replica.batches.begin(session)
+    session.run(replication.join)
+    step = int(session.run(replica.global_step))
+    check_rounds(settings, step)
+    logger.info(f"at step {step} of {settings.train_steps}")
+
+    executions = Executions(replica, session, callback, settings.step_time_breakdown)
+    planner = ExecutionPlanner(settings, max(replication.executions), replication.independent_replicas)
+    reporter = ProgressReporter(context, replica.learners, step)
+    agree = coordinator.agreement(session)
+    callback.on_train_begin()
+    with coordinator.participation(session, step, callback):
+        read = time.monotonic()
+        while step < settings.train_steps and not watchdog.stopping:
+            watchdog.progress()
+            if replication.independent_replicas > 1 and time.monotonic() - read > STALE_SECONDS:
+                step, read = int(session.run(replica.global_step)), time.monotonic()
+                continue
+            steps = agree(planner.choose(step))
+            callback.on_execution_begin(step, steps * replication.independent_replicas)
+            outcome = executions.run(steps)
+            step, read = outcome.step, outcome.ended
+            planner.took(steps, outcome.seconds)
+            if progress := reporter.report(outcome):
+                callback.on_report(progress)
+            callback.on_execution_end(step, outcome.loss)
+        callback.on_train_end(is_complete=not watchdog.stopping)
+    if step_time := executions.step_time:
+        report.log(logger, str(step_time), step_time=asdict(step_time))
