@@ -18,6 +18,7 @@ from tests.e2e.conftest import cluster_tool
 
 # Folders in which container programs leave things when nobody holds them back.
 FOLDERS = ("/etc", "/etc/cni", "/opt", "/run", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log")
+ON_THIS_MACHINE = pytest.mark.skipif("KUBECONFIG" in os.environ, reason="KUBECONFIG names another cluster")
 SETTINGS = (*MACHINE_WIDE, "net/ipv4/ip_forward", "net/ipv4/conf/all/route_localnet", "net/netfilter/nf_conntrack_max")
 
 
@@ -61,7 +62,7 @@ def machine() -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.skipif("KUBECONFIG" in os.environ, reason="the cluster is another one, in KUBECONFIG")
+@ON_THIS_MACHINE
 def test_down_leaves_the_machine_as_it_was() -> None:
     if cluster_tool("status").returncode == 0:
         pytest.skip("a throw-away cluster runs already, and may be in use: `make cluster-down` ends it")
@@ -115,7 +116,8 @@ def test_wrong_use_is_told_in_one_sentence(words: list[str], sentence: str) -> N
     assert sentence in said.stderr
 
 
-def test_an_image_that_is_not_there_is_named(kubeconfig: Path) -> None:
+@ON_THIS_MACHINE
+def test_an_absent_image_is_named(kubeconfig: Path) -> None:
     said = cluster_tool("load", "absent:1")
     assert said.returncode == 2
     assert "has no image absent:1" in said.stderr
