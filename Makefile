@@ -53,7 +53,9 @@ chart-docs: $(SETUP) chart-tools ## generate the chart's README and the schema o
 	$(BIN)/python -m tests.chart.train_settings
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
-# If KUBECONFIG is set, that cluster must be able to pull the images. Otherwise build the images and start a cluster here.
+# If KUBECONFIG is set, that cluster must have the images or be able to pull them. Otherwise build the images and start a
+# cluster here.
+e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
 	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest $(if $(KUBECONFIG),,tests/images) tests/e2e
 

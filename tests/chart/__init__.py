@@ -1,1 +1,1 @@
-"""The chart without a cluster: what real Helm renders and refuses, and its scripts as real processes."""
+"""Tests of the chart without a cluster: real Helm renders it, and its scripts run as real processes."""

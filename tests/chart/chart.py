@@ -1,7 +1,7 @@
-"""The chart as Helm renders it: values in, parsed objects or Helm's refusal out.
+"""Renders the chart with `helm template`: takes values, returns parsed objects or Helm's error.
 
-Values are keyed by dotted paths, `{"worker.replicas": 3}`, and reach Helm as a file. Real `helm template` runs; equal
-renders are kept, for each takes a quarter of a second.
+The keys of values are dotted paths, such as `{"worker.replicas": 3}`. Helm reads them from a temporary file.
+Results are cached, because each call of Helm takes a quarter of a second.
 """
 
 import functools
@@ -26,7 +26,7 @@ ALL_ROLES = {"chief.replicas": 1, "evaluator.replicas": 1}
 """Values with which every role has a task."""
 
 TOO_LARGE = {"fullnameOverride": "m" * 40, "worker.replicas": 1300}
-"""A cluster whose addresses are longer than Linux lets an environment variable be."""
+"""Values of a cluster whose addresses do not fit into one environment variable of Linux."""
 
 Object = dict[str, Any]
 
@@ -46,17 +46,17 @@ class Manifests:
         return [item for item in self.objects if item["kind"] == kind]
 
     def __getitem__(self, kind_and_word: str) -> Object:
-        """The object "KIND/WORD": the one of this kind that is named RELEASE-WORD (of a Job, RELEASE-WORD-HASH)."""
+        """Return the object "KIND/WORD": its name is RELEASE-WORD, and that of a Job is RELEASE-WORD-HASH."""
         kind, word = kind_and_word.split("/")
         name = re.compile(f"{self.release}-{word}" + ("-[0-9a-f]{8}" if kind == "Job" else ""))
         (found,) = (item for item in self.of(kind) if name.fullmatch(item["metadata"]["name"]))
         return found
 
-    def see(self, path: str) -> Any:
-        """What is at "KIND/WORD KEY KEY …", None where nothing is.
+    def get(self, path: str) -> Any:
+        """Return the value at "KIND/WORD KEY KEY …"; None if it does not exist.
 
-        In a list, a key is an index, or the name of the item: "StatefulSet/ps spec template spec containers ps image".
-        The files of a ConfigMap are read: "ConfigMap/config data trainer.yaml train_steps".
+        In a list, a key is an index or an item's name: "StatefulSet/ps spec template spec containers ps image".
+        Files in a ConfigMap are parsed as YAML: "ConfigMap/config data trainer.yaml train_steps".
         """
         start, *keys = path.split()
         try:
@@ -74,19 +74,19 @@ class Manifests:
         return place
 
     def pods(self) -> dict[str, Object]:
-        """Every pod or template of one, by its component."""
+        """All pods and pod templates, by component."""
         templates = [
             item["spec"]["template"] for kind in ("StatefulSet", "Deployment", "Job") for item in self.of(kind)
         ]
         return {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in [*templates, *self.of("Pod")]}
 
     def replicas(self, role: str) -> int:
-        """How many tasks of a role there will be: as the supervisor is told, or without it the StatefulSet."""
-        told = self.see(f"ConfigMap/supervisor data run.yaml roles {role} replicas")
-        return int(told or self.see(f"StatefulSet/{role} spec replicas") or 0)
+        """The number of tasks of a role: from the supervisor's run.yaml, or else from the StatefulSet."""
+        replicas = self.get(f"ConfigMap/supervisor data run.yaml roles {role} replicas")
+        return int(replicas or self.get(f"StatefulSet/{role} spec replicas") or 0)
 
     def environment(self, role: str) -> dict[str, Any]:
-        """The environment that the chart gives a role's container: its strings, and where the others come from."""
+        """The environment of a role's container: for each variable its value, or its `valueFrom`."""
         variables = self.pods()[role]["spec"]["containers"][0]["env"]
         return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in variables}
 
@@ -97,7 +97,7 @@ def template(
 ) -> subprocess.CompletedProcess[str]:
     """Run `helm template` with the text of a values file."""
     helm = shutil.which("helm", path=environment_with_tools()["PATH"])
-    assert helm, "there is no helm: `make test` builds it, and so does `python3 -m hack.cluster build helm`"
+    assert helm, "helm is not on PATH: `python3 -m hack.cluster build helm` builds it, and so does `make test`"
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(values)
         file.flush()
@@ -111,21 +111,21 @@ def template(
 def render(
     values: Mapping[str, Any] | None = None, release: str = "mnist", namespace: str = "default", chart: Path = CHART
 ) -> Manifests:
-    """What `helm install` would create."""
+    """Return the objects that `helm install` would create."""
     done = template(json.dumps(nested(values or {})), release, namespace, chart)
     assert done.returncode == 0, done.stderr
     return Manifests(release, [item for item in _parse(done.stdout) if item])
 
 
 def refusal(values: Mapping[str, Any], release: str = "mnist") -> str:
-    """What Helm says when it refuses these values."""
+    """Return Helm's error for these values."""
     done = template(json.dumps(nested(values)), release)
-    assert done.returncode, "Helm took these values"
+    assert done.returncode, "Helm accepts these values"
     return done.stderr
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as a values file has them."""
+    """Convert dotted paths to the nested maps of a values file."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
         *parents, last = path.split(".")
@@ -137,7 +137,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys that hold no further keys, as dotted paths, with their values."""
+    """Yield each key without nested keys, as a dotted path, and its value."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -146,7 +146,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def environment_with_tools() -> dict[str, str]:
-    """The environment in which Helm and its helpers are found: those that were built, else those on PATH."""
+    """The environment with a PATH on which Helm and its tools are found: built ones first."""
     return os.environ | {"PATH": f"{build.binaries()}{os.pathsep}{os.environ['PATH']}"}
 
 

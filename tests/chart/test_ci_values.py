@@ -1,4 +1,4 @@
-"""The cases in ci/: `ct lint` and tests/e2e take them all, and `ct install` those that a plain cluster can run."""
+"""The values files in ci/: `ct lint` and tests/e2e use all of them, `ct install` those that run on any cluster."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def test_some_cases_are_installed_and_some_are_not() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_its_first_line_names_its_case(case: str) -> None:
+def test_its_first_line_is_its_title(case: str) -> None:
     first, second, *_ = CASES[case].splitlines()
     assert first.startswith("# ")
     assert not second.startswith("#") or second.startswith("# not installable: ")
@@ -26,8 +26,8 @@ def test_its_first_line_names_its_case(case: str) -> None:
 def test_it_is_small_enough_for_one_node(case: str) -> None:
     text = CASES[case]
     values: dict[str, Any] = yaml.safe_load(text)
-    own = "image" in values["common"]
-    assert own or values["train"]["train_steps"] == 200
+    has_own_image = "image" in values["common"]
+    assert has_own_image or values["train"]["train_steps"] == 200
     done = template(text)
     assert done.returncode == 0, done.stderr
     manifests = Manifests("mnist", [item for item in yaml.safe_load_all(done.stdout) if item])
@@ -35,6 +35,6 @@ def test_it_is_small_enough_for_one_node(case: str) -> None:
     for component, pod in manifests.pods().items():
         (container,) = pod["spec"]["containers"]
         cpus += (manifests.replicas(component) or 1) * int(container["resources"]["requests"]["cpu"].removesuffix("m"))
-    assert cpus <= 1000, "of a node with two, half is left to the cluster"
+    assert cpus <= 1000, "half of a node with two CPUs is for the cluster itself"
     for claim in manifests.of("PersistentVolumeClaim"):
         assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]

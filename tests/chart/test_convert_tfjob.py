@@ -1,4 +1,4 @@
-"""What Helm makes of the values that `trainer convert-tfjob` prints: the pods that the TFJob asked for."""
+"""The values that `trainer convert-tfjob` prints: Helm renders the pods that the TFJob specifies."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart, with the keys that `convert-tfjob` writes and that come with the supervisor, where it lacks them."""
+    """A copy of the chart whose schema has all keys that `convert-tfjob` writes."""
     folder = tmp_path_factory.mktemp("chart") / CHART.name
     shutil.copytree(CHART, folder)
     schema = json.loads((folder / "values.schema.json").read_text())
@@ -123,52 +123,52 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def render(manifest: str, chart: Path) -> Manifests:
-    """The objects that Helm makes of a TFJob."""
+    """Return the objects that Helm renders for a TFJob."""
     job = convert_tfjob.convert(convert_tfjob.parse(manifest, "job.yaml"), {})
     done = template(convert_tfjob.to_yaml(job), job.name, chart=chart)
     assert done.returncode == 0, done.stderr
     return Manifests(job.name, [item for item in yaml.safe_load_all(done.stdout) if item])
 
 
-def lacks(asked: Any, got: Any) -> list[str]:
-    """What of a part of the TFJob is not in a part of the manifests. Lists may hold more, maps too."""
-    if isinstance(asked, dict) and isinstance(got, dict):
-        return [f"{key}.{what}" for key, value in asked.items() for what in lacks(value, got.get(key))]
-    if isinstance(asked, list) and isinstance(got, list):
-        return [f"{item}" for item in asked if not any(not lacks(item, other) for other in got)]
-    return [] if asked == got else [f"{asked!r} is not {got!r}"]
+def missing(expected: Any, rendered: Any) -> list[str]:
+    """Return what a part of the TFJob has and a part of the manifests has not. Lists and maps may have more items."""
+    if isinstance(expected, dict) and isinstance(rendered, dict):
+        return [f"{key}.{path}" for key, value in expected.items() for path in missing(value, rendered.get(key))]
+    if isinstance(expected, list) and isinstance(rendered, list):
+        return [f"{item}" for item in expected if all(missing(item, other) for other in rendered)]
+    return [] if expected == rendered else [f"{expected!r} is not {rendered!r}"]
 
 
 @pytest.mark.parametrize(
     ("role", "key"), [("chief", "Master"), ("worker", "Worker"), ("ps", "PS"), ("evaluator", "Evaluator")]
 )
-def test_a_role_has_the_pods_that_the_tfjob_asked_for(chart: Path, role: str, key: str) -> None:
+def test_a_role_has_the_pods_that_the_tfjob_specifies(chart: Path, role: str, key: str) -> None:
     replica = convert_tfjob.parse(EVERYTHING, "job.yaml")["spec"]["tfReplicaSpecs"][key]
     manifests = render(EVERYTHING, chart)
     pod = manifests.pods()[role]
-    asked = replica["template"]["spec"]
-    container, sidecar = asked.pop("containers")
-    volume, _claim = asked.pop("volumes")
-    assert lacks(asked, pod["spec"]) == []
-    assert lacks(replica["template"]["metadata"], pod["metadata"]) == []
-    own, *others = pod["spec"]["containers"]
+    specified = replica["template"]["spec"]
+    container, sidecar = specified.pop("containers")
+    volume, _claim = specified.pop("volumes")
+    assert missing(specified, pod["spec"]) == []
+    assert missing(replica["template"]["metadata"], pod["metadata"]) == []
+    task, *others = pod["spec"]["containers"]
     assert others == [sidecar]
     command = container.pop("command") + container.pop("args")
     ports, mounts = container.pop("ports"), container.pop("volumeMounts")
     del container["name"]
-    assert lacks(container, own) == []
-    assert own["args"] == command
-    assert own["ports"][0]["containerPort"] == ports[0]["containerPort"]
-    assert lacks([{"name": f"tfjob-{volume['name']}", "configMap": {"name": "mine"}}], pod["spec"]["volumes"]) == []
-    paths = {mount["mountPath"]: mount["name"] for mount in own["volumeMounts"]}
+    assert missing(container, task) == []
+    assert task["args"] == command
+    assert task["ports"][0]["containerPort"] == ports[0]["containerPort"]
+    assert missing([{"name": f"tfjob-{volume['name']}", "configMap": {"name": "mine"}}], pod["spec"]["volumes"]) == []
+    paths = {mount["mountPath"]: mount["name"] for mount in task["volumeMounts"]}
     assert {mount["mountPath"] for mount in mounts} <= set(paths)
     names = {item["name"]: item.get("persistentVolumeClaim") for item in pod["spec"]["volumes"]}
     assert names[paths["/runs"]] == {"claimName": "runs"}
-    assert len(paths) == len(own["volumeMounts"])
+    assert len(paths) == len(task["volumeMounts"])
     assert manifests.environment(role)["TASK_RESTART_POLICY"] == "OnFailure"
 
 
-def test_no_claim_is_made_where_the_job_has_one_and_no_pod_is_drawn_to_another(chart: Path) -> None:
+def test_a_job_with_a_claim_gets_no_other_claim_and_no_pod_affinity(chart: Path) -> None:
     manifests = render(EVERYTHING, chart)
     assert manifests.of("PersistentVolumeClaim") == []
     assert manifests.of("Deployment") == [], "a TFJob has no TensorBoard"
@@ -178,7 +178,7 @@ def test_no_claim_is_made_where_the_job_has_one_and_no_pod_is_drawn_to_another(c
 
 
 @pytest.mark.parametrize("role", ["chief", "worker", "ps"])
-def test_nothing_of_the_charts_defaults_is_left_where_the_job_says_nothing(chart: Path, role: str) -> None:
+def test_fields_that_the_job_leaves_out_get_none_of_the_charts_defaults(chart: Path, role: str) -> None:
     pod = render(PLAIN, chart).pods()[role]["spec"]
     (container,) = pod["containers"]
     assert "securityContext" not in {*pod, *container}
@@ -190,12 +190,12 @@ def test_nothing_of_the_charts_defaults_is_left_where_the_job_says_nothing(chart
         assert pod["tolerations"] == [{"key": "amd.com/gpu", "operator": "Exists"}]
 
 
-def test_the_example_asks_for_a_parameter_server_and_two_workers(chart: Path) -> None:
+def test_the_example_has_a_parameter_server_and_two_workers(chart: Path) -> None:
     manifests = render(EXAMPLE.read_text(), chart)
     assert {item["metadata"]["name"] for item in manifests.of("StatefulSet")} == {"digits-ps", "digits-worker"}
     (pod,) = {json.dumps(manifests.pods()[role]["spec"]["containers"][0]["args"]) for role in ("ps", "worker")}
     assert json.loads(pod) == ["trainer", "train", "--train_steps=300"]
-    assert json.loads(manifests.see("ConfigMap/config data cluster.json") or "{}") == {
+    assert json.loads(manifests.get("ConfigMap/config data cluster.json") or "{}") == {
         "ps": ["digits-ps-0.digits-ps:2222"],
         "worker": ["digits-worker-0.digits-worker:2222", "digits-worker-1.digits-worker:2222"],
     }

@@ -1,4 +1,4 @@
-"""Runs in one namespace never meet: no shared name, and no selector that reaches other pods than it is for."""
+"""Runs in one namespace do not collide: all names differ, and each selector matches the intended pods only."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ EVERYTHING = {
 }
 RELEASES = ("mnist", "mnist-worker", "mnist-ps", "mnist-tensorboard", "mnist-2", "mnist-worker-0")
 OTHERS = {("NetworkPolicy", "tasks", "app=prometheus"), ("NetworkPolicy", "tensorboard", "")}
-"""Selectors that values give for pods of others: who may scrape, and who may look at TensorBoard."""
+"""Selectors from values, for pods outside the run: those that scrape metrics or open TensorBoard."""
 
 
 def selectors(place: Any) -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ def pods(releases: dict[str, Manifests]) -> dict[tuple[str, str], Object]:
 
 def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
     names = [(item["kind"], item["metadata"]["name"]) for manifests in releases.values() for item in manifests]
-    names += [  # what the StatefulSets make
+    names += [  # pods of the StatefulSets
         ("Pod", f"{item['metadata']['name']}-{index}")
         for manifests in releases.values()
         for item in manifests.of("StatefulSet")
@@ -74,17 +74,17 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
     assert len(names) == len(set(names))
 
 
-def test_each_object_selects_the_pods_that_it_is_for(
+def test_each_selector_matches_the_intended_pods_only(
     releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
 ) -> None:
     every: set[str] = {*ROLES, "tensorboard", "test", "supervisor"}
     mounting = {"chief", "evaluator", "tensorboard"}
     intended: dict[tuple[str, str], list[set[str]]] = {
-        ("NetworkPolicy", "tasks"): [{*ROLES, "supervisor"}, every],  # whom it protects, and who may come
+        ("NetworkPolicy", "tasks"): [{*ROLES, "supervisor"}, every],  # the pods it applies to; the pods it admits
         ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
         ("PodMonitor", "tasks"): [every],
-        ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own, and whose node it goes to
+        ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own pods; the pods whose node it shares
         ("Service", "tensorboard"): [{"tensorboard"}],
         ("StatefulSet", "chief"): [{"chief"}, mounting],
         ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
@@ -106,12 +106,12 @@ def test_each_object_selects_the_pods_that_it_is_for(
 
 
 @pytest.mark.parametrize("release", ["y", "true", "null", "e3"])
-def test_a_release_may_be_called_anything(release: str) -> None:
+def test_a_release_name_that_looks_like_another_yaml_type_stays_text(release: str) -> None:
     for item in render(EVERYTHING, release=release):
         assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == release
 
 
-def test_labels_of_ones_own_do_not_lead_a_pod_out_of_its_run() -> None:
+def test_custom_labels_do_not_override_the_labels_of_selectors() -> None:
     labels = {"app.kubernetes.io/instance": "other", "app.kubernetes.io/component": "other", "team": "a"}
     manifests = render({f"{pods}.labels": labels for pods in ("common", "tensorboard", "supervisor")})
     for component, pod in manifests.pods().items():
@@ -120,7 +120,7 @@ def test_labels_of_ones_own_do_not_lead_a_pod_out_of_its_run() -> None:
         assert pod["metadata"]["labels"]["team"] == "a"
 
 
-def test_every_object_is_in_the_releases_namespace_and_says_whose_it_is() -> None:
+def test_every_object_has_the_namespace_and_the_labels_of_its_release() -> None:
     for item in render(EVERYTHING, namespace="ml"):
         assert item["metadata"]["namespace"] == "ml"
         assert item["metadata"]["labels"]["app.kubernetes.io/instance"] == "mnist"

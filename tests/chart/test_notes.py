@@ -1,6 +1,6 @@
-"""What `helm install` says next: commands for this very release and namespace.
+"""The notes that `helm install` prints: commands for the release and its namespace.
 
-`helm install --dry-run` asks a cluster first, so these notes are rendered as a manifest of a copy of the chart.
+`helm install --dry-run` needs a cluster. Therefore a copy of the chart renders the notes as a manifest.
 """
 
 import re
@@ -24,21 +24,21 @@ text: {{ tpl (.Files.Get "NOTES.txt") . | quote }}
 
 @pytest.fixture(scope="module")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
-    """Gives the notes of a release `trial` in the namespace `ml`."""
+    """Renders the notes of a release `trial` in the namespace `ml`."""
     chart = tmp_path_factory.mktemp("chart") / "distributed-tensorflow"
     shutil.copytree(CHART, chart)
     (chart / "templates/NOTES.txt").rename(chart / "NOTES.txt")
     (chart / "templates/notes.yaml").write_text(AS_MANIFEST)
 
-    def say(values: dict[str, Any]) -> str:
+    def render_notes(values: dict[str, Any]) -> str:
         (item,) = render(values, release="trial", namespace="ml", chart=Path(chart)).of("Notes")
         return str(item["text"])
 
-    return say
+    return render_notes
 
 
 def commands(text: str) -> list[list[str]]:
-    """The commands that the notes give, without their comments."""
+    """The commands in the notes, without comments."""
     return [line.partition("#")[0].split() for line in text.splitlines() if re.match("  (kubectl|helm) ", line)]
 
 
@@ -59,9 +59,9 @@ def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any],
 @pytest.mark.parametrize(
     ("values", "leader"),
     [({}, "trial-worker-0"), ({"chief.replicas": 1}, "trial-chief-0"), ({"fullnameOverride": "m"}, "m-worker-0")],
-    ids=["a worker leads", "a chief leads", "another fullname"],
+    ids=["worker", "chief", "another fullname"],
 )
-def test_without_a_supervisor_they_name_the_leader(notes: Notes, values: dict[str, Any], leader: str) -> None:
+def test_without_a_supervisor_the_commands_name_the_leader(notes: Notes, values: dict[str, Any], leader: str) -> None:
     values = {**values, "supervisor.enabled": False}
     fullname = leader.rsplit("-", 2)[0]
     assert commands(notes(values)) == [
@@ -74,28 +74,28 @@ def test_without_a_supervisor_they_name_the_leader(notes: Notes, values: dict[st
     assert ("Service", f"{fullname}-tensorboard") in names
 
 
-def test_without_a_supervisor_a_client_is_followed_by_its_job(notes: Notes) -> None:
+def test_without_a_supervisor_the_logs_command_of_a_client_names_its_job(notes: Notes) -> None:
     values = {"supervisor.enabled": False, "client.replicas": 1, "client.command": ["ask"]}
     (job,) = manifests(values).of("Job")
     assert commands(notes(values))[0][-1] == f"job/{job['metadata']['name']}"
 
 
-def test_the_port_and_path_of_tensorboard_are_its_own(notes: Notes) -> None:
-    said = notes({"tensorboard.service.port": 8080, "tensorboard.pathPrefix": "/mnist"})
-    assert "port-forward service/trial-tensorboard 6006:8080" in said
-    assert "http://localhost:6006/mnist\n" in said
+def test_the_commands_have_the_port_and_path_of_tensorboard(notes: Notes) -> None:
+    text = notes({"tensorboard.service.port": 8080, "tensorboard.pathPrefix": "/mnist"})
+    assert "port-forward service/trial-tensorboard 6006:8080" in text
+    assert "http://localhost:6006/mnist\n" in text
 
 
-def test_without_tensorboard_there_is_nothing_to_forward(notes: Notes) -> None:
+def test_without_tensorboard_there_is_no_port_forward(notes: Notes) -> None:
     assert "port-forward" not in notes({"tensorboard.enabled": False})
 
 
-def test_they_warn_of_claims_that_go_with_the_run(notes: Notes) -> None:
+def test_they_warn_about_claims_that_uninstall_deletes(notes: Notes) -> None:
     both = {"data.enabled": True}
-    said = re.findall(r"deletes the claim (\S+) .* set (\S+)=true\.", notes(both))
-    assert sorted(said) == [("trial-data", "data.keep"), ("trial-training", "trainingDirectory.keep")]
+    warned = re.findall(r"deletes the claim (\S+) .* set (\S+)=true\.", notes(both))
+    assert sorted(warned) == [("trial-data", "data.keep"), ("trial-training", "trainingDirectory.keep")]
     claims = manifests(both).of("PersistentVolumeClaim")
-    assert {name for name, _ in said} == {claim["metadata"]["name"] for claim in claims}
+    assert {name for name, _ in warned} == {claim["metadata"]["name"] for claim in claims}
 
 
 @pytest.mark.parametrize(
@@ -105,20 +105,20 @@ def test_they_warn_of_claims_that_go_with_the_run(notes: Notes) -> None:
         {"trainingDirectory.existingClaim": "mine"},
         {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"},
     ],
-    ids=["kept", "not ours", "NFS"],
+    ids=["kept", "existing", "NFS"],
 )
-def test_they_do_not_warn_of_what_stays(notes: Notes, values: dict[str, Any]) -> None:
+def test_they_do_not_warn_about_volumes_that_remain(notes: Notes, values: dict[str, Any]) -> None:
     assert "helm uninstall" not in notes(values)
 
 
-def test_they_say_who_trains(notes: Notes) -> None:
+def test_they_list_the_number_of_tasks_of_each_role(notes: Notes) -> None:
     assert "Run trial: 2 worker(s), 1 ps. " in notes({})
     assert "Run trial: a chief, 3 worker(s), 2 ps. " in notes(
         {"chief.replicas": 1, "worker.replicas": 3, "ps.replicas": 2}
     )
 
 
-def test_they_say_where_a_large_cluster_is_read(notes: Notes) -> None:
+def test_they_say_that_tasks_read_a_large_cluster_from_a_file(notes: Notes) -> None:
     assert "1300 worker(s), 1 ps (tasks read the cluster from a file: it is too long for TF_CONFIG). " in notes(
         TOO_LARGE
     )

@@ -1,4 +1,4 @@
-"""How often a task is asked whether it is ready: each question takes CPU time from its training."""
+"""The probes of tasks and their periods. Each probe takes CPU time from training."""
 
 from typing import Any
 
@@ -18,28 +18,28 @@ def probes(values: dict[str, Any], role: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "evaluator"])
-def test_a_task_is_asked_often_only_until_it_is_ready(role: str) -> None:
+def test_the_startup_probe_runs_more_often_than_the_readiness_probe(role: str) -> None:
     found = probes({}, role)
     assert set(found) == {"startupProbe", "readinessProbe"}
     assert found["startupProbe"]["exec"] == found["readinessProbe"]["exec"]
     assert found["startupProbe"]["periodSeconds"] < found["readinessProbe"]["periodSeconds"]
 
 
-def test_no_task_is_ended_because_its_port_is_not_open() -> None:
+def test_the_startup_probe_does_not_fail_for_a_year() -> None:
     limit = probes({}, "worker")["startupProbe"]
     assert limit["failureThreshold"] * limit["periodSeconds"] > 365 * 24 * 3600
 
 
-def test_nothing_listens_in_an_evaluator() -> None:
+def test_an_evaluator_has_no_probe() -> None:
     assert probes({}, "evaluator") == {}
 
 
-def test_a_readiness_probe_of_ones_own_is_the_only_one() -> None:
+def test_a_custom_readiness_probe_replaces_both_probes() -> None:
     assert probes({"common.readinessProbe": OWN}, "worker") == {"readinessProbe": OWN}
 
 
 @pytest.mark.parametrize("kind", ["livenessProbe", "startupProbe"])
-def test_another_probe_of_ones_own_waits_for_no_port(kind: str) -> None:
+def test_another_custom_probe_replaces_only_the_startup_probe(kind: str) -> None:
     found = probes({f"common.{kind}": OWN}, "worker")
     assert set(found) == {kind, "readinessProbe"}
     assert found[kind] == OWN

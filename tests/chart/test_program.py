@@ -1,4 +1,4 @@
-"""What a task's container runs: the words of `command`, `args` and `extraArgs`, in which values may have templates."""
+"""The program of a task's container: `command`, `args` and `extraArgs`, whose values may contain templates."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ HOSTS = '--hosts={{ include "distributed-tensorflow.hosts" (list . "%s") }}'
 
 
 def program(manifests: Manifests, role: str = "worker") -> list[str]:
-    """The words that `task.sh` runs."""
+    """The command line that `task.sh` runs."""
     words = manifests.pods()[role]["spec"]["containers"][0]["args"]
     assert isinstance(words, list)
     return words
@@ -35,21 +35,21 @@ def program(manifests: Manifests, role: str = "worker") -> list[str]:
         ("evaluator", {"evaluator.replicas": 1, "fullnameOverride": "m"}, "m-evaluator-0.m-evaluator:2222"),
     ],
 )
-def test_arguments_have_the_hosts_of_a_role(role: str, values: dict[str, Any], hosts: str) -> None:
+def test_a_template_inserts_the_hosts_of_a_role(role: str, values: dict[str, Any], hosts: str) -> None:
     assert program(render({**OWN, **values, "worker.args": [HOSTS % role]})) == ["run", f"--hosts={hosts}"]
 
 
-def test_the_command_and_the_packaged_trainers_arguments_may_have_templates_too() -> None:
+def test_the_command_and_the_extra_arguments_may_contain_templates() -> None:
     assert program(render({"common.command": ["{{ .Release.Name }}"]})) == ["mnist"]
     assert program(render({"extraArgs": ["--x={{ .Values.port }}"]}))[-1] == "--x=2222"
 
 
-def test_words_that_yaml_or_set_take_for_something_else_are_words_all_the_same() -> None:
+def test_arguments_that_yaml_parses_as_other_types_become_text() -> None:
     assert program(render({"common.command": [False, 5, 1000000, 0.001]})) == ["false", "5", "1000000", "0.001"]
 
 
 @pytest.mark.parametrize(
-    ("word", "becomes"),
+    ("word", "rendered"),
     [
         ('--format={{ "{{" }}.Name}}', "--format={{.Name}}"),
         ("a}}", "a}}"),
@@ -58,8 +58,8 @@ def test_words_that_yaml_or_set_take_for_something_else_are_words_all_the_same()
         ('{{ "true" }}', "true"),
     ],
 )
-def test_what_is_no_template_stays_as_it_is(word: str, becomes: str) -> None:
-    assert program(render({**OWN, "worker.args": [word]})) == ["run", becomes]
+def test_text_that_is_not_a_template_stays_unchanged(word: str, rendered: str) -> None:
+    assert program(render({**OWN, "worker.args": [word]})) == ["run", rendered]
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def test_what_is_no_template_stays_as_it_is(word: str, becomes: str) -> None:
         ),
     ],
 )
-def test_a_template_that_is_wrong_is_named(word: str, problem: str) -> None:
+def test_an_invalid_template_is_reported(word: str, problem: str) -> None:
     assert problem in refusal({**OWN, "worker.args": [word]})
 
 
-def test_a_template_that_gives_something_else_makes_another_run() -> None:
+def test_a_template_with_another_result_changes_the_run_id() -> None:
     values = {**OWN, "supervisor.enabled": True, "worker.args": ["{{ .Values.tensorboard.service.port }}"]}
     before, after = render(values), render({**values, "tensorboard.service.port": 81})
     assert before.environment("worker")["TASK_RUN"] != after.environment("worker")["TASK_RUN"]
 
 
-def test_the_classic_example_is_told_its_hosts_under_any_name() -> None:
+def test_the_example_with_classic_flags_has_the_hosts_of_its_release() -> None:
     text = (EXAMPLES / "values-classic-flags.yaml").read_text()
     done = template(text, "other")
     assert done.returncode == 0, done.stderr
@@ -98,23 +98,23 @@ def test_the_classic_example_is_told_its_hosts_under_any_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "is_over"),
+    ("result", "succeeds"),
     [
-        ({"global_step": 2000}, True),  # of an older version, which wrote it at the end alone
+        ({"global_step": 2000}, True),  # older versions wrote the file only at the end
         ({"global_step": 2000, "state": "done"}, True),
         ({"global_step": 2000, "state": "running"}, False),
         ({"global_step": 1999, "state": "done"}, False),
         ({"global_step": 10, "state": "running", "test_accuracy": None}, False),
     ],
 )
-def test_the_test_takes_only_a_result_that_is_done(
-    result: dict[str, Any], is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_helm_test_accepts_only_the_result_of_a_finished_run(
+    result: dict[str, Any], succeeds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "result.json"
     file.write_text(json.dumps({"test_accuracy": 0.9861} | result))
     monkeypatch.delenv("RUN_NOTES", raising=False)
     monkeypatch.setenv("RESULT", str(file))
     monkeypatch.setenv("TRAIN_STEPS", "2000")
-    there: dict[str, Any] = {}
-    exec((CHART / "files" / "test.py").read_text().removesuffix("main()\n"), there)  # noqa: S102 - the chart's own
-    assert bool(there["success"](packaged=True)) == is_over
+    module: dict[str, Any] = {}
+    exec((CHART / "files" / "test.py").read_text().removesuffix("main()\n"), module)  # noqa: S102 - a file of the chart
+    assert bool(module["success"](packaged=True)) == succeeds

@@ -1,4 +1,4 @@
-"""The schema, or a rule of templates/_checks.tpl, refuses invalid values in a sentence that names the key."""
+"""The schema or a rule of templates/_checks.tpl refuses invalid values, with an error that names the key."""
 
 import re
 from typing import Any
@@ -14,9 +14,9 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
     "replicas for all roles": ("common.replicas", {"common.replicas": 2}),
-    "room for all roles": ("common.maxReplicas", {"common.maxReplicas": 2}),
-    "another name of all roles": ("common.taskType", {"common.taskType": "master"}),
-    "another name of workers": ("worker.taskType", {"worker.taskType": "master"}),
+    "maxReplicas for all roles": ("common.maxReplicas", {"common.maxReplicas": 2}),
+    "a task type for all roles": ("common.taskType", {"common.taskType": "master"}),
+    "a task type for workers": ("worker.taskType", {"worker.taskType": "master"}),
     "workers that never end": (
         "worker.restartPolicy",
         {
@@ -34,26 +34,26 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a client without a program": ("client.command", {"client.replicas": 1}),
     "two clients": ("client.replicas", {"client.replicas": 2}),
     "GPUs for all roles": ("common.gpus", {"common.gpus": 1}),
-    "room for parameter servers": ("ps.maxReplicas", {"ps.maxReplicas": 2}),
-    "room for chiefs": ("chief.maxReplicas", {"chief.maxReplicas": 2}),
-    "room for evaluators": ("evaluator.maxReplicas", {"evaluator.maxReplicas": 2}),
+    "maxReplicas for parameter servers": ("ps.maxReplicas", {"ps.maxReplicas": 2}),
+    "maxReplicas for chiefs": ("chief.maxReplicas", {"chief.maxReplicas": 2}),
+    "maxReplicas for evaluators": ("evaluator.maxReplicas", {"evaluator.maxReplicas": 2}),
     "GPUs of parameter servers": ("ps.gpus", {"ps.gpus": 1}),
     "two chiefs": ("chief.replicas", {"chief.replicas": 2}),
     "two evaluators": ("evaluator.replicas", {"evaluator.replicas": 2}),
     "no task that trains": ("worker.replicas", {"worker.replicas": 0}),
-    "more workers than room": ("worker.replicas", {"worker.replicas": 3, "worker.maxReplicas": 2}),
-    "an image of one's own without its command": ("worker.command", OWN),
-    "such an image in all roles": ("worker.command", {"common.image": {"repository": "mine"}}),
+    "more workers than maxReplicas": ("worker.replicas", {"worker.replicas": 3, "worker.maxReplicas": 2}),
+    "a custom image without a command": ("worker.command", OWN),
+    "a custom image for all roles without a command": ("worker.command", {"common.image": {"repository": "mine"}}),
     "arguments without a command": ("ps.args", {"ps.args": ["--verbose"]}),
     "the CPU image's digest for GPUs": ("image.digest", {"image.digest": "sha256:" + "0" * 64, "worker.gpus": 1}),
-    "the packaged trainer without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
-    "a single process": ("train.strategy", {"train.strategy": "mirrored", "ps.replicas": 0}),
-    "parameter servers without a use": ("ps.replicas", {"train.strategy": "allreduce"}),
-    "all-reduce among workers yet to come": (
+    "the packaged trainer with strategy ps without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
+    "a strategy of a single process": ("train.strategy", {"train.strategy": "mirrored", "ps.replicas": 0}),
+    "parameter servers with all-reduce": ("ps.replicas", {"train.strategy": "allreduce"}),
+    "all-reduce with workers that may join later": (
         "worker.maxReplicas",
         {"train.strategy": "allreduce", "ps.replicas": 0, "worker.maxReplicas": 3},
     ),
-    "a program of one's own in too large a cluster": (
+    "a custom program in a cluster too large for TF_CONFIG": (
         "worker.replicas",
         {**OWN, "worker.command": ["run"], **TOO_LARGE},
     ),
@@ -61,12 +61,12 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "train.replicas_to_aggregate",
         {"train.sync_replicas": True, "train.replicas_to_aggregate": 3},
     ),
-    "a step that waits for workers yet to come": (
+    "a step that waits for workers that may join later": (
         "train.replicas_to_aggregate",
         {"train.sync_replicas": True, "worker.maxReplicas": 3},
     ),
     "MNIST without a volume": ("data.enabled", {"train.dataset": "mnist"}),
-    "files of one's own without a volume": ("data.enabled", {"train.dataset": "npz"}),
+    "custom data without a volume": ("data.enabled", {"train.dataset": "npz"}),
     "capitals in the name of the training directory's claim": (
         "trainingDirectory.existingClaim",
         {"trainingDirectory.existingClaim": "Runs"},
@@ -99,35 +99,35 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown key": ("workers", {"workers": 2}),
     "an unknown key of a role": ("replica", {"worker.replica": 2}),
     "an unknown setting of the trainer": ("steps", {"train.steps": 2}),
-    "a setting that the chart makes": ("train_dir", {"train.train_dir": "/elsewhere"}),
+    "a setting that the chart sets": ("train_dir", {"train.train_dir": "/elsewhere"}),
     "text for a number": ("/worker/replicas", {"worker.replicas": "two"}),
-    "half a worker": ("/worker/replicas", {"worker.replicas": 1.5}),
+    "a fraction of a worker": ("/worker/replicas", {"worker.replicas": 1.5}),
     "a negative number": ("/ps/replicas", {"ps.replicas": -1}),
     "text for a switch": ("/data/enabled", {"data.enabled": "yes please"}),
     "a map for a list": ("/common/env", {"common.env": {"A": "1"}}),
     "an unknown restart policy": ("/ps/restartPolicy", {"ps.restartPolicy": "Sometimes"}),
-    "no port": ("/port", {"port": 0}),
-    "a port past the last one": ("/metrics/port", {"metrics.port": 65536}),
+    "port zero": ("/port", {"port": 0}),
+    "a port above 65535": ("/metrics/port", {"metrics.port": 65536}),
     "an unknown data set": ("/train/dataset", {"train.dataset": "cifar"}),
-    "no steps": ("/train/train_steps", {"train.train_steps": 0}),
+    "zero steps": ("/train/train_steps", {"train.train_steps": 0}),
     "text for a rate": ("/train/learning_rate", {"train.learning_rate": "fast"}),
     "a rate of zero as text": ("/train/learning_rate", {"train.learning_rate": "0.0"}),
     "a relative path": ("/trainingDirectory/path", {"trainingDirectory.path": "runs"}),
     "an unknown access mode": ("/data/accessModes/0", {"data.accessModes": ["ReadWriteAll"]}),
     "no access mode": ("/data/accessModes", {"data.accessModes": []}),
     "a size without a number": ("/trainingDirectory/size", {"trainingDirectory.size": "much"}),
-    "a digest that is none": ("/image/digest", {"image.digest": "sha256:abc"}),
-    "a pull policy that is none": ("/image/pullPolicy", {"image.pullPolicy": "Sometimes"}),
+    "an invalid digest": ("/image/digest", {"image.digest": "sha256:abc"}),
+    "an invalid pull policy": ("/image/pullPolicy", {"image.pullPolicy": "Sometimes"}),
     "an image without a repository": ("/image/repository", {"image.repository": ""}),
     "a number as a label": ("/common/labels/team", {"common.labels": {"team": 1}}),
     "a GPU resource without a domain": ("/gpu/resourceName", {"gpu.resourceName": "gpu"}),
     "a time without a unit": ("/metrics/podMonitor/interval", {"metrics.podMonitor.interval": "15"}),
-    "a share that is none": ("/ps/podDisruptionBudget/maxUnavailable", {"ps.podDisruptionBudget.maxUnavailable": "a"}),
+    "an invalid number": ("/ps/podDisruptionBudget/maxUnavailable", {"ps.podDisruptionBudget.maxUnavailable": "a"}),
 }
 
 
 def rules() -> list[str]:
-    """The sentences of templates/_checks.tpl, as patterns of what Helm says."""
+    """The messages of templates/_checks.tpl, as patterns of Helm's error."""
     source = (CHART / "templates/_checks.tpl").read_text()
     sentences = [found.replace('\\"', '"') for found in re.findall(r'fail (?:\(printf )?"((?:[^"\\]|\\.)*)"', source)]
     assert len(sentences) == source.count("- fail ")
@@ -137,45 +137,45 @@ def rules() -> list[str]:
 @pytest.mark.parametrize("case", BY_RULE)
 def test_a_rule_refuses(case: str) -> None:
     key, values = BY_RULE[case]
-    said = refusal(values)
-    assert f": {key}: " in said
-    assert [rule for rule in rules() if re.search(rule, said)], "the sentence is none of _checks.tpl"
+    error = refusal(values)
+    assert f": {key}: " in error
+    assert [rule for rule in rules() if re.search(rule, error)], "no rule of _checks.tpl has this message"
 
 
-def test_every_rule_refuses_something() -> None:
-    said = "\n".join(refusal(values) for _, values in BY_RULE.values())
-    assert [rule for rule in rules() if not re.search(rule, said)] == []
+def test_every_rule_has_a_case() -> None:
+    errors = "\n".join(refusal(values) for _, values in BY_RULE.values())
+    assert [rule for rule in rules() if not re.search(rule, errors)] == []
 
 
 @pytest.mark.parametrize("case", BY_SCHEMA)
 def test_the_schema_refuses(case: str) -> None:
     key, values = BY_SCHEMA[case]
-    said = refusal(values)
-    assert "don't meet the specifications of the schema" in said
-    assert f"'{key}'" in said
+    error = refusal(values)
+    assert "don't meet the specifications of the schema" in error
+    assert f"'{key}'" in error
 
 
-def test_a_release_with_too_long_a_name_is_refused() -> None:
+def test_a_release_name_that_is_too_long_is_refused() -> None:
     assert f'fullnameOverride: "{"m" * 41}" (default: the release\'s name) is not a valid prefix' in refusal(
         {}, release="m" * 41
     )
 
 
-def test_the_longest_name_is_taken() -> None:
+def test_the_longest_allowed_name_fits_into_the_limits_of_kubernetes() -> None:
     manifests = render(ALL_ROLES, release="m" * 40)
     longest = max(len(item["metadata"]["name"]) for item in manifests.of("StatefulSet"))
-    # A StatefulSet's pods carry its name, an index and a hash in a label, which holds 63 characters.
+    # A label of a StatefulSet's pods contains its name and a hash. A label has at most 63 characters.
     assert longest + len("-0123456789") <= 63
     assert max(len(item["metadata"]["name"]) for item in manifests) <= 63
 
 
-def test_a_cluster_without_parameter_servers_is_for_all_reduce_and_programs_of_ones_own() -> None:
-    together = render({"ps.replicas": 0, "train.strategy": "allreduce"})
-    assert [item["metadata"]["name"] for item in together.of("StatefulSet")] == ["mnist-worker"]
+def test_all_reduce_and_custom_programs_may_run_without_parameter_servers() -> None:
+    allreduce = render({"ps.replicas": 0, "train.strategy": "allreduce"})
+    assert [item["metadata"]["name"] for item in allreduce.of("StatefulSet")] == ["mnist-worker"]
     own = render({"ps.replicas": 0, "common.image": {"repository": "mine"}, "common.command": ["run"]})
     assert [item["metadata"]["name"] for item in own.of("StatefulSet")] == ["mnist-worker"]
 
 
-def test_chief_alone_may_train() -> None:
+def test_a_chief_may_train_without_workers() -> None:
     alone = render({"worker.replicas": 0, "chief.replicas": 1})
     assert [item["metadata"]["name"] for item in alone.of("StatefulSet")] == ["mnist-chief", "mnist-ps"]

@@ -1,4 +1,4 @@
-"""Pods restart when what they read has changed, and only then: their template says so."""
+"""The pod templates change, and so the pods restart, only if the configuration that the tasks read changes."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ import pytest
 from tests.chart.chart import Object, render
 from trainer.cluster.spec import ROLES
 
-ROOM = {"worker.maxReplicas": 4}
+MAX_REPLICAS = {"worker.maxReplicas": 4}
 
 
 def templates(values: dict[str, Any]) -> dict[str, Object]:
-    """The pods of the roles, as their StatefulSets make them."""
+    """The pod templates of the roles' StatefulSets."""
     return {role: pod for role, pod in render(values).pods().items() if role in ROLES}
 
 
 def checksums(values: dict[str, Any]) -> set[str]:
-    """What the pods' annotations say of the configuration that they mount."""
+    """The checksums of the mounted configuration, from the pods' annotations."""
     return {pod["metadata"]["annotations"]["checksum/config"] for pod in templates(values).values()}
 
 
@@ -34,7 +34,7 @@ def checksums(values: dict[str, Any]) -> set[str]:
     ],
     ids=str,
 )
-def test_another_configuration_restarts_every_task(change: dict[str, Any]) -> None:
+def test_a_changed_configuration_restarts_every_task(change: dict[str, Any]) -> None:
     (before,) = checksums({})
     (after,) = checksums(change)
     assert before != after
@@ -55,12 +55,12 @@ def test_another_configuration_restarts_every_task(change: dict[str, Any]) -> No
     ],
     ids=str,
 )
-def test_tasks_do_not_notice_what_is_not_theirs(change: dict[str, Any]) -> None:
-    assert templates({**ROOM, **change}) == templates(ROOM)
+def test_a_change_that_tasks_do_not_read_restarts_no_task(change: dict[str, Any]) -> None:
+    assert templates({**MAX_REPLICAS, **change}) == templates(MAX_REPLICAS)
 
 
-def test_an_evaluator_comes_without_the_others_noticing() -> None:
-    """To the supervisor it is another run, which goes on from the last checkpoint."""
+def test_an_added_evaluator_restarts_no_other_task() -> None:
+    """Without a supervisor. With one, it is another run, which continues from the last checkpoint."""
     unsupervised = {"supervisor.enabled": False}
     with_it = templates({**unsupervised, "evaluator.replicas": 1})
     del with_it["evaluator"]

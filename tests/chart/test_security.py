@@ -1,4 +1,4 @@
-"""By default every pod passes Pod Security "restricted", has no token, and is reached only by whom it should be."""
+"""With default values every pod meets Pod Security "restricted"; tokens and network access are minimal."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from trainer.cluster.spec import ROLES
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}
 COMPONENTS = (*ROLES, "tensorboard", "supervisor", "test")
 DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
-OUR_PODS = {
+PODS_OF_THE_RUN = {
     "podSelector": {
         "matchLabels": {"app.kubernetes.io/name": "distributed-tensorflow", "app.kubernetes.io/instance": "mnist"}
     }
@@ -19,15 +19,15 @@ OUR_PODS = {
 
 @pytest.fixture(params=COMPONENTS)
 def pod(request: pytest.FixtureRequest) -> Object:
-    """The pod of each component, by default values."""
+    """The pod of each component, with default values."""
     return render(ALL_ROLES).pods()[request.param]
 
 
-def test_there_is_no_other_pod() -> None:
+def test_the_components_are_all_pods() -> None:
     assert set(render(ALL_ROLES).pods()) == set(COMPONENTS)
 
 
-def test_it_is_restricted(pod: Object) -> None:
+def test_it_meets_pod_security_restricted(pod: Object) -> None:
     spec = pod["spec"]
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(spec)
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -44,15 +44,15 @@ def test_its_root_file_system_is_read_only(pod: Object) -> None:
     assert [container["securityContext"]["readOnlyRootFilesystem"] for container in pod["spec"]["containers"]] == [True]
 
 
-def test_it_has_no_mesh_and_no_token_but_for_the_supervisors(pod: Object) -> None:
-    supervises = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "supervisor"
-    assert pod["spec"]["automountServiceAccountToken"] is supervises
+def test_it_is_outside_service_meshes_and_only_the_supervisor_has_a_token(pod: Object) -> None:
+    is_supervisor = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "supervisor"
+    assert pod["spec"]["automountServiceAccountToken"] is is_supervisor
     assert pod["spec"]["enableServiceLinks"] is False
     assert pod["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
     assert pod["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
 
 
-def test_volumes_of_the_group_are_not_walked_through_at_each_start(pod: Object) -> None:
+def test_the_ownership_of_volumes_changes_only_if_it_differs(pod: Object) -> None:
     if any("persistentVolumeClaim" in volume for volume in pod["spec"]["volumes"]):
         assert pod["spec"]["securityContext"]["fsGroup"] == 10001
         assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
@@ -63,18 +63,18 @@ def test_tmp_and_home_are_writable(component: str) -> None:
     (container,) = render(ALL_ROLES).pods()[component]["spec"]["containers"]
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     (home,) = [variable["value"] for variable in container["env"] if variable["name"] == "HOME"]
-    for folder in ("/tmp", home):  # noqa: S108 - the container's
+    for folder in ("/tmp", home):  # noqa: S108 - in the container
         assert mounts[folder]["name"] == "scratch"
         assert not mounts[folder].get("readOnly")
 
 
-def test_no_service_account_has_a_token() -> None:
+def test_no_service_account_mounts_a_token_by_default() -> None:
     accounts = {item["metadata"]["name"]: item for item in render(ALL_ROLES).of("ServiceAccount")}
     assert set(accounts) == {f"mnist-{component}" for component in (*ROLES, "tensorboard", "supervisor")}
     assert {account["automountServiceAccountToken"] for account in accounts.values()} == {False}
 
 
-def test_an_image_that_must_be_root_can_drop_the_contexts() -> None:
+def test_null_removes_the_security_contexts_for_an_image_that_needs_root() -> None:
     pod = render({"common.podSecurityContext": None, "common.securityContext": None}).pods()["worker"]
     assert "securityContext" not in pod["spec"]
     assert "securityContext" not in pod["spec"]["containers"][0]
@@ -83,54 +83,54 @@ def test_an_image_that_must_be_root_can_drop_the_contexts() -> None:
 def test_parameter_servers_and_tensorboard_never_get_gpus() -> None:
     pods = render({**ALL_ROLES, "worker.gpus": 8, "chief.gpus": 8, "evaluator.gpus": 1}).pods()
 
-    def asks(component: str) -> tuple[bool, bool]:
+    def gpu_and_image(component: str) -> tuple[bool, bool]:
         (container,) = pods[component]["spec"]["containers"]
         return "nvidia.com/gpu" in str(container.get("resources")), container["image"].endswith("-gpu")
 
-    assert {component: asks(component) for component in COMPONENTS} == {
+    assert {component: gpu_and_image(component) for component in COMPONENTS} == {
         **dict.fromkeys(("chief", "worker", "evaluator"), (True, True)),
         **dict.fromkeys(("ps", "tensorboard", "supervisor", "test"), (False, False)),
     }
 
 
-def test_tasks_are_reached_by_their_own_run_only() -> None:
+def test_only_pods_of_the_same_run_can_reach_tasks() -> None:
     policy = render()["NetworkPolicy/tasks"]["spec"]
     assert policy["policyTypes"] == ["Ingress"]
-    assert policy["ingress"] == [{"from": [OUR_PODS]}]
+    assert policy["ingress"] == [{"from": [PODS_OF_THE_RUN]}]
 
 
-def test_metrics_are_reached_by_whom_the_values_name() -> None:
+def test_pods_in_metrics_from_can_reach_the_metrics_port() -> None:
     prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
     policy = render({"metrics.from": prometheus})["NetworkPolicy/tasks"]["spec"]
     assert policy["ingress"] == [
-        {"from": [OUR_PODS]},
+        {"from": [PODS_OF_THE_RUN]},
         {"from": prometheus, "ports": [{"port": 9100}]},
     ]
 
 
-def test_tensorboard_is_reached_from_its_namespace() -> None:
+def test_all_pods_of_the_namespace_can_reach_tensorboard() -> None:
     policy = render()["NetworkPolicy/tensorboard"]["spec"]
     assert policy["ingress"][0] == {"from": [{"podSelector": {}}], "ports": [{"port": 6006}]}
 
 
-@pytest.mark.parametrize("nobody", [[], None])
-def test_nobody_reaches_what_nobody_is_named_for(nobody: Any) -> None:
-    manifests = render({"networkPolicy.tensorboardFrom": nobody, "metrics.from": nobody})
-    (tests,) = manifests["NetworkPolicy/tensorboard"]["spec"]["ingress"]
-    (tester,) = tests["from"]
-    assert tester["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
+@pytest.mark.parametrize("peers", [[], None])
+def test_an_empty_list_of_peers_admits_no_pod(peers: Any) -> None:
+    manifests = render({"networkPolicy.tensorboardFrom": peers, "metrics.from": peers})
+    (rule,) = manifests["NetworkPolicy/tensorboard"]["spec"]["ingress"]
+    (peer,) = rule["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
     assert len(manifests["NetworkPolicy/tasks"]["spec"]["ingress"]) == 1
 
 
 @pytest.mark.parametrize("to", [[], [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]])
-def test_egress_leads_to_the_run_and_dns_and_what_the_values_name(to: list[Any]) -> None:
+def test_egress_is_limited_to_the_run_dns_and_the_peers_in_values(to: list[Any]) -> None:
     manifests = render({"networkPolicy.egress.enabled": True, "networkPolicy.egress.to": to})
     policy = manifests["NetworkPolicy/egress"]["spec"]
     assert policy["policyTypes"] == ["Egress"]
-    assert policy["egress"] == [{"to": [OUR_PODS]}, DNS, *to]
+    assert policy["egress"] == [{"to": [PODS_OF_THE_RUN]}, DNS, *to]
 
 
-def test_a_drain_takes_one_task_of_a_role_at_a_time_and_failed_ones_at_once() -> None:
+def test_a_drain_evicts_one_task_of_a_role_at_a_time_and_unhealthy_tasks_always() -> None:
     budgets = render(ALL_ROLES).of("PodDisruptionBudget")
     assert {budget["metadata"]["name"] for budget in budgets} == {f"mnist-{role}" for role in ROLES}
     for budget in budgets:

@@ -1,4 +1,4 @@
-"""Who mounts the training directory and the data, and how pods that need a ReadWriteOnce claim come to one node."""
+"""Which pods mount the training directory and the data, and how pods with a ReadWriteOnce claim get the same node."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import pytest
 
 from tests.chart.chart import ALL_ROLES, Manifests, render
 
-ALONE = {"supervisor.enabled": False}
+UNSUPERVISED = {"supervisor.enabled": False}
 SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-NOTHING_KEPT = {"trainingDirectory.enabled": False, "tensorboard.enabled": False, "common.command": ["run"]}
+NO_TRAINING_DIRECTORY = {"trainingDirectory.enabled": False, "tensorboard.enabled": False, "common.command": ["run"]}
 NFS = {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"}
 
 
 def mounts(manifests: Manifests, volume: str) -> dict[str, bool]:
-    """The components that mount a volume, and whether they may write there."""
+    """The components that mount a volume, and whether they may write to it."""
     return {
         component: not mount.get("readOnly", False)
         for component, pod in manifests.pods().items()
@@ -23,8 +23,8 @@ def mounts(manifests: Manifests, volume: str) -> dict[str, bool]:
     }
 
 
-def follows(manifests: Manifests) -> dict[str, str | None]:
-    """The components that must be on a node with others of the run, and whose node that is (None: anybody's)."""
+def shared_nodes(manifests: Manifests) -> dict[str, str | None]:
+    """The components that must share a node with pods of the run; the component that they follow (None: any)."""
     nodes = {}
     for component, pod in manifests.pods().items():
         for term in pod["spec"].get("affinity", {}).get("podAffinity", {}).get(REQUIRED, []):
@@ -43,25 +43,25 @@ def follows(manifests: Manifests) -> dict[str, str | None]:
     ],
     ids=["no chief", "a chief", "every node can mount it", "NFS"],
 )
-def test_the_training_directory_is_mounted_by_whom_it_must_be(values: dict[str, Any], tasks: set[str]) -> None:
+def test_only_pods_that_need_the_training_directory_mount_it(values: dict[str, Any], tasks: set[str]) -> None:
     assert mounts(render(values), "training") == {**dict.fromkeys(tasks, True), "tensorboard": False}
-    # Whether a run is over is known from its result, where no supervisor has noted it.
+    # Without a supervisor, `helm test` reads the result to see whether the run has ended.
     unsupervised = mounts(render({**values, "supervisor.enabled": False}), "training")
     assert unsupervised == {**dict.fromkeys(tasks, True), "tensorboard": False, "test": False}
 
 
-def test_data_are_mounted_by_those_who_compute() -> None:
+def test_replicas_and_the_evaluator_mount_the_data() -> None:
     computing = ("chief", "worker", "evaluator")
     assert mounts(render({**ALL_ROLES, "data.enabled": True}), "data") == dict.fromkeys(computing, True)
     read_only = {**ALL_ROLES, "data.enabled": True, "data.readOnly": True}
     assert mounts(render(read_only), "data") == dict.fromkeys(computing, False)
 
 
-def test_a_program_that_keeps_nothing_has_no_claim_and_is_tied_to_no_node() -> None:
-    manifests = render({**ALL_ROLES, **NOTHING_KEPT})
+def test_a_run_without_a_training_directory_has_no_claim_and_no_pod_affinity() -> None:
+    manifests = render({**ALL_ROLES, **NO_TRAINING_DIRECTORY})
     assert manifests.of("PersistentVolumeClaim") == []
     assert mounts(manifests, "training") == {}
-    assert follows(manifests) == {}
+    assert shared_nodes(manifests) == {}
     assert not [pod for pod in manifests.pods().values() if "persistentVolumeClaim" in str(pod["spec"]["volumes"])]
     for role in ("chief", "worker"):
         assert "TASK_LOG" not in manifests.environment(role)
@@ -71,36 +71,38 @@ def test_a_program_that_keeps_nothing_has_no_claim_and_is_tied_to_no_node() -> N
     ("values", "nodes"),
     [
         ({}, {"worker": None, "tensorboard": None}),
-        (ALONE, {"worker": None, "tensorboard": "worker", "test": "worker"}),
+        (UNSUPERVISED, {"worker": None, "tensorboard": "worker", "test": "worker"}),
         (ALL_ROLES, {"chief": None, "evaluator": "chief", "tensorboard": None}),
-        ({**ALL_ROLES, **ALONE}, {"chief": None, "evaluator": "chief", "tensorboard": "chief", "test": "chief"}),
+        ({**ALL_ROLES, **UNSUPERVISED}, {"chief": None, "evaluator": "chief", "tensorboard": "chief", "test": "chief"}),
         ({**ALL_ROLES, **SHARED}, {}),
         ({**ALL_ROLES, **NFS}, {}),
     ],
     ids=["no chief", "no supervisor", "a chief", "a chief, no supervisor", "every node can mount it", "NFS"],
 )
-def test_a_claim_for_one_node_brings_its_pods_there(values: dict[str, Any], nodes: dict[str, str | None]) -> None:
-    assert follows(render(values)) == nodes
+def test_pods_that_share_a_read_write_once_claim_get_the_same_node(
+    values: dict[str, Any], nodes: dict[str, str | None]
+) -> None:
+    assert shared_nodes(render(values)) == nodes
 
 
 @pytest.mark.parametrize(
     ("values", "replicas"),
-    [({}, 0), (ALONE, 1), (SHARED, 1), ({**SHARED, **ALONE}, 1)],
-    ids=["held by the supervisor", "no supervisor", "every node can mount it", "both"],
+    [({}, 0), (UNSUPERVISED, 1), (SHARED, 1), ({**SHARED, **UNSUPERVISED}, 1)],
+    ids=["scaled by the supervisor", "no supervisor", "every node can mount it", "both"],
 )
-def test_tensorboard_waits_for_the_supervisor_where_it_could_take_the_claim_away(
+def test_the_supervisor_starts_tensorboard_if_it_shares_a_read_write_once_claim(
     values: dict[str, Any], replicas: int
 ) -> None:
     manifests = render(values)
     assert manifests["Deployment/tensorboard"]["spec"]["replicas"] == replicas
-    told = manifests.see("ConfigMap/supervisor data run.yaml tensorboard_gated")
-    assert told == (None if "supervisor.enabled" in values else replicas == 0)
+    gated = manifests.get("ConfigMap/supervisor data run.yaml tensorboard_gated")
+    assert gated == (None if "supervisor.enabled" in values else replicas == 0)
 
 
-def test_what_follows_the_chief_tolerates_what_it_does() -> None:
+def test_pods_on_the_chiefs_node_have_the_chiefs_tolerations() -> None:
     taint = {"key": "dedicated", "operator": "Exists"}
     gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    pods = render({**ALL_ROLES, **ALONE, "chief.gpus": 1, "chief.tolerations": [taint]}).pods()
+    pods = render({**ALL_ROLES, **UNSUPERVISED, "chief.gpus": 1, "chief.tolerations": [taint]}).pods()
     tolerations = {component: pod["spec"].get("tolerations", []) for component, pod in pods.items()}
     on_its_node, elsewhere = [taint, gpu], list[Any]()
     assert tolerations == {
@@ -109,25 +111,25 @@ def test_what_follows_the_chief_tolerates_what_it_does() -> None:
     }
 
 
-def test_affinity_of_ones_own_stays_beside_the_way_to_the_claim() -> None:
+def test_custom_affinity_is_kept_beside_the_affinity_for_the_claim() -> None:
     own: dict[str, Any] = {"labelSelector": {"matchLabels": {"app": "cache"}}, "topologyKey": "zone"}
     affinity = {"podAffinity": {REQUIRED: [own]}, "nodeAffinity": {"preferred": []}}
-    found = render({"common.affinity": affinity}).see("StatefulSet/worker spec template spec affinity")
+    found = render({"common.affinity": affinity}).get("StatefulSet/worker spec template spec affinity")
     assert found["nodeAffinity"] == affinity["nodeAffinity"]
     assert len(found["podAffinity"][REQUIRED]) == 2
     assert found["podAffinity"][REQUIRED][0] == own
 
 
-def test_tensorboard_pulls_with_the_secrets_of_common() -> None:
+def test_tensorboard_uses_the_image_pull_secrets_of_common() -> None:
     path = "Deployment/tensorboard spec template spec imagePullSecrets"
-    assert render({"common.imagePullSecrets": [{"name": "ours"}]}).see(path) == [{"name": "ours"}]
+    assert render({"common.imagePullSecrets": [{"name": "ours"}]}).get(path) == [{"name": "ours"}]
 
 
-def test_tensorboard_leaves_the_claim_before_another_one_takes_it() -> None:
+def test_an_update_of_tensorboard_first_removes_the_old_pod() -> None:
     assert render()["Deployment/tensorboard"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_a_class_of_none_and_the_clusters_own_are_two_things() -> None:
+def test_the_storage_class_is_absent_by_default_and_a_dash_makes_it_empty() -> None:
     path = "PersistentVolumeClaim/training spec"
-    assert "storageClassName" not in render().see(path)
-    assert render({"trainingDirectory.storageClassName": "-"}).see(path)["storageClassName"] == ""
+    assert "storageClassName" not in render().get(path)
+    assert render({"trainingDirectory.storageClassName": "-"}).get(path)["storageClassName"] == ""

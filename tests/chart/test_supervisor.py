@@ -1,4 +1,4 @@
-"""The supervisor's objects: its rights, what it is told, and which change of values makes another run."""
+"""The supervisor's objects: its permissions, its run.yaml, and which changes of values start another run."""
 
 import re
 from typing import Any
@@ -10,13 +10,13 @@ from tests.chart.chart import ALL_ROLES, Manifests, render, template
 from trainer.supervisor.run import read
 
 
-def told(manifests: Manifests) -> dict[str, Any]:
+def run_yaml(manifests: Manifests) -> dict[str, Any]:
     found = yaml.safe_load(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
     assert isinstance(found, dict)
     return found
 
 
-def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
+def test_the_supervisor_reads_the_rendered_run_yaml(tmp_path: Any) -> None:
     manifests = render({**ALL_ROLES, "worker.restartPolicy": "Never"})
     file = tmp_path / "run.yaml"
     file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
@@ -47,12 +47,12 @@ def test_what_it_is_told_is_what_it_reads(tmp_path: Any) -> None:
         ({"tensorboard.enabled": False}, None),
     ],
 )
-def test_it_knows_the_command_that_shows_the_result(values: dict[str, Any], command: str | None) -> None:
-    assert told(render(values))["result_command"] == command
+def test_run_yaml_has_the_command_that_shows_the_result(values: dict[str, Any], command: str | None) -> None:
+    assert run_yaml(render(values))["result_command"] == command
 
 
 @pytest.mark.parametrize(
-    ("values", "another"),
+    ("values", "is_new"),
     [
         ({"train.train_steps": 3000}, True),
         ({"image.tag": "2"}, True),
@@ -70,19 +70,19 @@ def test_it_knows_the_command_that_shows_the_result(values: dict[str, Any], comm
         ({"metrics.podMonitor.enabled": True}, False),
     ],
 )
-def test_what_makes_another_run(values: dict[str, Any], another: bool) -> None:
+def test_a_change_of_what_defines_the_run_changes_its_id(values: dict[str, Any], is_new: bool) -> None:
     before, after = render(), render(values)
-    assert (told(before)["hash"] != told(after)["hash"]) == another
+    assert (run_yaml(before)["hash"] != run_yaml(after)["hash"]) == is_new
 
 
 @pytest.mark.parametrize("values", [{"run.suspend": True}, {"run.backoffLimit": 1}, {"supervisor.labels": {"a": "b"}}])
-def test_a_supervisor_that_is_told_something_else_is_another_job(values: dict[str, Any]) -> None:
-    """A Job's template cannot be changed, and a supervisor reads its file once."""
+def test_a_change_of_run_yaml_or_of_the_pod_gets_a_new_supervisor_job(values: dict[str, Any]) -> None:
+    """The template of a Job is immutable, and a supervisor reads run.yaml only once."""
     names = [render(given)["Job/run"]["metadata"]["name"] for given in ({}, values)]
     assert names[0] != names[1]
 
 
-def test_it_may_do_no_more_than_it_does() -> None:
+def test_its_role_has_the_needed_permissions_only() -> None:
     rules = {
         (group, resource): (sorted(rule["verbs"]), rule.get("resourceNames"))
         for rule in render()["Role/supervisor"]["rules"]
@@ -100,20 +100,20 @@ def test_it_may_do_no_more_than_it_does() -> None:
     }
 
 
-def test_a_hash_of_digits_alone_stays_text() -> None:
-    said = template("{}").stdout
+def test_a_run_id_of_digits_only_stays_text() -> None:
+    text = template("{}").stdout
     for name in ("TASK_RUN", "RUN_HASH"):
-        assert re.search(f'name: {name}\n +value: "[0-9a-f]{{8}}"\n', said)
+        assert re.search(f'name: {name}\n +value: "[0-9a-f]{{8}}"\n', text)
 
 
-def test_its_own_death_is_not_the_runs_but_its_verdict_is() -> None:
+def test_codes_2_and_3_fail_its_job_and_a_lost_pod_does_not() -> None:
     job = render()["Job/run"]["spec"]
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 3]
     assert job["template"]["spec"]["restartPolicy"] == "Never"
     assert "activeDeadlineSeconds" not in job
 
 
-def test_it_alone_has_a_token_and_an_egress_policy_leaves_it_the_api_server() -> None:
+def test_only_the_supervisor_has_a_token_and_unrestricted_egress() -> None:
     manifests = render({"networkPolicy.egress.enabled": True})
     tokens = {role for role, pod in manifests.pods().items() if pod["spec"]["automountServiceAccountToken"]}
     assert tokens == {"supervisor"}
@@ -123,7 +123,7 @@ def test_it_alone_has_a_token_and_an_egress_policy_leaves_it_the_api_server() ->
     ]
 
 
-def test_without_it_nothing_of_it_is_rendered() -> None:
+def test_without_a_supervisor_none_of_its_objects_are_rendered() -> None:
     manifests = render({"supervisor.enabled": False})
     assert not [item for item in manifests if item["kind"] in ("Job", "Role", "RoleBinding")]
     assert manifests["StatefulSet/worker"]["spec"]["replicas"] == 2

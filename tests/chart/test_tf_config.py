@@ -1,4 +1,4 @@
-"""What a task learns of its cluster is understood by the trainer and by TensorFlow itself."""
+"""The trainer and TensorFlow can read the TF_CONFIG, or the cluster file, of each task."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from trainer.cluster.spec import ROLES, ClassicFlags, ClusterFile, Role, Task, r
 
 
 def environment_of(manifests: Manifests, role: str, index: int) -> dict[str, str]:
-    """The cluster's part of a container's environment, put together as the kubelet does."""
+    """The container's environment, with references resolved as the kubelet does."""
     composed: dict[str, str] = {}
     for name, value in manifests.environment(role).items():
         if isinstance(value, str):
@@ -25,25 +25,25 @@ def environment_of(manifests: Manifests, role: str, index: int) -> dict[str, str
             assert config["metadata"]["name"] == value["configMapKeyRef"]["name"]
             composed[name] = config["data"][value["configMapKeyRef"]["key"]]
         else:
-            known = {
+            fields = {
                 "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
                 "metadata.name": f"mnist-{role}-{index}",
             }
-            composed[name] = known[value["fieldRef"]["fieldPath"]]
+            composed[name] = fields[value["fieldRef"]["fieldPath"]]
     return composed
 
 
 CLUSTERS: dict[str, dict[str, Any]] = {
-    "by default": {},
-    "with every role": {**ALL_ROLES, "worker.replicas": 3, "ps.replicas": 2, "port": 3333},
-    "with a chief alone": {"chief.replicas": 1, "worker.replicas": 0},
-    "with workers that hold the parameters": {"train.strategy": "allreduce", "ps.replicas": 0, "chief.replicas": 1},
-    "with room for more workers": {"worker.replicas": 1, "worker.maxReplicas": 12},
+    "default": {},
+    "every role": {**ALL_ROLES, "worker.replicas": 3, "ps.replicas": 2, "port": 3333},
+    "a chief without workers": {"chief.replicas": 1, "worker.replicas": 0},
+    "all-reduce": {"train.strategy": "allreduce", "ps.replicas": 0, "chief.replicas": 1},
+    "more maxReplicas than replicas": {"worker.replicas": 1, "worker.maxReplicas": 12},
 }
 
 
 @pytest.mark.parametrize("case", CLUSTERS)
-def test_each_task_finds_its_cluster_and_itself(case: str) -> None:
+def test_tf_config_names_the_cluster_and_the_task(case: str) -> None:
     manifests = render(CLUSTERS[case])
     tasks = [Task(role, index) for role in ROLES for index in range(manifests.replicas(role))]
     port = CLUSTERS[case].get("port", 2222)
@@ -53,27 +53,27 @@ def test_each_task_finds_its_cluster_and_itself(case: str) -> None:
         assert cluster
         assert cluster.task == task
         for peer in set(tasks) - {Task("evaluator", 0)}:
-            # The name that a StatefulSet's pod has in the domain of its headless Service.
-            assert manifests.see(f"StatefulSet/{peer.role} spec serviceName") == f"mnist-{peer.role}"
-            assert manifests.see(f"Service/{peer.role} spec clusterIP") == "None"
+            # The DNS name of a StatefulSet's pod in the domain of its headless Service.
+            assert manifests.get(f"StatefulSet/{peer.role} spec serviceName") == f"mnist-{peer.role}"
+            assert manifests.get(f"Service/{peer.role} spec clusterIP") == "None"
             assert cluster.address(peer) == f"mnist-{peer.role}-{peer.index}.mnist-{peer.role}:{port}"
 
 
-def test_tasks_start_together_and_find_each_other_before_they_are_ready() -> None:
+def test_pods_start_in_parallel_and_resolve_before_they_are_ready() -> None:
     manifests = render(ALL_ROLES)
     for role in ROLES:
-        assert manifests.see(f"StatefulSet/{role} spec podManagementPolicy") == "Parallel"
-        assert manifests.see(f"Service/{role} spec publishNotReadyAddresses") is True
+        assert manifests.get(f"StatefulSet/{role} spec podManagementPolicy") == "Parallel"
+        assert manifests.get(f"Service/{role} spec publishNotReadyAddresses") is True
 
 
-def test_room_for_workers_is_in_the_cluster() -> None:
+def test_the_cluster_lists_max_replicas_workers() -> None:
     manifests = render({"worker.replicas": 1, "worker.maxReplicas": 12})
     cluster, _ = resolve(environment_of(manifests, "ps", 0)["TF_CONFIG"], ClassicFlags())
     assert cluster
     assert len(cluster.worker) == 12
 
 
-def test_tensorflow_understands_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorflow_parses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.tensorflow import tf1
 
     manifests = render({**ALL_ROLES, "worker.replicas": 3})
@@ -88,15 +88,15 @@ def test_tensorflow_understands_it(monkeypatch: pytest.MonkeyPatch) -> None:
         }
 
 
-def test_a_cluster_too_large_for_tf_config_comes_from_a_file() -> None:
+def test_a_cluster_too_large_for_tf_config_is_read_from_a_file() -> None:
     manifests = render({"worker.replicas": 1300}, release="m" * 40)
-    text = manifests.see("ConfigMap/config data")["cluster.json"]
+    text = manifests.get("ConfigMap/config data")["cluster.json"]
     tasks: tuple[tuple[Role, int], ...] = (("worker", 1299), ("ps", 0))
     for role, index in tasks:
         environment = environment_of(manifests, role, index)
         assert not {"TF_CONFIG", "TF_CLUSTER"} & set(environment)
         settings = config.load(argparse.Namespace(config=None), environment)
-        mount = manifests.see(f"StatefulSet/{role} spec template spec containers {role} volumeMounts config mountPath")
+        mount = manifests.get(f"StatefulSet/{role} spec template spec containers {role} volumeMounts config mountPath")
         assert settings.cluster_file == Path(mount) / "cluster.json"
         file = ClusterFile(str(settings.cluster_file), text)
         cluster, conflicts = resolve(None, ClassicFlags(None, None, settings.job_name, settings.task_index), file)
@@ -104,7 +104,7 @@ def test_a_cluster_too_large_for_tf_config_comes_from_a_file() -> None:
         assert (cluster.task, len(cluster.worker), conflicts) == (Task(role, index), 1300, [])
 
 
-def test_the_largest_tf_config_is_one_that_linux_takes() -> None:
+def test_the_largest_tf_config_fits_into_an_environment_variable() -> None:
     fullname = "m" * 40
 
     def length(workers: int) -> int:
@@ -117,11 +117,11 @@ def test_the_largest_tf_config_is_one_that_linux_takes() -> None:
     assert "TF_CONFIG" not in render({"worker.replicas": workers + 1}, release=fullname).environment("worker")
 
 
-@pytest.mark.parametrize("values", [{}, {**ALL_ROLES, "chief.taskType": "master"}], ids=["by default", "with a master"])
-def test_helm_test_knows_how_many_tasks_each_role_of_the_cluster_has(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize("values", [{}, {**ALL_ROLES, "chief.taskType": "master"}], ids=["default", "master"])
+def test_helm_test_gets_the_number_of_tasks_of_each_role(values: dict[str, Any]) -> None:
     manifests = render(values)
-    counted = json.loads(manifests.environment("test")["REPLICAS"])
+    replicas = json.loads(manifests.environment("test")["REPLICAS"])
     cluster = json.loads(manifests["ConfigMap/config"]["data"]["cluster.json"])
-    assert {role: count for role, count in counted.items() if count} == {
+    assert {role: count for role, count in replicas.items() if count} == {
         role: len(hosts) for role, hosts in cluster.items()
     }

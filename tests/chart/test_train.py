@@ -1,4 +1,4 @@
-"""The values of `train` are the trainer's settings: the same names, types and bounds, and it reads them."""
+"""The values of `train` are the trainer's settings: same names, types and bounds; the trainer reads them."""
 
 import argparse
 import json
@@ -14,19 +14,19 @@ SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())["properties"]["trai
 
 
 def load(values: dict[str, Any], folder: Path) -> config.Settings:
-    """The trainer's settings, read from the file that the chart makes."""
+    """Read the settings from the configuration file that the chart renders."""
     file = folder / "trainer.yaml"
-    file.write_text(render(values).see("ConfigMap/config data")["trainer.yaml"])
+    file.write_text(render(values).get("ConfigMap/config data")["trainer.yaml"])
     return config.load(argparse.Namespace(config=file), {})
 
 
-def test_the_schema_is_that_of_the_trainer() -> None:
-    assert expected() == SCHEMA, "make chart-docs writes it"
+def test_the_schema_matches_the_settings_of_the_trainer() -> None:
+    assert expected() == SCHEMA, "run make chart-docs"
 
 
 def test_the_readme_has_every_setting_of_the_trainer() -> None:
     template = README_TEMPLATE.read_text()
-    assert readme_template() == template, "make chart-docs writes it"
+    assert readme_template() == template, "run make chart-docs"
     assert "| train.learning_rate | `0.003` |" in template
 
 
@@ -37,7 +37,7 @@ def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
-    # Numbers that come out of Helm in another notation where a template is careless.
+    # Helm prints these numbers in scientific notation unless the template prevents it.
     samples = {"boolean": True, "integer": 1_000_000, "number": 0.00001, "string": "cnn"}
     current = {name: setting for name, setting in SCHEMA.items() if not setting.get("deprecated")}
     types = {name: setting.get("anyOf", [setting])[0]["type"] for name, setting in current.items()}
@@ -51,12 +51,12 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     assert settings.data_dir == Path("/data")
 
 
-def test_the_trainer_reads_the_text_that_helm_makes_of_a_number_with_a_point(tmp_path: Path) -> None:
+def test_the_trainer_reads_numbers_that_set_passes_as_text(tmp_path: Path) -> None:
     settings = load({"train.learning_rate": "0.003", "train.save_seconds": "1e-2"}, tmp_path)
     assert (settings.learning_rate, settings.save_seconds) == (0.003, 0.01)
 
 
-def test_the_trainer_saves_for_as_long_as_kubernetes_lets_it() -> None:
+def test_the_grace_period_of_the_trainer_is_shorter_than_that_of_its_pod() -> None:
     manifests = render(
         {
             "ps.terminationGracePeriodSeconds": 4,

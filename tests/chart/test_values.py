@@ -1,4 +1,4 @@
-"""Every key of values.yaml does something, and effects.yaml says what; no key is forgotten there or in the schema."""
+"""Every key of values.yaml has the effect that effects.yaml lists, and the schema has the same keys."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ from tests.chart.chart import ALL_ROLES, CHART, DEFAULTS, Manifests, leaves, ren
 EFFECTS = yaml.safe_load(Path(__file__).with_name("effects.yaml").read_text())
 
 
-def see(manifests: Manifests, path: str, role: str = "worker") -> Any:
-    """What is at a path of effects.yaml."""
+def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
+    """Return the value at a path of effects.yaml."""
     task = f"StatefulSet/{role} spec template spec"
     start, _, rest = path.format(role=role).partition(" ")
     places = {
@@ -25,39 +25,39 @@ def see(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "SETTINGS": "ConfigMap/config data trainer.yaml",
         "CLUSTER": "ConfigMap/config data cluster.json",
     }
-    return manifests.see(f"{places.get(start, start)} {rest}")
+    return manifests.get(f"{places.get(start, start)} {rest}")
 
 
 @pytest.mark.parametrize("key", EFFECTS["run"])
-def test_a_key_shows_its_effect(key: str) -> None:
+def test_a_key_has_its_effect(key: str) -> None:
     effect = EFFECTS["run"][key]
     given = effect.get("given", {})
     before, after = render(given), render({**given, key: effect["value"]})
-    assert {path: see(after, path) for path in effect["see"]} == effect["see"]
-    unchanged = [path for path in effect["see"] if see(before, path) == see(after, path)]
-    assert len(unchanged) < len(effect["see"]), "the defaults show the same"
+    assert {path: value_at(after, path) for path in effect["expect"]} == effect["expect"]
+    unchanged = [path for path in effect["expect"] if value_at(before, path) == value_at(after, path)]
+    assert len(unchanged) < len(effect["expect"]), "the defaults render the same"
 
 
 @pytest.mark.parametrize("key", EFFECTS["common"])
-def test_a_key_of_common_shows_its_effect_in_every_role_and_a_role_has_the_last_word(key: str) -> None:
+def test_a_key_of_common_applies_to_every_role_and_a_role_overrides_it(key: str) -> None:
     effect = EFFECTS["common"][key]
     given = {**ALL_ROLES, **effect.get("given", {})}
     common, own = effect["values"]
     after = render({**given, f"common.{key}": common, f"worker.{key}": own, f"evaluator.{key}": own})
-    in_common, in_role = effect.get("shows", effect["values"])
-    shown = {role: see(after, effect["see"], role) for role in ("chief", "ps", "worker", "evaluator")}
-    assert shown == {"chief": in_common, "ps": in_common, "worker": in_role, "evaluator": in_role}
+    in_common, in_role = effect.get("rendered", effect["values"])
+    rendered = {role: value_at(after, effect["path"], role) for role in ("chief", "ps", "worker", "evaluator")}
+    assert rendered == {"chief": in_common, "ps": in_common, "worker": in_role, "evaluator": in_role}
     before = render(given)
-    assert in_common != see(before, effect["see"], "ps"), "the defaults show the same"
+    assert in_common != value_at(before, effect["path"], "ps"), "the defaults render the same"
     assert in_common != in_role
 
 
-def test_an_empty_map_or_list_of_a_role_takes_away_what_common_has() -> None:
+def test_an_empty_map_or_list_of_a_role_removes_the_value_of_common() -> None:
     common = {"common.nodeSelector": {"disk": "fast"}, "common.env": [{"name": "MINE", "value": "1"}]}
     after = render({**common, "ps.nodeSelector": {}, "ps.env": [], "ps.podSecurityContext": {}})
-    for role, has in (("worker", True), ("ps", False)):
+    for role, expected in (("worker", True), ("ps", False)):
         for path in ("TASK nodeSelector", "CONTAINER env MINE", "TASK securityContext"):
-            assert (see(after, path, role) is not None) == has
+            assert (value_at(after, path, role) is not None) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_an_empty_map_or_list_of_a_role_takes_away_what_common_has() -> None:
     ],
 )
 @pytest.mark.parametrize("text", ["2024", "true", "1e3"])
-def test_text_that_yaml_would_take_for_something_else_stays_text(key: str, path: str, text: str) -> None:
-    assert see(render({"tensorboard.ingress.enabled": True, key: text}), path) == text
+def test_text_that_looks_like_another_yaml_type_stays_text(key: str, path: str, text: str) -> None:
+    assert value_at(render({"tensorboard.ingress.enabled": True, key: text}), path) == text
 
 
-def test_every_key_has_an_effect() -> None:
-    shown = {*EFFECTS["run"], *(f"common.{key}" for key in EFFECTS["common"])}
-    assert shown == {key for key, _ in leaves(DEFAULTS)}
+def test_effects_yaml_lists_every_key() -> None:
+    listed = {*EFFECTS["run"], *(f"common.{key}" for key in EFFECTS["common"])}
+    assert listed == {key for key, _ in leaves(DEFAULTS)}
 
 
 def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def keys(part: dict[str, Any], values: Any, path: str) -> list[str]:
-        """The paths that the schema allows below this part, and that values.yaml does not show."""
+        """The paths below this part of the schema that values.yaml does not have."""
         part = schema["definitions"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
         absent = []
         for name, inner in part.get("properties", {}).items():
@@ -97,8 +97,8 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
         return absent
 
     allowed = set(keys(schema, DEFAULTS, ""))
-    # A role takes what `common` shows, and `common` shows no role's own keys; `train` takes every setting
-    # (test_train.py); `global` is Helm's; the keys of an image are those of the packaged one.
+    # A role has the keys of `common`, which values.yaml does not repeat, and keys of its own. `train` has every setting
+    # of the trainer (test_train.py). Helm defines `global`. Each image has the keys of the packaged one.
     roles_own = {"replicas", "maxReplicas", "gpus", "taskType"}
     explained = {f"common.{key}" for key in roles_own} | {"global"}
     explained |= {

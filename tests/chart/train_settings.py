@@ -16,12 +16,12 @@ CHARTS_OWN = {
     *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
     *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
-"""Settings that the chart makes from other values."""
+"""Settings that the chart sets from other values."""
 AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}
 
 
 def expected() -> dict[str, Any]:
-    """The settings by name, each as values.schema.json writes it."""
+    """Return the schema of each setting, as values.schema.json has it."""
     settings = TypeAdapter(config.Settings).json_schema()["properties"]
     current = {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
     current["strategy"]["enum"] += config.FORMER_STRATEGIES
@@ -30,9 +30,9 @@ def expected() -> dict[str, Any]:
 
 
 def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
-    """One setting of pydantic's JSON schema: no titles, null as a second type.
+    """Convert one setting of pydantic's JSON schema: remove the title, and write null as a second type.
 
-    Of a bound behind a validator pydantic gives its own name. Helm makes text of `--set train.learning_rate=0.003`.
+    For a bound behind a validator, pydantic uses its own name. Helm passes `--set train.learning_rate=0.003` as text.
     """
     variants = setting.pop("anyOf", [{}])
     merged = {**setting, **variants[0]}

@@ -1,1 +1,1 @@
-"""Tests on a real Kubernetes: the one in KUBECONFIG, or a throw-away one on this machine. `make e2e` runs them."""
+"""Tests on a real Kubernetes: the cluster in KUBECONFIG, or a throw-away cluster. `make e2e` runs them."""

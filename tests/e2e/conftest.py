@@ -1,7 +1,7 @@
-"""The cluster that the end-to-end tests run on, and a namespace of its own for each test that asks for one.
+"""Fixtures for the end-to-end tests: the cluster, a namespace for each test, and a release in it.
 
-With KUBECONFIG set that cluster is used and kept. Without it a throw-away cluster is started on this machine, and
-ended after the last test unless KEEP_CLUSTER=1.
+If KUBECONFIG is set, the tests use that cluster. Otherwise they start a throw-away cluster on this machine, and stop it
+after the last test unless KEEP_CLUSTER=1.
 """
 
 import os
@@ -22,44 +22,44 @@ Kubectl = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run first what needs no cluster: the test that starts and ends one itself cannot do so in the midst of others."""
+    """Run tests without a cluster first, because one of them starts and stops the throw-away cluster itself."""
     items.sort(key=lambda item: "kubeconfig" in getattr(item, "fixturenames", ()))
 
 
 def cluster_tool(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the tool as a person would, and return what it said."""
+    """Run `python -m hack.cluster`, and return its exit code and output."""
     return subprocess.run([sys.executable, "-m", "hack.cluster", *words], capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
-    """The cluster's kubeconfig, also in the environment of every program that a test starts, with kubectl on PATH."""
+    """The kubeconfig of the cluster. Programs that a test starts have it in KUBECONFIG, and kubectl on PATH."""
     if given := os.environ.get("KUBECONFIG"):
         yield Path(given)
         return
-    said = cluster_tool("up")
-    assert said.returncode == 0, said.stdout + said.stderr
+    done = cluster_tool("up")
+    assert done.returncode == 0, done.stdout + done.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(KUBECONFIG))
         patch.setenv("PATH", str(build.binaries()), prepend=os.pathsep)
         yield KUBECONFIG
     if os.environ.get("KEEP_CLUSTER") != "1":
-        said = cluster_tool("down")
-        assert said.returncode == 0, said.stdout + said.stderr
+        done = cluster_tool("down")
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")
 def packaged_images(kubeconfig: Path) -> None:
-    """Load the packaged images onto the throw-away cluster's node. Any other cluster must have them already."""
+    """Load the packaged images onto the throw-away cluster's node. Any other cluster must have or pull them."""
     if kubeconfig == KUBECONFIG:
         for program in ("trainer", "supervisor"):
-            said = cluster_tool("load", f"distributed-tensorflow/{program}:{trainer.__version__}")
-            assert said.returncode == 0, f"{said.stderr}`make build-images` makes it."
+            done = cluster_tool("load", f"distributed-tensorflow/{program}:{trainer.__version__}")
+            assert done.returncode == 0, f"{done.stderr}`make build-images` builds it."
 
 
 @pytest.fixture
 def namespace(kubeconfig: Path) -> Iterator[str]:
-    """A new namespace, removed after the test."""
+    """A new namespace, deleted after the test."""
     name = f"e2e-{secrets.token_hex(3)}"
     subprocess.run(["kubectl", "create", "namespace", name], check=True, capture_output=True)
     yield name
@@ -68,7 +68,7 @@ def namespace(kubeconfig: Path) -> Iterator[str]:
 
 @pytest.fixture
 def kubectl(namespace: str) -> Kubectl:
-    """Run kubectl in the test's namespace; fails the test, with what kubectl said, when kubectl fails."""
+    """Runs kubectl in the test's namespace; fails the test with kubectl's error if kubectl fails."""
 
     def run(*arguments: str, text: str | None = None) -> str:
         command = ["kubectl", "--namespace", namespace, *arguments]
@@ -81,7 +81,7 @@ def kubectl(namespace: str) -> Kubectl:
 
 @pytest.fixture
 def release(namespace: str, packaged_images: None, tmp_path: Path) -> Release:
-    """A release `mnist`, not installed yet, in a namespace of its own that enforces Pod Security "restricted"."""
+    """A release `mnist`, not yet installed, in a new namespace that enforces Pod Security "restricted"."""
     label = ["kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"]
     subprocess.run(label, check=True, capture_output=True)
     return Release("mnist", namespace, tmp_path)

@@ -1,4 +1,4 @@
-"""A release of the chart on a real cluster: helm and kubectl, and what a run leaves. For the tests of `tests/e2e`."""
+"""A release of the chart on a real cluster, operated with helm and kubectl, for the tests in `tests/e2e`."""
 
 import json
 import subprocess
@@ -12,8 +12,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SUPERVISOR = "app.kubernetes.io/component=supervisor"
-ALONE: dict[str, Any] = {"supervisor": {"enabled": False}}
-"""Values without the supervisor: tasks that have ended rest in their pods."""
+UNSUPERVISED: dict[str, Any] = {"supervisor": {"enabled": False}}
+"""Values without a supervisor: a task that has ended is parked in its pod."""
 CHART = ROOT / "charts" / "distributed-tensorflow"
 
 
@@ -26,7 +26,7 @@ class Release:
     folder: Path
 
     def helm(self, *words: str, values: dict[str, Any] | None = None) -> str:
-        """Run helm with these values; fails the test, with what helm said, when helm fails."""
+        """Run helm with these values; fails the test with helm's output if helm fails."""
         command = ["helm", "--namespace", self.namespace, *words]
         if values:
             file = self.folder / "values.yaml"
@@ -41,11 +41,11 @@ class Release:
         return self.helm("install", self.name, str(CHART), *words, values=values)
 
     def upgrade(self, values: dict[str, Any] | None = None, *words: str) -> str:
-        """Upgrade it."""
+        """Upgrade the release."""
         return self.helm("upgrade", self.name, str(CHART), *words, values=values)
 
     def kubectl(self, *words: str, text: str | None = None) -> str:
-        """Run kubectl in the release's namespace; fails the test when kubectl fails."""
+        """Run kubectl in the release's namespace; fails the test if kubectl fails."""
         done = self.try_kubectl(*words, text=text)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
@@ -56,24 +56,24 @@ class Release:
         return subprocess.run(command, input=text, capture_output=True, text=True)
 
     def get(self, *words: str) -> Any:
-        """An object, or a list of them, as kubectl gives it."""
+        """Return an object, or a list of objects, from kubectl's JSON."""
         return json.loads(self.kubectl("get", *words, "--output=json"))
 
     def tasks(self) -> dict[str, Any]:
-        """The pods of the run's tasks by name."""
+        """The pods of the run's tasks, by name."""
         selector = (
             f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component in (chief, worker, ps, evaluator)"
         )
         return {pod["metadata"]["name"]: pod for pod in self.get("pods", f"--selector={selector}")["items"]}
 
     def result(self) -> dict[str, Any]:
-        """result.json on the claim, read by way of TensorBoard's pod; empty while there is none."""
+        """Read result.json in TensorBoard's pod; empty if it does not exist."""
         words = ["exec", f"deployment/{self.name}-tensorboard", "--", "cat", "/training/result.json"]
         done = self.try_kubectl(*words)
         return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
 
     def wait_for_result(self, steps: int) -> dict[str, Any]:
-        """Wait until the run has come to these global steps, and return its result."""
+        """Wait until the run is done with at least these global steps, and return its result."""
 
         def is_done() -> bool:
             result = self.result()
@@ -82,44 +82,44 @@ class Release:
         wait(is_done, 180, self.describe)
         return self.result()
 
-    def wait_until_all_rest(self) -> None:
-        """Wait until every task has ended well and rests."""
+    def wait_until_parked(self) -> None:
+        """Wait until every task has ended with code 0 and is parked."""
         wait(lambda: all(exit_code(pod) == 0 and is_ready(pod) for pod in self.tasks().values()), 120, self.describe)
 
     def finish(self, condition: str = "complete") -> str:
-        """Wait for the supervisor's Job, as a person would, and return what the supervisor said."""
+        """Wait for a condition of the supervisor's Job, and return the supervisor's log."""
         jobs = ["wait", f"--for=condition={condition}", "job", f"--selector={SUPERVISOR}", "--timeout=150s"]
         done = self.try_kubectl(*jobs)
-        assert done.returncode == 0, f"{self.said()}\n{self.describe()}"
-        return self.said()
+        assert done.returncode == 0, f"{self.supervisor_log()}\n{self.describe()}"
+        return self.supervisor_log()
 
-    def said(self) -> str:
-        """All that the supervisor said; nothing where it has not begun."""
+    def supervisor_log(self) -> str:
+        """The log of the supervisor; empty if it has not started."""
         return self.try_kubectl("logs", f"--selector={SUPERVISOR}", "--tail=-1").stdout
 
     def scales(self) -> dict[str, int]:
-        """How many tasks each StatefulSet has."""
+        """The number of replicas of each StatefulSet, by name."""
         return {item["metadata"]["name"]: item["spec"]["replicas"] for item in self.get("statefulsets")["items"]}
 
     def log(self, pod: str) -> str:
-        """All that a task said, before it ended and while it rests; nothing where it has not begun."""
-        now, before = (self.try_kubectl("logs", *which, pod).stdout for which in ([], ["--previous"]))
-        # Between the two the container may have been started again: then both are the same one's.
-        return before if before.startswith(now) else before + now
+        """The log of a task's previous and current container; empty if the task has not started."""
+        current, previous = (self.try_kubectl("logs", *which, pod).stdout for which in ([], ["--previous"]))
+        # If the container restarts between the two calls, both return the log of the same container.
+        return previous if previous.startswith(current) else previous + current
 
-    def kept_log(self, task: str) -> str:
-        """What the training directory keeps of a task's log, such as worker-0's."""
+    def saved_log(self, task: str) -> str:
+        """The log of a task, such as worker-0, in the training directory."""
         words = ["exec", f"deployment/{self.name}-tensorboard", "--", "cat", f"/training/logs/{task}.log"]
         return self.try_kubectl(*words).stdout
 
     def describe(self) -> str:
-        """What a failed test shows."""
+        """The pods, events and logs, for the message of a failed test."""
         logs = [f"--- {pod}\n{self.log(pod)[-1500:]}" for pod in self.tasks()]
         return "\n".join([self.kubectl("get", "pods"), self.kubectl("get", "events")[-3000:], *logs])
 
 
 def exit_code(pod: Any) -> int | None:
-    """The code with which a task's container ended the last time."""
+    """The exit code of a task's previous container."""
     statuses = pod["status"].get("containerStatuses", [])
     code = statuses[0].get("lastState", {}).get("terminated", {}).get("exitCode") if statuses else None
     return None if code is None else int(code)
@@ -132,7 +132,7 @@ def is_ready(pod: Any) -> bool:
 
 
 def wait(condition: Callable[[], Any], seconds: float, describe: Callable[[], str] = lambda: "") -> None:
-    """Wait for what comes by itself; fails the test, with what `describe` says, when it does not come in time."""
+    """Wait until the condition is true; fails the test with the text of `describe` after this many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s\n{describe()}"

@@ -1,6 +1,6 @@
-"""JSON schemas of everything that a running API server knows, as kubeconform reads them; no network, no other version.
+"""Writes the JSON schemas of a running API server to a folder, in the form that kubeconform reads.
 
-Strict: where Kubernetes lists an object's fields, there is no other field. Writes files to a folder that it is given.
+The schemas have the version of the cluster and need no network. They are strict: unknown fields are invalid.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 LOCATION = "{{ .ResourceKind }}{{ .KindSuffix }}.json"
-"""How kubeconform is to find a schema in the folder."""
+"""The template of a schema's file name, for kubeconform."""
 
 Schema = dict[str, Any]
 PREFIX = "#/definitions/"
@@ -18,9 +18,9 @@ QUANTITY = f"{PREFIX}io.k8s.apimachinery.pkg.api.resource.Quantity"
 
 
 def write_schemas(folder: Path) -> None:
-    """Write one self-contained schema for each kind of the cluster in KUBECONFIG."""
-    said = subprocess.run(["kubectl", "get", "--raw", "/openapi/v2"], capture_output=True, text=True, check=True).stdout
-    definitions: dict[str, Schema] = {name: _strict(schema) for name, schema in json.loads(said)["definitions"].items()}
+    """Write a self-contained schema for each kind of the cluster in KUBECONFIG."""
+    api = subprocess.run(["kubectl", "get", "--raw", "/openapi/v2"], capture_output=True, text=True, check=True).stdout
+    definitions: dict[str, Schema] = {name: _strict(schema) for name, schema in json.loads(api)["definitions"].items()}
     for name, schema in definitions.items():
         for kind in schema.get("x-kubernetes-group-version-kind", []):
             group = kind["group"].partition(".")[0]
@@ -31,7 +31,7 @@ def write_schemas(folder: Path) -> None:
 
 
 def _strict(schema: Any) -> Any:
-    """The schema without unknown fields, and with the two types that YAML may write as a number."""
+    """Return the schema without unknown fields, and with quantities and int-or-string that may be numbers in YAML."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -47,7 +47,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _needed(name: str, definitions: dict[str, Schema]) -> set[str]:
-    """This definition's name and, through all it refers to, those of the others."""
+    """Return the names of this definition and of all definitions that it refers to, directly or indirectly."""
     needed: set[str] = set()
     waiting = [name]
     while waiting:

@@ -1,4 +1,4 @@
-"""The cluster is a real one: pods run, find each other, store, and are refused what their namespace forbids."""
+"""The cluster has what the chart needs: pods, DNS, claims, port forwarding and Pod Security."""
 
 import subprocess
 import urllib.request
@@ -18,18 +18,18 @@ def pod(name: str, command: str, **spec: Any) -> str:
     return yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body})
 
 
-def end_of(kubectl: Kubectl, name: str) -> str:
+def log_after_success(kubectl: Kubectl, name: str) -> str:
     """Wait for a pod's success and return its log."""
     kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{name}", "--timeout=60s")
     return kubectl("logs", name)
 
 
 def test_a_pod_runs(kubectl: Kubectl) -> None:
-    kubectl("apply", "-f-", text=pod("hello", "echo said by the pod"))
-    assert end_of(kubectl, "hello") == "said by the pod\n"
+    kubectl("apply", "-f-", text=pod("hello", "echo hello"))
+    assert log_after_success(kubectl, "hello") == "hello\n"
 
 
-def test_a_pod_can_be_entered_and_its_port_forwarded(kubectl: Kubectl, namespace: str) -> None:
+def test_exec_and_port_forward_work(kubectl: Kubectl, namespace: str) -> None:
     serve = "perl -MIO::Socket::INET -e '" + (
         "$s = IO::Socket::INET->new(LocalPort => 6006, Listen => 5, ReuseAddr => 1);"
         'while ($c = $s->accept) { print $c "HTTP/1.0 200 OK\\r\\n\\r\\nserved"; close $c }\''
@@ -42,20 +42,20 @@ def test_a_pod_can_be_entered_and_its_port_forwarded(kubectl: Kubectl, namespace
         try:
             assert forwarding.stdout
             address = forwarding.stdout.readline().split()[2]  # "Forwarding from 127.0.0.1:PORT -> 6006"
-            with urllib.request.urlopen(f"http://{address}/", timeout=10) as answer:
-                assert answer.read() == b"served"
+            with urllib.request.urlopen(f"http://{address}/", timeout=10) as response:
+                assert response.read() == b"served"
         finally:
             forwarding.terminate()
 
 
-def test_pods_of_a_headless_stateful_set_find_each_other_by_name(kubectl: Kubectl, namespace: str) -> None:
+def test_pods_of_a_stateful_set_resolve_each_others_names(kubectl: Kubectl, namespace: str) -> None:
     labels = {"app": "task"}
-    find_all = ["sh", "-c", "getent hosts task-0.task && getent hosts task-1.task"]
+    resolve_all = ["sh", "-c", "getent hosts task-0.task && getent hosts task-1.task"]
     container = {
         "name": "main",
         "image": IMAGE,
         "command": ["sleep", "infinity"],
-        "readinessProbe": {"exec": {"command": find_all}, "periodSeconds": 1},
+        "readinessProbe": {"exec": {"command": resolve_all}, "periodSeconds": 1},
     }
     service = {
         "apiVersion": "v1",
@@ -81,16 +81,16 @@ def test_pods_of_a_headless_stateful_set_find_each_other_by_name(kubectl: Kubect
     kubectl("apply", "-f-", text=yaml.safe_dump_all([service, stateful_set]))
     kubectl("rollout", "status", "statefulset/task", "--timeout=60s")
     addresses = kubectl("get", "pods", "-l", "app=task", "-o", "jsonpath={.items[*].status.podIP}").split()
-    for asking in ("task-0", "task-1"):
+    for client in ("task-0", "task-1"):
         for index, address in enumerate(addresses):
             name = f"task-{index}.task.{namespace}.svc.cluster.local"
-            assert kubectl("exec", asking, "--", "getent", "hosts", name).split()[0] == address
+            assert kubectl("exec", client, "--", "getent", "hosts", name).split()[0] == address
 
 
 def test_a_pod_reaches_a_service_by_its_short_name(kubectl: Kubectl) -> None:
     connect = "until bash -c 'exec 3<>/dev/tcp/kubernetes.default/443'; do sleep 0.2; done; echo reached"
     kubectl("apply", "-f-", text=pod("client", connect))
-    assert end_of(kubectl, "client").endswith("reached\n")
+    assert log_after_success(kubectl, "client").endswith("reached\n")
 
 
 def test_a_claim_is_provisioned_and_a_user_can_write_to_it(kubectl: Kubectl) -> None:
@@ -107,18 +107,18 @@ def test_a_claim_is_provisioned_and_a_user_can_write_to_it(kubectl: Kubectl) -> 
     }
     kubectl("apply", "-f-", text=yaml.safe_dump(claim))
     kubectl("apply", "-f-", text=pod("writer", "id -u > /store/written", **mounted))
-    end_of(kubectl, "writer")
+    log_after_success(kubectl, "writer")
     kubectl("apply", "-f-", text=pod("reader", "cat /store/written", **mounted))
-    assert end_of(kubectl, "reader") == "1000\n"
+    assert log_after_success(kubectl, "reader") == "1000\n"
 
 
 def test_a_restricted_namespace_refuses_a_root_pod(kubectl: Kubectl, namespace: str) -> None:
     kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     with pytest.raises(AssertionError, match="violates PodSecurity"):
         kubectl("apply", "-f-", text=pod("root", "id"))
-    modest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     identity = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
     kubectl(
-        "apply", "-f-", text=pod("modest", "id -u", securityContext=identity, container={"securityContext": modest})
+        "apply", "-f-", text=pod("user", "id -u", securityContext=identity, container={"securityContext": restricted})
     )
-    assert end_of(kubectl, "modest") == "1000\n"
+    assert log_after_success(kubectl, "user") == "1000\n"

@@ -1,7 +1,7 @@
-"""GPU tasks are scheduled where `nvidia.com/gpu` is advertised, and nothing else of the run is.
+"""Only tasks with GPUs are scheduled to nodes that advertise `nvidia.com/gpu`.
 
-No GPU is needed: a node that advertises two is added to the cluster, tainted as GPU nodes are. It has no kubelet, so
-what is shown is the decision of the scheduler; that such pods run is shown on a real node, with GPUs advertised on it.
+No GPU is needed. One test adds a node that advertises two GPUs and has the usual taint. The node has no kubelet, so
+this shows the decision of the scheduler only. The other test advertises GPUs on a real node, where the pods run.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.e2e.releases import ALONE, Release, wait
+from tests.e2e.releases import UNSUPERVISED, Release, wait
 
 GPU_NODE = "distributed-tensorflow-gpu"
 SHARED = {"accessModes": ["ReadWriteMany"], "existingClaim": "shared"}
@@ -27,9 +27,9 @@ def gpu_node(kubeconfig: object) -> Iterator[str]:
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": GPU_NODE}, "spec": {"taints": [taint]}}
     kubectl("apply", "-f-", text=yaml.safe_dump(node))
-    there = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "2"}
+    resources = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "2"}
     ready = {"type": "Ready", "status": "True", "reason": "Test", "message": "advertised by a test"}
-    status = {"status": {"capacity": there, "allocatable": there, "conditions": [ready]}}
+    status = {"status": {"capacity": resources, "allocatable": resources, "conditions": [ready]}}
     kubectl("patch", "node", GPU_NODE, "--subresource=status", "--patch", json.dumps(status))
     yield GPU_NODE
     kubectl("delete", "node", GPU_NODE)
@@ -37,7 +37,7 @@ def gpu_node(kubeconfig: object) -> Iterator[str]:
 
 @pytest.fixture
 def shared_claim(release: Release) -> Iterator[None]:
-    """A claim that every node can mount: bound at once, so that no provisioner takes part in the scheduling."""
+    """A claim that every node can mount. It is bound at once, so no provisioner affects the scheduling."""
     spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
         "apiVersion": "v1",
@@ -62,8 +62,8 @@ def node_of(release: Release, pod: str) -> str | None:
 
 
 @pytest.mark.usefixtures("shared_claim")
-def test_gpu_workers_go_to_the_gpu_node_and_too_many_stay_pending(release: Release, gpu_node: str) -> None:
-    release.install({"worker": {"replicas": 3, "gpus": 1}, "trainingDirectory": SHARED} | ALONE)
+def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(release: Release, gpu_node: str) -> None:
+    release.install({"worker": {"replicas": 3, "gpus": 1}, "trainingDirectory": SHARED} | UNSUPERVISED)
     workers = [f"mnist-worker-{index}" for index in range(3)]
 
     def placed() -> list[str]:
@@ -71,21 +71,21 @@ def test_gpu_workers_go_to_the_gpu_node_and_too_many_stay_pending(release: Relea
 
     wait(lambda: len(placed()) == 2 and node_of(release, "mnist-ps-0"), 60, release.describe)
     assert node_of(release, "mnist-ps-0") != gpu_node
-    board = release.get("pods", "--selector=app.kubernetes.io/component=tensorboard")["items"][0]
-    wait(lambda: release.get("pod", board["metadata"]["name"])["spec"].get("nodeName"), 60, release.describe)
-    assert release.get("pod", board["metadata"]["name"])["spec"]["nodeName"] != gpu_node
+    tensorboard = release.get("pods", "--selector=app.kubernetes.io/component=tensorboard")["items"][0]
+    wait(lambda: release.get("pod", tensorboard["metadata"]["name"])["spec"].get("nodeName"), 60, release.describe)
+    assert release.get("pod", tensorboard["metadata"]["name"])["spec"]["nodeName"] != gpu_node
 
     (container,) = release.tasks()["mnist-worker-0"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container["image"].endswith("-gpu")
-    (left_over,) = set(workers) - set(placed())
-    assert release.tasks()[left_over]["status"]["phase"] == "Pending"
-    events = f"--field-selector=involvedObject.name={left_over},reason=FailedScheduling"
+    (pending,) = set(workers) - set(placed())
+    assert release.tasks()[pending]["status"]["phase"] == "Pending"
+    events = f"--field-selector=involvedObject.name={pending},reason=FailedScheduling"
     wait(lambda: "Insufficient nvidia.com/gpu" in release.kubectl("get", "events", events), 30, release.describe)
 
 
 def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:
-    """With the CPU image under the GPU image's name: nothing here has a GPU, the resource alone is real."""
+    """With the CPU image, because the machine has no GPU; only the advertised resource is real."""
     nodes = json.loads(kubectl("get", "nodes", "--output=json"))["items"]
     node = nodes[0]["metadata"]["name"]
     path = "/status/capacity/nvidia.com~1gpu"

@@ -1,4 +1,4 @@
-"""What the chart renders is valid: by kubeconform with this cluster's own schemas, and by the API server itself."""
+"""The rendered manifests are valid: kubeconform checks them with the cluster's schemas, and the API server does."""
 
 import json
 import subprocess
@@ -11,8 +11,8 @@ import yaml
 from tests.chart.chart import CHART, environment_with_tools, template
 from tests.e2e.schemas import LOCATION, write_schemas
 
-NOT_HERE = ("HTTPRoute", "PodMonitor")
-"""Kinds of operators that the cluster lacks."""
+ABSENT_KINDS = ("HTTPRoute", "PodMonitor")
+"""Kinds of operators that are not in the cluster."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = [*sorted((CHART / "ci").glob("*-values.yaml")), *sorted(EXAMPLES.glob("values-*.yaml"))]
 CASES = {"default": "{}"} | {path.stem: path.read_text() for path in FILES}
@@ -20,7 +20,7 @@ CASES = {"default": "{}"} | {path.stem: path.read_text() for path in FILES}
 
 @pytest.fixture(scope="session")
 def schemas(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the schema of each kind that the cluster knows."""
+    """A folder with the schema of each kind of the cluster."""
     folder = tmp_path_factory.mktemp("schemas")
     write_schemas(folder)
     return folder
@@ -28,15 +28,15 @@ def schemas(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=CASES)
 def manifests(request: pytest.FixtureRequest, kubeconfig: Path) -> str:
-    """What Helm renders for the defaults, for each case of ci/ and for each example."""
+    """The rendered manifests for the default values, for each values file in ci/ and for each example."""
     done = template(CASES[request.param])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def conform(manifests: str, schemas: Path) -> dict[str, Any]:
-    """What kubeconform says of these manifests."""
-    command = ["kubeconform", "-strict", "-summary", "-output=json", f"-skip={','.join(NOT_HERE)}"]
+    """Run kubeconform on these manifests, and return its report."""
+    command = ["kubeconform", "-strict", "-summary", "-output=json", f"-skip={','.join(ABSENT_KINDS)}"]
     done = subprocess.run(
         [*command, f"-schema-location={schemas}/{LOCATION}"],
         input=manifests,
@@ -44,13 +44,13 @@ def conform(manifests: str, schemas: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
     )
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
-def test_kubeconform_finds_nothing_wrong(manifests: str, schemas: Path) -> None:
+def test_kubeconform_accepts_the_manifests(manifests: str, schemas: Path) -> None:
     kinds = [item["kind"] for item in yaml.safe_load_all(manifests) if item]
-    skipped = sum(kind in NOT_HERE for kind in kinds)
+    skipped = sum(kind in ABSENT_KINDS for kind in kinds)
     assert conform(manifests, schemas) == {
         "resources": [],
         "summary": {"valid": len(kinds) - skipped, "invalid": 0, "errors": 0, "skipped": skipped},
@@ -58,7 +58,7 @@ def test_kubeconform_finds_nothing_wrong(manifests: str, schemas: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("valid", "invalid"),
     [
         ("terminationGracePeriodSeconds: 60", "terminationGraceSeconds: 60"),
         ("containerPort: 2222", 'containerPort: "2222"'),
@@ -66,28 +66,28 @@ def test_kubeconform_finds_nothing_wrong(manifests: str, schemas: Path) -> None:
     ],
     ids=["an unknown key", "a wrong type", "an unknown kind"],
 )
-def test_kubeconform_finds_what_is_wrong(schemas: Path, right: str, wrong: str) -> None:
+def test_kubeconform_finds_errors(schemas: Path, valid: str, invalid: str) -> None:
     manifests = template("{}").stdout
-    assert right in manifests
-    summary = conform(manifests.replace(right, wrong), schemas)["summary"]
+    assert valid in manifests
+    summary = conform(manifests.replace(valid, invalid), schemas)["summary"]
     assert summary["invalid"] + summary["errors"] > 0
 
 
-def test_the_api_server_takes_it(manifests: str, namespace: str) -> None:
-    known = [item for item in yaml.safe_load_all(manifests) if item and item["kind"] not in NOT_HERE]
-    for item in known:
+def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) -> None:
+    objects = [item for item in yaml.safe_load_all(manifests) if item and item["kind"] not in ABSENT_KINDS]
+    for item in objects:
         item["metadata"]["namespace"] = namespace
     done = subprocess.run(
         ["kubectl", "create", "--dry-run=server", "--validate=strict", "-f-"],
-        input=yaml.safe_dump_all(known),
+        input=yaml.safe_dump_all(objects),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(known)
+    assert len(done.stdout.splitlines()) == len(objects)
 
 
-def test_pod_security_has_nothing_against_any_pod(namespace: str) -> None:
+def test_all_pods_meet_pod_security_restricted(namespace: str) -> None:
     labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
     subprocess.run(["kubectl", "label", "namespace", namespace, *labels], check=True, capture_output=True)
 

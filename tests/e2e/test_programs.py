@@ -1,6 +1,6 @@
-"""Programs that are not ours, under the supervisor: those of `examples/`, and those that end badly or never.
+"""Custom programs under the supervisor: those in `examples/`, and programs that fail or never end.
 
-`test_supervisor.py` has the one with `ParameterServerStrategy`.
+`test_supervisor.py` has the program with `ParameterServerStrategy`.
 """
 
 import re
@@ -21,57 +21,57 @@ PROGRAM: dict[str, Any] = {
     "trainingDirectory": {"enabled": False},
     "tensorboard": {"enabled": False},
 }
-"""One task, whose command is a test's own."""
+"""Values of a run with one task; each test sets its command."""
 
 
 def install_example(release: Release, name: str) -> None:
-    """Install a values file of `examples/` with the programs that it runs."""
+    """Install a values file in `examples/` with its programs."""
     release.kubectl("create", "configmap", "programs", f"--from-file={EXAMPLES / 'programs'}")
     release.install(yaml.safe_load((EXAMPLES / name).read_text()))
 
 
-def holds_nothing(release: Release) -> None:
-    """Wait until no task's pod is left, and see that none will come again."""
+def wait_until_freed(release: Release) -> None:
+    """Wait until all pods of tasks are gone, and check that every StatefulSet has 0 replicas."""
     wait(lambda: not release.tasks(), 90, release.describe)
     assert set(release.scales().values()) == {0}
 
 
-def test_mirrored_workers_end_together(release: Release) -> None:
+def test_a_multi_worker_mirrored_run_succeeds(release: Release) -> None:
     install_example(release, "values-multi-worker-mirrored.yaml")
     assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
-    holds_nothing(release)
+    wait_until_freed(release)
 
 
-def test_a_program_with_flags_finds_its_hosts_and_its_servers_are_ended(release: Release) -> None:
+def test_a_program_with_classic_flags_succeeds_and_its_parameter_servers_are_freed(release: Release) -> None:
     install_example(release, "values-classic-flags.yaml")
     assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
-    holds_nothing(release)
+    wait_until_freed(release)
 
 
-def test_a_client_of_standard_servers_finds_the_line_and_ends_the_run(release: Release) -> None:
+def test_a_client_of_standard_servers_fits_the_line_and_ends_the_run(release: Release) -> None:
     install_example(release, "values-standard-servers.yaml")
     lines = release.finish().splitlines()
     assert "the run succeeded: mnist-client-0 ended with code 0" in lines[-1]
-    holds_nothing(release)
+    wait_until_freed(release)
     (job,) = release.get("jobs", "--selector=app.kubernetes.io/component=client")["items"]
-    said = release.kubectl("logs", f"job/{job['metadata']['name']}")
-    found = {name: float(figure) for name, figure in re.findall(r"(slope|intercept): (-?[\d.]+)", said)}
+    log = release.kubectl("logs", f"job/{job['metadata']['name']}")
+    found = {name: float(figure) for name, figure in re.findall(r"(slope|intercept): (-?[\d.]+)", log)}
     assert found == {"slope": pytest.approx(2, rel=0.01), "intercept": pytest.approx(10, rel=0.01)}
 
     release.helm("upgrade", "mnist", str(CHART), "--reuse-values", "--set", "metrics.enabled=false")
     (after,) = release.get("jobs", "--selector=app.kubernetes.io/component=client")["items"]
-    assert after["metadata"]["uid"] == job["metadata"]["uid"], "a run that is unchanged is left alone"
+    assert after["metadata"]["uid"] == job["metadata"]["uid"], "an unchanged run is not started again"
 
 
 def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None, tmp_path: Path) -> None:
-    """As a person would type it; without Pod Security "restricted", which refuses what a TFJob does not state."""
+    """Without Pod Security "restricted", because a TFJob does not set the fields that it requires."""
     release = Release("digits", namespace, tmp_path)
     convert = [sys.executable, "-m", "trainer", "convert-tfjob", str(EXAMPLES / "tfjob.yaml")]
     values = subprocess.run(convert, stdout=subprocess.PIPE, check=True)
     install = ["helm", "--namespace", namespace, "install", "digits", str(CHART), "--values", "-"]
     subprocess.run(install, input=values.stdout, check=True, stdout=subprocess.DEVNULL)
     assert "the run succeeded: digits-worker-0 ended with code 0" in release.finish().splitlines()[-1]
-    holds_nothing(release)
+    wait_until_freed(release)
     assert release.get("persistentvolumeclaims")["items"] == []
 
 
@@ -86,25 +86,25 @@ def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None
         ),
         ("sleep 3600", {"activeDeadlineSeconds": 5}, r"it took longer than run.activeDeadlineSeconds \(5 s\)"),
     ],
-    ids=["it crashes", "it is killed again and again", "it hangs"],
+    ids=["it fails", "it is killed repeatedly", "it hangs"],
 )
-def test_a_program_that_does_not_end_well_fails_the_run(
+def test_a_program_that_fails_or_hangs_fails_the_run(
     release: Release, command: str, run: dict[str, Any], reason: str
 ) -> None:
     release.install(PROGRAM | {"run": run, "worker": {"replicas": 1, "command": ["sh", "-c", command]}})
     assert re.search(f"the run failed: {reason}", release.finish("failed").splitlines()[-1])
-    holds_nothing(release)
+    wait_until_freed(release)
 
 
-def test_a_code_from_128_on_is_tried_again_and_may_end_well(release: Release) -> None:
+def test_an_exit_code_from_128_on_is_retried(release: Release) -> None:
     command = ["sh", "-c", '[ "$TASK_RESTARTS" != 0 ] || exit 200']
     release.install(PROGRAM | {"worker": {"replicas": 1, "command": command}})
     assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
-    holds_nothing(release)
+    wait_until_freed(release)
 
 
 @pytest.mark.parametrize(("policy", "servers"), [("Running", 0), ("None", 1)])
-def test_what_is_removed_at_the_end(release: Release, policy: str, servers: int) -> None:
+def test_clean_pod_policy_decides_which_tasks_are_removed(release: Release, policy: str, servers: int) -> None:
     tasks = {"worker": {"replicas": 1, "command": ["true"]}, "ps": {"replicas": 1, "command": ["sleep", "3600"]}}
     release.install(PROGRAM | tasks | {"run": {"cleanPodPolicy": policy}})
     release.finish()

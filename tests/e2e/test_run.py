@@ -1,4 +1,4 @@
-"""A run from `helm install` to `helm uninstall`, on digits, with the packaged image."""
+"""Runs of the packaged trainer on digits, from `helm install` to `helm uninstall`."""
 
 import json
 import re
@@ -8,51 +8,53 @@ import time
 import pytest
 import yaml
 
-from tests.e2e.releases import ALONE, ROOT, Release, exit_code, is_ready, wait
+from tests.e2e.releases import ROOT, UNSUPERVISED, Release, exit_code, is_ready, wait
 
 DONE = re.compile(r"done: (\d+) steps in .* test accuracy (0\.\d+)")
 
 
-def test_an_asynchronous_run_trains_ends_and_rests(release: Release) -> None:
-    """1 ps and 2 workers without a supervisor; then upgrades, and nothing is left of it."""
+def test_an_asynchronous_run_without_a_supervisor_trains_ends_and_upgrades(release: Release) -> None:
+    """1 ps and 2 workers; then two upgrades; then an uninstall that removes all objects."""
     began = time.time()
-    release.install(ALONE, "--wait", "--timeout=3m")
+    release.install(UNSUPERVISED, "--wait", "--timeout=3m")
     print(f"install to all ready: {time.time() - began:.1f} s")
 
     result = release.wait_for_result(2000)
-    release.wait_until_all_rest()
+    release.wait_until_parked()
     assert result["test_accuracy"] > 0.95
     assert (result["mode"], result["workers"], result["ps"]) == ("asynchronous", 2, 1)
-    said = DONE.search(release.log("mnist-worker-0"))
-    assert said, release.log("mnist-worker-0")
-    assert int(said[1]) == result["global_step"]
-    assert float(said[2]) == result["test_accuracy"]
+    done = DONE.search(release.log("mnist-worker-0"))
+    assert done, release.log("mnist-worker-0")
+    assert int(done[1]) == result["global_step"]
+    assert float(done[2]) == result["test_accuracy"]
 
     first_step = re.search(r"^(\d\d):(\d\d):(\d\d) worker 0: at step 0 ", release.log("mnist-worker-0"), re.MULTILINE)
-    assert first_step, "worker 0 began at another step than 0"
+    assert first_step, "worker 0 does not begin at step 0"
     at = time.gmtime(began)
     seconds = [int(part) for part in first_step.groups()]
     passed = (seconds[0] - at.tm_hour) * 3600 + (seconds[1] - at.tm_min) * 60 + seconds[2] - at.tm_sec
     print(f"install to the first training step: {passed % 86400} s")
 
     restarts = {name: pod["status"]["containerStatuses"][0]["restartCount"] for name, pod in release.tasks().items()}
-    assert restarts == {"mnist-ps-0": 1, "mnist-worker-0": 1, "mnist-worker-1": 1}, "each rests after its one end"
+    assert restarts == {"mnist-ps-0": 1, "mnist-worker-0": 1, "mnist-worker-1": 1}, (
+        "each container ended once and was then parked"
+    )
     assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper()
 
-    # More steps and another worker, together: all go on from the checkpoint.
-    values = ALONE | {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
+    # More steps and one more worker: training continues from the checkpoint.
+    values = UNSUPERVISED | {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
     release.upgrade(values, "--wait", "--timeout=3m")
     result = release.wait_for_result(2500)
-    release.wait_until_all_rest()
+    release.wait_until_parked()
     assert result["workers"] == 3
     assert "restored /training/model.ckpt-" in release.log("mnist-worker-0")
     assert set(release.tasks()) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1", "mnist-worker-2"}
 
-    # Other resources alone replace the pods, and a run that is done stays done.
+    # A change of resources replaces the pods, but does not start the run again.
     limits = {"common": {"resources": {"limits": {"memory": "2Gi"}}}}
     release.upgrade(values | limits, "--wait", "--timeout=3m")
     wait(lambda: all(memory_limits(release)), 60, release.describe)
-    release.wait_until_all_rest()
+    release.wait_until_parked()
     assert release.result() == result
 
     release.helm("uninstall", "mnist", "--wait")
@@ -62,13 +64,13 @@ def test_an_asynchronous_run_trains_ends_and_rests(release: Release) -> None:
 
 
 def memory_limits(release: Release) -> list[bool]:
-    """For each task's pod, whether it has the limit that the upgrade gave it."""
+    """Return for each task's pod whether it has the memory limit of the upgrade."""
     containers = [pod["spec"]["containers"][0] for pod in release.tasks().values()]
     return [container["resources"].get("limits", {}).get("memory") == "2Gi" for container in containers]
 
 
 def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> None:
-    """Its DNS names are as promised, its metrics are served, and its kept claim outlives it."""
+    """It has the documented DNS names, serves metrics, and keeps its claim after an uninstall."""
     train = {"train_steps": 4000, "sync_replicas": True, "batch_size": 50}
     values = {
         "ps": {"replicas": 2},
@@ -89,9 +91,9 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     look_up = "import socket, sys; print(*sorted({a[4][0] for a in socket.getaddrinfo(sys.argv[1], 2222)}))"
     for name, pod in release.tasks().items():
         host = f"{name}.{name.rpartition('-')[0]}"
-        for asked in (host, f"{host}.{release.namespace}.svc.cluster.local"):
-            found = release.kubectl("exec", "mnist-worker-1", "--", "python", "-c", look_up, asked).split()
-            assert found == [pod["status"]["podIP"]], asked
+        for name_in_dns in (host, f"{host}.{release.namespace}.svc.cluster.local"):
+            found = release.kubectl("exec", "mnist-worker-1", "--", "python", "-c", look_up, name_in_dns).split()
+            assert found == [pod["status"]["podIP"]], name_in_dns
 
     release.finish()
     result = release.wait_for_result(4000)
@@ -101,20 +103,22 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
 
     release.helm("uninstall", "mnist", "--wait")
     assert [claim["metadata"]["name"] for claim in release.get("pvc")["items"]] == ["mnist-training"]
-    # Installed again under its name, the release takes the claim back, and the run is found to be done.
+    # A release with the same name adopts the claim and detects that the run is done.
     release.install(values)
     release.finish()
     assert release.wait_for_result(4000) == result
-    assert "restored /training/model.ckpt-4000" in release.kept_log("worker-0")
+    assert "restored /training/model.ckpt-4000" in release.saved_log("worker-0")
 
 
-def test_a_chief_and_an_evaluator_and_more_steps_in_mid_run(release: Release) -> None:
+def test_a_run_with_a_chief_and_an_evaluator_gets_another_number_of_steps(release: Release) -> None:
     values = {"chief": {"replicas": 1}, "worker": {"replicas": 1}, "evaluator": {"replicas": 1}}
     train = {"train_steps": 1_000_000, "save_seconds": 3}
     release.install(values | {"train": train})
     wait(lambda: "worker 0: at step" in release.log("mnist-worker-0"), 120, release.describe)
     wait(lambda: curve_names(release) >= {"train"}, 60, release.describe)
-    assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper(), "while it lasts, every task answers"
+    assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper(), (
+        "every task is reachable during the run"
+    )
 
     release.upgrade(values | {"train": train | {"train_steps": 1000}}, "--wait", "--timeout=3m")
     release.finish()
@@ -124,15 +128,15 @@ def test_a_chief_and_an_evaluator_and_more_steps_in_mid_run(release: Release) ->
 
 
 def curve_names(release: Release) -> set[str]:
-    """The folders of the training directory that TensorBoard shows as runs."""
+    """The files and folders of the training directory; TensorBoard shows `train` and `test` as runs."""
     listed = release.try_kubectl("exec", "deployment/mnist-tensorboard", "--", "ls", "/training")
     return set(listed.stdout.split())
 
 
-def test_a_model_of_ones_own_comes_from_a_config_map(release: Release) -> None:
-    """With the values of examples/, and the model that docs/trainer.md shows."""
-    shown = (ROOT / "docs" / "trainer.md").read_text().partition("no hidden layer:\n\n")[2].partition("\n\n`")[0]
-    (release.folder / "mine.py").write_text(textwrap.dedent(shown))
+def test_a_custom_model_is_read_from_a_config_map(release: Release) -> None:
+    """With the values in examples/, and the model in docs/trainer.md."""
+    model = (ROOT / "docs" / "trainer.md").read_text().partition("no hidden layer:\n\n")[2].partition("\n\n`")[0]
+    (release.folder / "mine.py").write_text(textwrap.dedent(model))
     release.kubectl("create", "configmap", "my-model", f"--from-file={release.folder / 'mine.py'}")
     release.install(yaml.safe_load((ROOT / "examples" / "values-own-model.yaml").read_text()))
     result = release.wait_for_result(2000)
@@ -144,7 +148,7 @@ def test_a_model_of_ones_own_comes_from_a_config_map(release: Release) -> None:
     ("policy", "code", "parked"),
     [("ExitCode", 3, True), ("ExitCode", 137, False), ("OnFailure", 3, False), ("Never", 137, True)],
 )
-def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
+def test_the_exit_code_of_a_custom_program_decides_whether_it_restarts(
     release: Release, policy: str, code: int, parked: bool
 ) -> None:
     program = f'echo "TF_CONFIG is $TF_CONFIG"; echo "start $TASK_RESTARTS"; exit {code}'
@@ -154,7 +158,7 @@ def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
             "ps": {"replicas": 0},
             "worker": {"replicas": 1, "image": image, "command": ["sh", "-c", program], "restartPolicy": policy},
             "tensorboard": {"enabled": False},
-            **ALONE,
+            **UNSUPERVISED,
         }
     )
     wait(lambda: exit_code(release.tasks().get("mnist-worker-0", {"status": {}})) is not None, 90, release.describe)
@@ -162,10 +166,10 @@ def test_how_a_foreign_program_ends_is_seen_and_decides_whether_it_starts_again(
     wait(lambda: expected in release.log("mnist-worker-0"), 60, release.describe)
     pod = release.tasks()["mnist-worker-0"]
     assert exit_code(pod) == code
-    assert not is_ready(pod), "a task that failed is not ready"
-    said = re.search("TF_CONFIG is (.*)", release.log("mnist-worker-0"))
-    assert said
-    assert json.loads(said[1]) == {
+    assert not is_ready(pod), "a failed task must not be ready"
+    printed = re.search("TF_CONFIG is (.*)", release.log("mnist-worker-0"))
+    assert printed
+    assert json.loads(printed[1]) == {
         "cluster": {"worker": ["mnist-worker-0.mnist-worker:2222"]},
         "task": {"type": "worker", "index": 0},
         "environment": "cloud",

@@ -1,4 +1,4 @@
-"""Volumes that were not made for us: the trainer, which is not root, writes where only root may."""
+"""The trainer, which is not root, can write to a volume that belongs to root."""
 
 import secrets
 import subprocess
@@ -11,8 +11,8 @@ from tests.e2e.releases import Release
 
 
 @pytest.fixture
-def roots_claim(release: Release) -> Iterator[str]:
-    """A claim on a folder of a node that is root's, mode 0755: what many provisioners hand out."""
+def root_owned_claim(release: Release) -> Iterator[str]:
+    """A claim on a folder of a node that belongs to root and has mode 0755, as many provisioners create it."""
     nodes = release.get("nodes")["items"]
     node = next(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
     run_on_node(node, f"mkdir -m 0755 /host/{release.namespace}")
@@ -32,19 +32,19 @@ def roots_claim(release: Release) -> Iterator[str]:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "roots"},
+        "metadata": {"name": "root-owned"},
         "spec": {**spec, "volumeName": release.namespace, "resources": {"requests": {"storage": "1Gi"}}},
     }
     release.kubectl("apply", "-f-", text=yaml.safe_dump_all([volume, claim]))
-    yield "roots"
+    yield "root-owned"
     release.helm("uninstall", release.name, "--wait")
-    release.kubectl("delete", "persistentvolumeclaim", "roots")
+    release.kubectl("delete", "persistentvolumeclaim", "root-owned")
     release.kubectl("delete", "persistentvolume", release.namespace)
     run_on_node(node, f"rm -r /host/{release.namespace}")
 
 
 def run_on_node(node: str, command: str) -> None:
-    """Run a command as root on a node, with its /var/tmp at /host; outside the namespace that would refuse this."""
+    """Run a command as root on a node, with its /var/tmp at /host, in a namespace without Pod Security."""
     name = f"on-node-{secrets.token_hex(3)}"
     container = {
         "name": "main",
@@ -66,10 +66,10 @@ def run_on_node(node: str, command: str) -> None:
     subprocess.run([*kubectl, "delete", f"pod/{name}"], check=True, capture_output=True)
 
 
-def test_a_volume_of_roots_is_written_by_the_trainer(release: Release, roots_claim: str) -> None:
+def test_the_trainer_writes_to_a_volume_that_belongs_to_root(release: Release, root_owned_claim: str) -> None:
     train = {"train_steps": 600, "learning_rate": 0.003}
-    release.install({"trainingDirectory": {"existingClaim": roots_claim}, "train": train})
+    release.install({"trainingDirectory": {"existingClaim": root_owned_claim}, "train": train})
     assert release.wait_for_result(600)["test_accuracy"] > 0.9
     listing = release.kubectl("exec", "deployment/mnist-tensorboard", "--", "stat", "-c", "%u %g %a", "/training")
     user, group, _ = listing.split()
-    assert (user, group) == ("0", "10001"), "it still is root's, and fsGroup gave it to the trainer's group"
+    assert (user, group) == ("0", "10001"), "root still owns it, and fsGroup has set the group"

@@ -1,4 +1,4 @@
-"""A run with the supervisor, from `helm install` to the end of the run."""
+"""Runs with the supervisor, from `helm install` to the end of the run."""
 
 import json
 import os
@@ -26,7 +26,7 @@ SHORT: dict[str, Any] = {"train": {"train_steps": 500, "learning_rate": 0.003}}
 def remove_container(kubeconfig: Path) -> Callable[[str], None]:
     """Removes an exited container from the throw-away cluster's node through the runtime, as the kubelet would."""
     if kubeconfig != KUBECONFIG:
-        pytest.skip("the cluster is the one in KUBECONFIG, and the runtime of its nodes is not accessible")
+        pytest.skip("the container runtime of the cluster in KUBECONFIG is not accessible")
 
     def remove(container: str) -> None:
         number = container.removeprefix("containerd://").encode()
@@ -40,8 +40,8 @@ def remove_container(kubeconfig: Path) -> Callable[[str], None]:
 def test_a_run_ends_by_itself_frees_its_resources_and_stays_ended(release: Release) -> None:
     release.install(SHORT)
     last = release.finish().splitlines()[-1]
-    told = "the run succeeded: mnist-worker-0 ended with code 0; test accuracy 0.9"
-    assert told in last
+    outcome = "the run succeeded: mnist-worker-0 ended with code 0; test accuracy 0.9"
+    assert outcome in last
     command = shlex.split(last.partition(": kubectl ")[2])
     wait(lambda: release.try_kubectl(*command).returncode == 0, 60, release.describe)
     assert f"test accuracy {json.loads(release.kubectl(*command))['test_accuracy']:.4f}" in last
@@ -49,13 +49,13 @@ def test_a_run_ends_by_itself_frees_its_resources_and_stays_ended(release: Relea
     assert release.scales() == {"mnist-ps": 0, "mnist-worker": 0}
     result = release.wait_for_result(500)
     assert result["test_accuracy"] > 0.9
-    assert "test accuracy" in release.kept_log("worker-0"), "the log outlives its pod"
+    assert "test accuracy" in release.saved_log("worker-0"), "the log remains after its pod"
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
     message = pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"]
-    assert message.startswith(told)
+    assert message.startswith(outcome)
     assert message in release.kubectl("get", "events", "--field-selector=reason=RunSucceeded")
 
-    # A new TensorBoard pod is scheduled although no task's pod is left.
+    # A new TensorBoard pod is scheduled although all pods of tasks are gone.
     release.upgrade(SHORT | {"tensorboard": {"labels": {"team": "a"}}}, "--wait", "--timeout=2m")
     assert release.wait_for_result(500) == result
     assert release.scales() == {"mnist-ps": 0, "mnist-worker": 0}, "an unchanged run is not started again"
@@ -64,15 +64,15 @@ def test_a_run_ends_by_itself_frees_its_resources_and_stays_ended(release: Relea
     release.upgrade(SHORT | {"train": {"train_steps": 800}})
     release.finish()
     assert release.wait_for_result(800)["train_dir"] == "/training"
-    assert "restored /training/model.ckpt-" in release.kept_log("worker-0")
+    assert "restored /training/model.ckpt-" in release.saved_log("worker-0")
 
 
 def test_a_failed_run_reports_the_task_and_the_reason_and_frees_its_resources(release: Release) -> None:
-    program = 'echo "what went wrong"; exit 9'
+    program = 'echo "the cause"; exit 9'
     release.install(SHORT | {"worker": {"command": ["sh", "-c", program]}})
     lines = release.finish("failed").splitlines()
     assert "failed with code 9, which is not retried" in lines[-1]
-    assert any(line.endswith(": what went wrong") and " | mnist-worker-" in line for line in lines)
+    assert any(line.endswith(": the cause") and " | mnist-worker-" in line for line in lines)
     wait(lambda: not release.tasks(), 60, release.describe)
     assert set(release.scales().values()) == {0}
 
@@ -93,28 +93,28 @@ def test_a_corrected_image_replaces_the_tasks_with_the_wrong_image(release: Rele
     assert "the run succeeded" in release.finish()
 
 
-def test_a_task_whose_name_does_not_resolve_is_reported(release: Release) -> None:
+def test_a_task_whose_dns_name_does_not_resolve_is_reported(release: Release) -> None:
     release.install(SHORT | {"run": {"startTimeoutSeconds": 40}})
     release.kubectl("delete", "service", "mnist-ps")
     text = release.finish("failed")
     assert "waiting for mnist-ps-0: the cluster's DNS does not know mnist-ps-0.mnist-ps" in text
 
 
-def test_a_new_supervisor_continues_after_one_that_was_killed(release: Release) -> None:
+def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) -> None:
     values = SHORT | {"train": {"train_steps": 20_000}, "worker": {"replicas": 1}}
     release.install(values)
-    wait(lambda: "steps/s" in release.said(), 120, release.describe)
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/{pod['metadata']['name']}:9100/proxy/metrics"
     assert 'trainer_run_state{state="Running"} 1.0' in release.kubectl("get", "--raw", metrics)
     release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--now")
-    wait(lambda: "continuing the run in progress" in release.said(), 60, release.describe)
+    wait(lambda: "continuing the run in progress" in release.supervisor_log(), 60, release.describe)
     release.upgrade(values | {"run": {"backoffLimit": 7}})  # starts a new supervisor
-    assert "continuing the run in progress" in release.finish(), "the deadline still counts from the start"
+    assert "continuing the run in progress" in release.finish(), "the new supervisor continues the same run"
     assert release.wait_for_result(20_000)["global_step"] < 20_200
 
 
-def test_a_run_ends_although_its_node_no_longer_reports_how_the_tasks_ended(
+def test_a_run_ends_although_its_node_no_longer_reports_the_exit_codes(
     release: Release, remove_container: Callable[[str], None]
 ) -> None:
     """The kubelet may garbage-collect an exited container when the next one starts."""
@@ -122,18 +122,18 @@ def test_a_run_ends_although_its_node_no_longer_reports_how_the_tasks_ended(
     wait(lambda: "mnist-worker-1" in release.tasks(), 60, release.describe)
     job = release.kubectl("get", "jobs", f"--selector={SUPERVISOR}", "--output=name").strip()
     release.kubectl("patch", job, '--patch={"spec":{"suspend":true}}')
-    release.wait_until_all_rest()
+    release.wait_until_parked()
     for pod in release.tasks().values():
         remove_container(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["containerID"])
-    release.kubectl("annotate", "pods", "--all", "looked=at")  # makes the kubelet report the status again
+    release.kubectl("annotate", "pods", "--all", "changed=now")  # makes the kubelet report the status again
     wait(lambda: {exit_code(pod) for pod in release.tasks().values()} == {None}, 60, release.describe)
     release.kubectl("patch", job, '--patch={"spec":{"suspend":false}}')
     assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
     wait(lambda: not release.tasks(), 60, release.describe)
 
 
-def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:
-    """At any point: it ends the old tasks of a changed run, starts the new ones, watches them, and cleans up."""
+def test_a_supervisor_may_be_killed_after_any_of_its_writes(release: Release) -> None:
+    """While it ends the tasks of a changed run, starts new ones, watches them, and frees them."""
     release.install(
         {"train": {"train_steps": 300}, "run": {"suspend": True}}
     )  # the chart's own supervisor is suspended
@@ -146,21 +146,21 @@ def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:
     attempts: list[str] = []
 
     def supervise(writes: int) -> int:
-        """Run a supervisor that dies after this number of writes; its exit code."""
+        """Run a supervisor that is killed after this number of writes; return its exit code."""
         (release.folder / "run.yaml").write_text(yaml.safe_dump(run))
         done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.mortal_supervisor", str(writes), "--run=run.yaml"],
+            [sys.executable, "-m", "tests.e2e.killed_supervisor", str(writes), "--run=run.yaml"],
             env=os.environ | environment,
             cwd=release.folder,
             capture_output=True,
             text=True,
             timeout=180,
         )
-        attempts.append(f"dies after {writes} writes: {done.returncode}\n{done.stdout}{done.stderr}")
+        attempts.append(f"killed after {writes} writes: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.returncode
 
-    def known() -> tuple[str, Any]:
-        """The state of the run, and all data that the next supervisor can read."""
+    def observed() -> tuple[str, Any]:
+        """Return the state of the run, and all data that the next supervisor can read."""
         notes = release.get("configmap", "mnist-run")["data"]["notes.json"]
         return json.loads(notes)["state"], [notes, release.scales()]
 
@@ -169,16 +169,16 @@ def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:
     run["hash"] = "changed"
     for role in ("ps", "worker"):
         release.kubectl("set", "env", f"statefulset/mnist-{role}", "TASK_RUN=changed")
-    writes, before = 1, known()
+    writes, before = 1, observed()
     while (code := supervise(writes)) == -signal.SIGKILL:
-        now = known()
+        now = observed()
         # A supervisor that changed nothing needs more writes.
         writes = 1 if now[0] != before[0] else writes + (now == before)
         before = now
-    said = "\n".join(attempts)
-    assert code == 0, said
-    assert "the run succeeded: mnist-worker-0 ended with code 0" in said.splitlines()[-1]
-    assert known()[0] == "Succeeded"
+    output = "\n".join(attempts)
+    assert code == 0, output
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in output.splitlines()[-1]
+    assert observed()[0] == "Succeeded"
     assert set(release.scales().values()) == {0}
     assert release.wait_for_result(300)["global_step"] < 400
 
@@ -186,12 +186,12 @@ def test_a_supervisor_may_die_after_any_of_its_writes(release: Release) -> None:
 def test_a_suspended_run_frees_its_resources_and_resumes_later(release: Release) -> None:
     values = SHORT | {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
     release.install(values)
-    wait(lambda: "steps/s" in release.said(), 120, release.describe)
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
     release.upgrade(values | {"run": {"suspend": True}})
     wait(lambda: not release.tasks(), 90, release.describe)
-    assert "restored" not in release.kept_log("worker-0")
+    assert "restored" not in release.saved_log("worker-0")
     release.upgrade(values)
-    wait(lambda: "restored /training/model.ckpt-" in release.kept_log("worker-0"), 120, release.describe)
+    wait(lambda: "restored /training/model.ckpt-" in release.saved_log("worker-0"), 120, release.describe)
     assert set(release.tasks()) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
     release.upgrade(values | {"run": {"activeDeadlineSeconds": 1}})
     assert "longer than run.activeDeadlineSeconds (1 s)" in release.finish("failed").splitlines()[-1]

@@ -1,6 +1,6 @@
-"""TensorBoard as a person sees it: a real browser opens it, and the run's curve is drawn.
+"""A real browser opens TensorBoard and draws the curve of a run.
 
-The screenshot stays in `tests/e2e/artefacts/`, outside git.
+The test writes a screenshot to `tests/e2e/artefacts/`, which git ignores.
 """
 
 import io
@@ -25,7 +25,7 @@ OFFLINE = ("--disable-background-networking", "--disable-component-update", "--d
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    """Headless Chromium, Debian's."""
+    """Headless Chromium from Debian's packages."""
     packages.ensure(packages.BROWSER)
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
@@ -38,7 +38,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def address(release: Release) -> Iterator[str]:
-    """TensorBoard of a run that is done, by way of `kubectl port-forward`."""
+    """The address of TensorBoard of a finished run, through `kubectl port-forward`."""
     release.install({"train": {"train_steps": 1000, "report_steps": 20}})
     release.wait_for_result(1000)
     release.kubectl("wait", "--for=condition=available", "deployment/mnist-tensorboard", "--timeout=90s")
@@ -53,14 +53,14 @@ def test_a_browser_shows_the_curve_of_the_loss(address: str, browser: Any) -> No
     ARTEFACTS.mkdir(exist_ok=True)
     browser.get(f"http://{address}/?darkMode=false&tagFilter=loss#timeseries")
     try:
-        wait(lambda: drawn(browser) > 100, 90, lambda: f"see {ARTEFACTS}")
+        wait(lambda: curve_pixels(browser) > 100, 90, lambda: f"see {ARTEFACTS}")
     finally:
         browser.save_screenshot(ARTEFACTS / "tensorboard.png")
     assert "loss" in browser.find_element(By.TAG_NAME, "card-view").text
 
 
-def drawn(browser: Any) -> int:
-    """Pixels of the first card's chart in the colour that the list of runs gives to `train`."""
+def curve_pixels(browser: Any) -> int:
+    """The number of pixels of the first chart that have the colour of the run `train`."""
     charts = browser.find_elements(By.CSS_SELECTOR, "card-view line-chart")
     rows = [row for row in browser.find_elements(By.CSS_SELECTOR, "tb-data-table-content-row") if "train" in row.text]
     if not charts or not rows:
@@ -68,6 +68,6 @@ def drawn(browser: Any) -> int:
     colour = browser.execute_script(
         "return getComputedStyle(arguments[0].querySelector('.run-color-swatch')).backgroundColor", rows[0]
     )
-    wanted = tuple(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
+    expected = tuple(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
     picture = Image.open(io.BytesIO(charts[0].screenshot_as_png)).convert("RGB")
-    return sum(count for count, pixel in picture.getcolors(2**24) or [] if pixel == wanted)
+    return sum(count for count, pixel in picture.getcolors(2**24) or [] if pixel == expected)

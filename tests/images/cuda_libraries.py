@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-FRAMEWORK, REST = "libtensorflow_framework.so.2", "libtensorflow_cc.so.2"
+FRAMEWORK, OPS = "libtensorflow_framework.so.2", "libtensorflow_cc.so.2"
 OPENED_BY = {
     "libcublas.so.12": FRAMEWORK,
     "libcublasLt.so.12": FRAMEWORK,
@@ -20,7 +20,7 @@ OPENED_BY = {
     "libcupti.so.12": FRAMEWORK,
     "libcusparse.so.12": FRAMEWORK,
     "libnccl.so.2": FRAMEWORK,
-    "libcusolver.so.11": REST,
+    "libcusolver.so.11": OPS,
 }
 RTLD_DI_SERINFO, RTLD_DI_SERINFOSIZE = 4, 5
 

@@ -21,7 +21,7 @@ def gpu_image() -> Any:
     return found
 
 
-def test_tensorflow_finds_cuda_in_its_wheels_and_misses_only_the_driver(gpu_image: Any) -> None:
+def test_tensorflow_loads_cuda_from_its_wheels_and_lacks_only_the_driver(gpu_image: Any) -> None:
     assert not [variable for variable in gpu_image["Config"]["Env"] if variable.startswith("LD_")]
     program = (Path(__file__).parent / "cuda_libraries.py").read_text()
     result = docker("run", "--rm", *LOCKED_DOWN, "--entrypoint=python", GPU_IMAGE, "-c", program)
@@ -30,7 +30,7 @@ def test_tensorflow_finds_cuda_in_its_wheels_and_misses_only_the_driver(gpu_imag
     elsewhere = {name: path for name, path in found["loaded"].items() if not (path or "").startswith(LIBRARIES)}
     assert not elsewhere
     assert found["devices"] == []
-    assert "failed call to cuInit" in result.stderr  # it got as far as calling the driver
+    assert "failed call to cuInit" in result.stderr  # TensorFlow called the driver
 
 
 def test_it_trains_without_a_gpu(gpu_image: Any) -> None:

@@ -1,4 +1,4 @@
-"""What both images share: an unprivileged user, no build tools or caches, a bill of materials, a fast start."""
+"""Properties of both images: an unprivileged user, no build tools or caches, a bill of materials, a fast start."""
 
 import ast
 import json
@@ -22,10 +22,10 @@ def image_name(request: pytest.FixtureRequest) -> str:
 def test_its_user_is_numeric_and_not_root(image: Any, container: Host) -> None:
     assert image["Config"]["User"] == "10001:10001"
     assert container.check_output("id -u; id -g") == "10001\n10001"
-    assert container.check_output("whoami") == "trainer"  # some programs fail for a user without a name
+    assert container.check_output("whoami") == "trainer"  # some programs fail if the user has no name
 
 
-def test_it_starts_the_trainer(image: Any) -> None:
+def test_its_entrypoint_is_the_trainer(image: Any) -> None:
     assert image["Config"]["Entrypoint"] == ["trainer"]
     assert not image["Config"]["Cmd"]
     assert "Healthcheck" not in image["Config"]
@@ -66,9 +66,9 @@ def test_it_has_no_build_tools(container: Host, program: str) -> None:
 def test_it_has_no_build_caches(image_name: str, container: Host) -> None:
     assert container.check_output("ls -A /mnt /opt") == "/mnt:\n\n/opt:\ntrainer"
     # The container's user cannot list root's folders.
-    left = "ls -A /root; find /root/.cache /var/cache/apt/archives /var/lib/apt/lists -type f -not -name lock"
-    looked = docker("run", "--rm", "--user=0", "--entrypoint=sh", image_name, "-c", left)
-    assert not [line for line in looked.stdout.splitlines() if line not in (".bashrc", ".profile")]
+    search = "ls -A /root; find /root/.cache /var/cache/apt/archives /var/lib/apt/lists -type f -not -name lock"
+    result = docker("run", "--rm", "--user=0", "--entrypoint=sh", image_name, "-c", search)
+    assert not [line for line in result.stdout.splitlines() if line not in (".bashrc", ".profile")]
 
 
 def test_its_bill_of_materials_lists_what_is_installed(image: Any, container: Host) -> None:
@@ -76,8 +76,8 @@ def test_its_bill_of_materials_lists_what_is_installed(image: Any, container: Ho
     assert bill["bomFormat"] == "CycloneDX"
     listed = {(component["name"].replace("_", "-"), component["version"]) for component in bill["components"]}
     debian = container.check_output("dpkg-query --show --showformat='${Package} ${Version}\\n'").splitlines()
-    ask = "from importlib.metadata import distributions as d; print({(x.name, x.version) for x in d()})"
-    python = ast.literal_eval(container.check_output(f"{PYTHON} -c '{ask}'"))
+    program = "from importlib.metadata import distributions as d; print({(x.name, x.version) for x in d()})"
+    python = ast.literal_eval(container.check_output(f"{PYTHON} -c '{program}'"))
     installed = {(package, version) for package, version in map(str.split, debian)}
     installed |= {(package.replace("_", "-"), version) for package, version in python}
     assert {"libc6", "pydantic", "distributed-tensorflow-trainer"} <= {name for name, _ in installed}
@@ -86,7 +86,7 @@ def test_its_bill_of_materials_lists_what_is_installed(image: Any, container: Ho
     assert len(references) == len(set(references))
 
 
-def test_its_bytecode_is_precompiled_and_used(container: Host) -> None:
+def test_it_uses_precompiled_bytecode(container: Host) -> None:
     # -v prints for each module whether Python compiled it or read existing bytecode.
     output = container.run(f"{PYTHON} -v -c 'import trainer.cli'").stderr
     assert "/opt/trainer/lib/python3.11/site-packages/trainer/__pycache__/cli.cpython-311.pyc matches" in output
@@ -104,7 +104,7 @@ def test_help_is_fast(image_name: str, image: Any) -> None:
     assert seconds < 30
 
 
-def test_a_wrong_argument_is_one_sentence_and_code_2(image_name: str, image: Any) -> None:
+def test_an_invalid_argument_is_reported_in_one_sentence_with_code_2(image_name: str, image: Any) -> None:
     result = docker("run", "--rm", *LOCKED_DOWN, image_name, "convert-tfjob", "--worker_count", "3")
     assert result.returncode == 2
     assert result.stdout == ""

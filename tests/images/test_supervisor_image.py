@@ -19,7 +19,7 @@ def test_its_size_is_below_the_documented_limit(image: Any) -> None:
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "numpy", "sklearn", "pip"])
-def test_it_lacks_packages_of_training(container: Host, package: str) -> None:
+def test_it_has_no_packages_of_training(container: Host, package: str) -> None:
     assert container.run(f"python -c 'import {package}'").stderr.endswith(f"No module named '{package}'\n")
 
 

@@ -1,4 +1,4 @@
-"""The trainer's image has all that training needs, and trains when locked down; test_images.py has the shared tests."""
+"""The trainer's image has all packages for training, and trains in a locked-down container."""
 
 import json
 from typing import Any
@@ -16,8 +16,8 @@ def test_its_size_is_below_the_documented_limit(image: Any) -> None:
 
 
 def test_its_versions_match_the_project(container: Host) -> None:
-    ask = "import platform, tensorflow; print(platform.python_version(), tensorflow.__version__)"
-    python, tensorflow = container.check_output(f"{PYTHON} -c '{ask}'").split()
+    program = "import platform, tensorflow; print(platform.python_version(), tensorflow.__version__)"
+    python, tensorflow = container.check_output(f"{PYTHON} -c '{program}'").split()
     assert python.startswith("3.11.")
     assert tensorflow.startswith("2.21.")
     assert container.check_output("trainer --version") == trainer.__version__

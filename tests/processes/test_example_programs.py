@@ -1,4 +1,4 @@
-"""The third-party style programs in `examples/programs`: real processes that use only TF_CONFIG or arguments."""
+"""The programs in `examples/programs` as real processes. They use only TF_CONFIG or arguments, not the trainer."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def figures(name: str, output: str) -> list[float]:
     return [float(figure) for figure in re.findall(rf"{name}: (-?[\d.]+)", output)]
 
 
-def test_parameter_server_strategy_learns_and_only_its_chief_ends(start: Start) -> None:
+def test_parameter_server_strategy_trains_and_only_its_chief_ends(start: Start) -> None:
     cluster = a_cluster(chief=1, worker=2, ps=1)
 
     def task(role: str, index: int) -> Process:
@@ -69,7 +69,7 @@ def test_parameter_server_strategy_learns_and_only_its_chief_ends(start: Start) 
     kill_running(*others)
 
 
-def test_multi_worker_mirrored_learns_and_all_workers_end(start: Start) -> None:
+def test_multi_worker_mirrored_trains_and_all_workers_end(start: Start) -> None:
     cluster = a_cluster(worker=2)
     workers = [start("multi_worker_mirrored.py", cluster=cluster, task=("worker", index)) for index in range(2)]
     first, second = map(successful_output, workers)
@@ -78,7 +78,7 @@ def test_multi_worker_mirrored_learns_and_all_workers_end(start: Start) -> None:
     assert not figures("test accuracy", second)
 
 
-def test_classic_flags_learn_and_all_workers_end(start: Start) -> None:
+def test_the_program_with_classic_flags_trains_and_all_workers_end(start: Start) -> None:
     cluster = a_cluster(ps=1, worker=2)
     hosts = [f"--{role}_hosts={','.join(addresses)}" for role, addresses in cluster.items()]
 
@@ -94,7 +94,7 @@ def test_classic_flags_learn_and_all_workers_end(start: Start) -> None:
     kill_running(ps)
 
 
-def test_clients_of_standard_servers_come_and_go(start: Start) -> None:
+def test_several_clients_use_the_same_standard_servers(start: Start) -> None:
     cluster = a_cluster(worker=2)
     servers = [start("standard_server.py", cluster=cluster, task=("worker", index)) for index in range(2)]
 

@@ -1,4 +1,4 @@
-"""A model whose own code fails during a run: the task names the error and exits with a permanent code."""
+"""A model whose code fails during a run: the task reports the error and exits with a permanent code."""
 
 import re
 from pathlib import Path
@@ -52,7 +52,9 @@ def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("culprits", [pytest.param([0, 1], id="both fail"), pytest.param([1], id="one fails")])
+@pytest.mark.parametrize(
+    "culprits", [pytest.param([0, 1], id="both workers fail"), pytest.param([1], id="one worker fails")]
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -93,7 +95,7 @@ def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: T
 
 
 @pytest.mark.parametrize("options", ["--strategy=ps", "--strategy=allreduce"])
-def test_an_op_of_the_model_that_fails_is_named(trainer: Trainer, options: str) -> None:
+def test_a_failing_op_of_the_model_is_named(trainer: Trainer, options: str) -> None:
     model = write_model(trainer.folder, [], "op")
     code, output = trainer.run("launch", "--workers", "1", "--model", model, *SETTINGS, options)
     assert code == 1

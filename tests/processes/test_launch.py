@@ -66,7 +66,7 @@ def test_synchronous_replicas_learn_as_well_as_a_single_process(
     "cluster",
     [
         pytest.param(["--workers", "2"], id="2 workers"),
-        pytest.param(["--workers", "2", "--chief"], id="a chief too", marks=pytest.mark.long),
+        pytest.param(["--workers", "2", "--chief"], id="with a chief", marks=pytest.mark.long),
     ],
 )
 def test_allreduce_replicas_learn_as_well_as_a_single_process(
@@ -126,14 +126,14 @@ def test_a_new_run_gets_a_new_folder_and_prints_the_next_commands(trainer: Train
     (run,) = (trainer.folder / "runs").iterdir()
     for part in ("test accuracy", f"{run.relative_to(trainer.folder)}/result.json", "next:", "tensorboard --logdir"):
         assert part in output
-    onward = next(line for line in output.splitlines() if line.endswith("# train on from here"))
-    code, output = trainer.run(*onward.partition("#")[0].split()[1:])
+    command = next(line for line in output.splitlines() if line.endswith("# train on from here"))
+    code, output = trainer.run(*command.partition("#")[0].split()[1:])
     assert code == 0, output
     assert "after 500 global steps" in output
 
 
 @pytest.mark.parametrize("mode", ["--sync_replicas", pytest.param("--strategy=allreduce", marks=pytest.mark.long)])
-def test_more_steps_resume_the_run_and_the_same_steps_end_at_once(trainer: Trainer, mode: str) -> None:
+def test_more_steps_resume_the_run_and_the_same_number_of_steps_ends_at_once(trainer: Trainer, mode: str) -> None:
     words = ["--workers", "1", "--train_dir", "run", mode, "--train_steps"]
     first = trainer.launch(*words, "100")
     again = trainer.launch(*words, "100")
@@ -194,7 +194,7 @@ def test_a_killed_allreduce_replica_is_restarted_and_training_continues(trainer:
     assert result["test_accuracy"] >= 0.95
 
 
-def test_a_lost_allreduce_worker_costs_no_step(trainer: Trainer) -> None:
+def test_allreduce_loses_no_steps_when_a_worker_is_killed(trainer: Trainer) -> None:
     words = ["--strategy", "allreduce", "--train_steps", "1000000", "--train_dir", "run"]
     launcher = trainer.start("launch", *words)
     log = trainer.folder / "run" / "logs" / "worker-0.log"
@@ -250,7 +250,9 @@ def test_a_permanent_error_is_not_retried(trainer: Trainer) -> None:
         (["--no_such_option"], "--no_such_option"),
     ],
 )
-def test_wrong_arguments_are_one_sentence_and_exit_code_2(trainer: Trainer, words: list[str], culprit: str) -> None:
+def test_an_invalid_argument_is_reported_in_one_sentence_with_code_2(
+    trainer: Trainer, words: list[str], culprit: str
+) -> None:
     code, output = trainer.run("launch", *words)
     assert code == 2
     assert len(output.splitlines()) == 1
@@ -380,15 +382,15 @@ def test_a_terminal_shows_the_tasks_in_a_table(trainer: Trainer) -> None:
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )
     os.close(terminal)
-    drawn = b""
+    screen = b""
     while True:
         try:
             chunk = os.read(controller, 1 << 16)
         except OSError:
             break
-        drawn += chunk
+        screen += chunk
     os.close(controller)
     assert process.wait(60) == 0
     for part in (b"last said", b"worker 0", b"ps 0", b"done", b"/5000: loss"):
-        assert part in drawn
+        assert part in screen
     wait_for_line(next((trainer.folder / "runs").iterdir()) / "logs" / "worker-0.log", "done: 5")

@@ -13,9 +13,9 @@ from tests.processes.trainers import Trainer
 
 CI_STEPS, CI_PATIENCE = 30_000, 540.0
 STEPS, PATIENCE = 100_000, 3000.0
-"""For the long tests. At 170 steps/s, a third of the rate of the slowest mode on two idle cores, they take 600 s."""
-STEPS_OF_SLOW = 50_000
-"""For synchronous training beside busy loops. At 150 steps/s they take 330 s, so all stay below an hour."""
+"""For the long tests. At 170 steps/s, a third of the rate of the slowest mode on two idle cores, this takes 600 s."""
+SLOW_STEPS = 50_000
+"""For synchronous training on a busy machine. At 150 steps/s this takes 330 s; all tests take less than an hour."""
 ASYNCHRONOUS = ["--ps", "1", "--workers", "2"]
 SYNCHRONOUS = [*ASYNCHRONOUS, "--sync_replicas"]
 
@@ -75,7 +75,7 @@ def test_a_cluster_is_as_good_after_100000_steps(trainer: Trainer, words: list[s
     ("words", "steps"),
     [
         pytest.param(ASYNCHRONOUS, STEPS, id="asynchronous"),
-        pytest.param(SYNCHRONOUS, STEPS_OF_SLOW, id="synchronous"),
+        pytest.param(SYNCHRONOUS, SLOW_STEPS, id="synchronous"),
     ],
 )
 def test_a_cluster_on_a_busy_machine_is_as_good_at_the_end_as_at_its_best(

@@ -62,7 +62,7 @@ def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
     assert (result["workers"], result["ps"]) == (2, 1)
 
 
-def test_listed_workers_that_do_not_exist_cause_no_delay(trainer: Trainer, hosts: Hosts) -> None:
+def test_workers_in_the_cluster_that_do_not_exist_cause_no_delay(trainer: Trainer, hosts: Hosts) -> None:
     ps_hosts, worker_hosts = hosts(1, 2)
     flags = [ps_hosts, f"{worker_hosts},{','.join(f'no-such-worker-{index}.invalid:2222' for index in range(4))}"]
     ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
@@ -75,7 +75,7 @@ def test_listed_workers_that_do_not_exist_cause_no_delay(trainer: Trainer, hosts
     assert ps.returncode == 0, output
 
 
-def test_one_process_trains_alone(trainer: Trainer) -> None:
+def test_a_single_process_trains(trainer: Trainer) -> None:
     code, output = trainer.run("train", "--train-steps", "300", "--train-dir", "run", "--report-steps", "10")
     assert code == 0, output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
@@ -86,7 +86,7 @@ def test_one_process_trains_alone(trainer: Trainer) -> None:
     assert points == list(range(10, 301, 10))
 
 
-def test_one_process_trains_on_all_of_its_devices(trainer: Trainer) -> None:
+def test_a_single_process_trains_on_all_of_its_devices(trainer: Trainer) -> None:
     program = """
 import sys
 from trainer.tensorflow import tf
@@ -104,7 +104,7 @@ main(sys.argv[1:])
     assert result["test_accuracy"] >= 0.95
 
 
-def test_the_same_seed_gives_the_same_result_and_both_modes_agree_with_it(trainer: Trainer) -> None:
+def test_the_same_seed_gives_the_same_result_with_and_without_sync_replicas(trainer: Trainer) -> None:
     losses = set()
     for number, mode in enumerate(["", "", "--sync_replicas"]):
         run = f"run{number}"
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_result_and_both_modes_agree_with_it(traine
     assert len(losses) == 1
 
 
-def test_the_convolutional_model_learns(trainer: Trainer) -> None:
+def test_the_convolutional_model_trains(trainer: Trainer) -> None:
     code, output = trainer.run("train", "--model=cnn", "--train_steps=100", "--train_dir=run")
     assert code == 0, output
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] >= 0.9
@@ -170,9 +170,9 @@ def test_a_chief_that_waits_for_a_lost_worker_saves_after_a_signal(trainer: Trai
     reached = int(line.partition("step ")[2].partition("/")[0])
     worker.kill()
     worker.communicate()
-    # Its next steps wait for gradients that never come, inside TensorFlow.
+    # The chief's next step waits inside TensorFlow for gradients of the lost worker.
     chief.send_signal(signal.SIGTERM)
-    ps.send_signal(signal.SIGTERM)  # as when a whole run stops: the ps must not exit before the chief has saved
+    ps.send_signal(signal.SIGTERM)  # as at the stop of a whole run: the ps must not exit before the chief has saved
     output, _ = chief.communicate(timeout=10)
     assert chief.returncode == 143, output
     ps_output, _ = ps.communicate(timeout=10)
@@ -338,7 +338,7 @@ def test_a_worker_logs_that_the_chief_does_not_start(trainer: Trainer, hosts: Ho
     assert ps.returncode == 143
 
 
-def test_a_port_in_use_is_one_sentence(trainer: Trainer, hosts: Hosts) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(trainer: Trainer, hosts: Hosts) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -351,14 +351,14 @@ def test_a_port_in_use_is_one_sentence(trainer: Trainer, hosts: Hosts) -> None:
     assert "is used by another process" in output
 
 
-def test_a_malformed_tf_config_is_one_sentence(trainer: Trainer) -> None:
+def test_an_invalid_tf_config_is_reported_in_one_sentence(trainer: Trainer) -> None:
     config = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":3}}'
     code, output = trainer.run("train", TF_CONFIG=config)
     assert code == 2
     assert output.splitlines() == ["trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0."]
 
 
-def test_flags_win_over_tf_config_and_the_conflict_is_logged(trainer: Trainer, hosts: Hosts) -> None:
+def test_flags_override_tf_config_and_the_conflict_is_logged(trainer: Trainer, hosts: Hosts) -> None:
     ps, worker = (flag.partition("=")[2] for flag in hosts(1, 1))
     config = {"cluster": {"ps": [ps], "worker": [worker]}, "task": {"type": "worker", "index": 0}}
     process = trainer.start("train", "--job_name=ps", TF_CONFIG=json.dumps(config))
@@ -424,15 +424,15 @@ def test_a_chief_started_again_after_the_end_does_not_wait_for_its_parameter_ser
     assert "the run was done before" in output
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root can write everywhere")
-def test_a_directory_that_cannot_be_written_is_one_sentence(trainer: Trainer) -> None:
+@pytest.mark.skipif(os.getuid() == 0, reason="root can write to every folder")
+def test_an_unwritable_directory_is_reported(trainer: Trainer) -> None:
     (trainer.folder / "locked").mkdir(mode=0o500)
     code, output = trainer.run("train", "--train_dir=locked/run")
     assert code == 2
     assert "locked/run cannot be written" in output
 
 
-def test_a_file_in_place_of_the_directory_is_one_sentence(trainer: Trainer) -> None:
+def test_a_file_in_place_of_the_directory_is_reported(trainer: Trainer) -> None:
     (trainer.folder / "file").write_text("")
     code, output = trainer.run("train", "--train_dir=file")
     assert code == 2

@@ -1,4 +1,4 @@
-"""Helpers that start and watch real `trainer` processes in tests, and find all of them again."""
+"""Helpers that start real `trainer` processes in tests, watch them, and find their child processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ MARK = "RUN_OF_TEST"
 
 
 class Trainer:
-    """Starts `trainer` processes with this test's mark in their environment."""
+    """Starts `trainer` processes with a unique mark in their environment, which child processes inherit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,11 +94,11 @@ class Trainer:
                 started.stdout.close()
 
 
-def wait_until(happens: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Wait until `happens` returns a true value, and return it."""
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Wait until `condition` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
-    while not (value := happens()):
-        assert time.monotonic() < deadline, "it did not happen in time"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"the condition is not true after {seconds:g} s"
         time.sleep(0.05)
     return value
 

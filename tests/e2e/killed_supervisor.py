@@ -1,6 +1,6 @@
-"""`trainer supervise` that kills itself with SIGKILL right after its Nth write to the cluster.
+"""Runs `trainer supervise`, and kills it with SIGKILL after its Nth write to the cluster.
 
-python -m tests.e2e.mortal_supervisor N --run FILE
+python -m tests.e2e.killed_supervisor N --run FILE
 """
 
 import itertools
@@ -16,21 +16,21 @@ from trainer import cli
 
 
 def main() -> int:
-    """Run the supervisor with patched writes."""
+    """Run the supervisor with a Kubernetes client that counts writes."""
     last, *words = sys.argv[1:]
     count = itertools.count(1)
 
-    def dying(write: Callable[..., Any]) -> Callable[..., Any]:
-        def write_and_maybe_die(*arguments: Any, **named: Any) -> Any:
+    def counted(write: Callable[..., Any]) -> Callable[..., Any]:
+        def write_and_count(*arguments: Any, **named: Any) -> Any:
             done = write(*arguments, **named)
             if next(count) == int(last):
                 os.kill(os.getpid(), signal.SIGKILL)
             return done
 
-        return write_and_maybe_die
+        return write_and_count
 
     for verb in ("patch", "create"):
-        setattr(Client, verb, dying(getattr(Client, verb)))
+        setattr(Client, verb, counted(getattr(Client, verb)))
     return cli.main(["supervise", *words])
 
 

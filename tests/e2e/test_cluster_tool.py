@@ -1,4 +1,4 @@
-"""`up` survives whatever happened before it, and `down` leaves the machine as it was, wherever `up` had come to."""
+"""`hack.cluster up` recovers from an interrupted `up`, and `down` undoes every change to the machine."""
 
 import os
 import signal
@@ -16,8 +16,9 @@ from hack.cluster.box import MACHINE_WIDE
 from hack.cluster.places import STATE
 from tests.e2e.conftest import cluster_tool
 
-# Folders in which container programs leave things when nobody holds them back.
+# Folders to which container programs write outside a box.
 FOLDERS = ("/etc", "/etc/cni", "/opt", "/run", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log")
+ON_THIS_MACHINE = pytest.mark.skipif("KUBECONFIG" in os.environ, reason="KUBECONFIG names another cluster")
 SETTINGS = (*MACHINE_WIDE, "net/ipv4/ip_forward", "net/ipv4/conf/all/route_localnet", "net/netfilter/nf_conntrack_max")
 
 
@@ -26,7 +27,7 @@ def lines_of(*command: str) -> set[str]:
 
 
 def namespaces() -> set[str]:
-    """Those of all processes, less zombies: reaping them is the machine's first process's, which may take its time."""
+    """The namespaces of all processes except zombies, which the machine's first process may reap late."""
     found = set()
     for link in Path("/proc").glob("[0-9]*/ns/*"):
         try:
@@ -37,16 +38,16 @@ def namespaces() -> set[str]:
     return found
 
 
-def our_processes() -> set[str]:
-    """Those that name one of the tool's folders; others come and go on a machine that people work on."""
+def cluster_processes() -> set[str]:
+    """The command lines with one of the tool's folders; other processes may start and end at any time."""
     lines = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
     return {line for line in lines if str(STATE) in line or str(build.binaries()) in line}
 
 
 def machine() -> dict[str, set[str]]:
-    """All that a cluster might change."""
+    """The parts of the machine's state that a cluster might change."""
     return {
-        "processes": our_processes(),
+        "processes": cluster_processes(),
         "namespaces": namespaces(),
         "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
         "interfaces": {path.name for path in Path("/sys/class/net").iterdir()},
@@ -61,10 +62,10 @@ def machine() -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.skipif("KUBECONFIG" in os.environ, reason="the cluster is another one, in KUBECONFIG")
+@ON_THIS_MACHINE
 def test_down_leaves_the_machine_as_it_was() -> None:
     if cluster_tool("status").returncode == 0:
-        pytest.skip("a throw-away cluster runs already, and may be in use: `make cluster-down` ends it")
+        pytest.skip("a throw-away cluster is running and may be in use: `make cluster-down` stops it")
     assert cluster_tool("down").returncode == 0
     before = machine()
 
@@ -109,13 +110,14 @@ def test_down_leaves_the_machine_as_it_was() -> None:
         (["load"], "invalid command 'load'"),
     ],
 )
-def test_wrong_use_is_told_in_one_sentence(words: list[str], sentence: str) -> None:
-    said = cluster_tool(*words)
-    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert sentence in said.stderr
+def test_an_invalid_command_is_reported_in_one_sentence(words: list[str], sentence: str) -> None:
+    done = cluster_tool(*words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert sentence in done.stderr
 
 
-def test_an_image_that_is_not_there_is_named(kubeconfig: Path) -> None:
-    said = cluster_tool("load", "absent:1")
-    assert said.returncode == 2
-    assert "has no image absent:1" in said.stderr
+@ON_THIS_MACHINE
+def test_an_absent_image_is_named(kubeconfig: Path) -> None:
+    done = cluster_tool("load", "absent:1")
+    assert done.returncode == 2
+    assert "has no image absent:1" in done.stderr
