@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chart.chart import CHART
+from trainer.telemetry.report import split
 
 TASK, READY = CHART / "files/task.sh", CHART / "files/ready.sh"
 KILLS_ITSELF = "kill -9 $$"
@@ -86,7 +87,9 @@ def test_a_parked_task_sleeps_and_exits_promptly_on_a_signal(
     parked = start("echo runs again", "Never")
     assert parked.stdout
     line = parked.stdout.readline()
-    assert line == "task: ended with code 3 and rests; what it said: kubectl logs --previous mnist-ps-0\n"
+    sentence, report = split(line)
+    assert sentence == "task: ended with code 3 and is parked; its log: kubectl logs --previous mnist-ps-0"
+    assert report == {"parked": {"exit_code": 3}}
     with pytest.raises(subprocess.TimeoutExpired):
         parked.wait(0.3)
     signalled = time.monotonic()

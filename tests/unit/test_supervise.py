@@ -13,7 +13,10 @@ LEADER = a_pod("mnist-worker-0", 0)
 CONTENT = {"result": {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}}
 RESULT = f"20:24:05 worker 0: done{report.MARK}{json.dumps(CONTENT)}"
 EXPECTED = "mnist-worker-0 ended with code 0; test accuracy 0.9861"
-PARKED = "task: ended with code 0 and rests; what it said: kubectl logs --previous mnist-worker-0"
+PARKED = (
+    "task: ended with code 0 and is parked; its log: kubectl logs --previous mnist-worker-0"
+    ' #trainer {"parked": {"exit_code": 0}}'
+)
 
 
 class Logs(KubernetesApi):

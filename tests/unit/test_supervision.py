@@ -113,7 +113,10 @@ def test_a_code_that_is_not_retried_fails_the_run_and_names_the_task() -> None:
 def test_a_parked_task_logs_the_exit_code_that_kubernetes_no_longer_reports() -> None:
     forgotten = a_pod("mnist-worker-0", restart_count=1)
     assert pods.lacks_termination(forgotten)
-    parked = "task: ended with code 7 and rests; what it said: kubectl logs --previous mnist-worker-0\n"
+    parked = (
+        "task: ended with code 7 and is parked; its log: kubectl logs --previous mnist-worker-0"
+        ' #trainer {"parked": {"exit_code": 7}}\n'
+    )
     assert pods.with_logged_termination(forgotten, parked, NOW).terminated == Terminated(7, "", NOW)
     for other in ("", "12:00:00 worker 0: at step 5 of 500\n"):
         assert pods.with_logged_termination(forgotten, other, NOW) == forgotten

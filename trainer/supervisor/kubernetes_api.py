@@ -26,15 +26,15 @@ from lightkube.types import PatchType
 from trainer.cluster.spec import ROLES
 from trainer.errors import ConfigurationError
 from trainer.supervisor.changes import Changes, PodChanged, PodsListed, WarningReported, WatchFailed
-from trainer.supervisor.pods import PARKED
+from trainer.supervisor.pods import parse_parked
 from trainer.supervisor.run import Run
 
 _WATCH_SECONDS = 240
 _FORBIDDEN_GRACE_SECONDS = 60
 _UNAVAILABLE = (httpx2.HTTPError, json.JSONDecodeError)
 """What calls raise while the API server is unavailable; the second if a proxy in front of it answers instead."""
-_NOT_FROM_THE_TASK = (PARKED, "unable to retrieve container logs for ")
-"""The output of task.sh in a parked container, and the kubelet's answer for a container that is gone."""
+_GONE = "unable to retrieve container logs for "
+"""The start of the kubelet's answer for a container that is gone."""
 _Result = TypeVar("_Result")
 
 
@@ -152,7 +152,7 @@ class KubernetesApi:
         # Between two requests the container may restart and be parked. The log is then the previous container's.
         for previous in ("true", "false", "true"):
             text = self._read_log(pod, role, lines, previous)
-            if text is not None and not text.startswith(_NOT_FROM_THE_TASK):
+            if text is not None and not text.startswith(_GONE) and not parse_parked(text):
                 return text.splitlines()
         return []
 

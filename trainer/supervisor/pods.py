@@ -1,7 +1,6 @@
 """The state of a task's pod, reduced to what decides a run. Pure: Kubernetes objects in, values out."""
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,10 +10,16 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.supervisor.changes import PodChanged, PodsListed
+from trainer.telemetry import report
 
 COMPONENT = "app.kubernetes.io/component"
-PARKED = "task: ended with code "
-"""The start of the line that the chart's task.sh prints when a container restarts after its task has ended for good."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """What the chart's task.sh reports when a container restarts after its task has ended for good."""
+
+    exit_code: int
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,13 @@ def with_logged_termination(pod: Pod, line: str, now: float) -> Pod:
         line: The last line of its container's log.
         now: Seconds since 1970.
     """
-    found = re.match(rf"{PARKED}(\d+) and rests", line)
-    return dataclasses.replace(pod, terminated=Terminated(int(found[1]), "", now)) if found else pod
+    parked = parse_parked(line)
+    return dataclasses.replace(pod, terminated=Terminated(parked.exit_code, "", now)) if parked else pod
+
+
+def parse_parked(line: str) -> Parked | None:
+    """What task.sh reports in a log line; None for any other line."""
+    return report.read(line, "parked", Parked)
 
 
 def apply_change(pods: Mapping[str, Pod], change: PodsListed | PodChanged) -> dict[str, Pod]:

@@ -14,7 +14,9 @@ if [ ! -e "$marker" ] && [ -f "$notes" ]; then
 fi
 if [ -e "$marker" ]; then
   read -r code < "$marker"
-  echo "task: ended with code $code and rests; what it said: kubectl logs --previous $TASK_POD"
+  # The supervisor reads the JSON when Kubernetes no longer reports the exit code.
+  echo "task: ended with code $code and is parked; its log: kubectl logs --previous $TASK_POD" \
+    "#trainer {\"parked\": {\"exit_code\": $code}}"
   trap 'exit "$code"' TERM INT # so that the pod of a Job reports it
   while :; do sleep 3600 & wait $!; done
 fi
