@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from trainer.errors import ConfigurationError
+from trainer.text import truncate
 
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -306,4 +307,4 @@ def _show(value: Any) -> str:
 
 def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(truncate(text, 60))

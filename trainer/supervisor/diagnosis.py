@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from trainer.text import truncate
+
 _DIAGNOSES: Sequence[tuple[str, str]] = (
     (
         r"Insufficient (?P<what>[\w./-]+\w)",
@@ -82,4 +84,4 @@ def diagnose(role: str, problem: str) -> str:
     for pattern, sentence in _DIAGNOSES:
         if found := re.search(pattern, problem):
             return sentence.format(role=role, **found.groupdict())
-    return " ".join(problem.split())[:300] or "Kubernetes has not reported a reason yet"
+    return truncate(" ".join(problem.split()), 300) or "Kubernetes has not reported a reason yet"

@@ -28,6 +28,7 @@ from trainer.errors import ConfigurationError
 from trainer.supervisor.changes import Changes, PodChanged, PodsListed, WarningReported, WatchFailed
 from trainer.supervisor.pods import parse_parked
 from trainer.supervisor.run import Run
+from trainer.text import truncate
 
 _WATCH_SECONDS = 240
 _FORBIDDEN_GRACE_SECONDS = 60
@@ -199,7 +200,7 @@ class KubernetesApi:
             involvedObject=job,
             type=kind,
             reason=reason,
-            message=message[:1000],
+            message=truncate(message, 1000),
             source=EventSource(component="distributed-tensorflow"),
             firstTimestamp=now,
             lastTimestamp=now,

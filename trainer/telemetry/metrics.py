@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 import trainer
 from trainer.errors import ConfigurationError
 from trainer.telemetry.progress import Progress
+from trainer.text import truncate
 
 
 @dataclass(eq=False)
@@ -100,7 +101,7 @@ def parse_restarts(text: str) -> int:
         return 0
     if not re.fullmatch("[0-9]{1,9}", text.strip()):
         raise ConfigurationError(
-            f"TASK_RESTARTS: {text[:20]!r} was given, but it is the number of this task's earlier starts: "
+            f"TASK_RESTARTS: {truncate(text, 20)!r} was given, but it is the number of this task's earlier starts: "
             "set it to a whole number from 0, or unset it."
         )
     return int(text)

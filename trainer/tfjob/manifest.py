@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from trainer.errors import ConfigurationError
+from trainer.text import truncate
 
 Map = dict[str, Any]
 
@@ -112,8 +113,7 @@ def is_empty(value: Any) -> bool:
 
 def shorten(value: Any) -> str:
     """A value as JSON, shortened for an error message."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return truncate(json.dumps(value), 60)
 
 
 class _Loader(yaml.SafeLoader):

@@ -15,6 +15,7 @@ from trainer.cluster import peers
 from trainer.cluster.spec import Cluster
 from trainer.graph.devices import count_cpus
 from trainer.tensorflow import Graph, Session, tf, tf1
+from trainer.text import truncate
 from trainer.training.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -111,4 +112,4 @@ def brief(error: Exception) -> str:
     lines = [LIST_PREFIX.sub("", line) for line in str(error).splitlines()]
     text = [line for line in lines if any(map(str.isalpha, line)) and not line.endswith(" root error(s) found.")]
     found = (line for line in text if not line.startswith(locations))
-    return next(found, (text or [type(error).__name__])[0])[:200]
+    return truncate(next(found, (text or [type(error).__name__])[0]), 200)

@@ -12,6 +12,7 @@ from pathlib import Path
 import trainer
 from trainer.errors import ModelError
 from trainer.tensorflow import tf
+from trainer.text import truncate
 from trainer.training.server import LIST_PREFIX, brief
 
 LOST_TASK_ERRORS = (
@@ -122,7 +123,7 @@ def _python_error(message: str) -> str | None:
         return None
     frames = _FRAME.findall(found["stack"].rpartition("Traceback (most recent call last):")[2])
     own = [frame for frame in frames if not _is_installed(frame[0])] or frames
-    error = LIST_PREFIX.sub("", found["error"])[:200].rstrip(".")
+    error = truncate(LIST_PREFIX.sub("", found["error"]).rstrip("."), 200)
     if not own:
         return error
     file, line, function = own[-1]

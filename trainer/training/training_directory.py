@@ -27,6 +27,7 @@ from typing import Any
 
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
+from trainer.text import truncate
 
 EVALUATOR_SECONDS = 60.0
 """An evaluator that has not touched its file for this long counts as absent."""
@@ -184,5 +185,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return truncate(json.dumps(value), 40)
