@@ -1,6 +1,5 @@
 """The launcher's parts; whole launches are in tests/processes."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,9 +14,10 @@ import yaml
 from trainer.cluster.spec import ClassicFlags, Strategy, Task, resolve
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
-from trainer.launcher import launch
 from trainer.launcher.display import Display
-from trainer.launcher.launch import Plan, Process
+from trainer.launcher.plan import Plan, TaskProgram, plan_programs, visible_gpus
+from trainer.launcher.processes import Process, end_processes, run_processes
+from trainer.launcher.summary import explain_failure
 from trainer.training.training_directory import TrainingDirectory
 
 
@@ -33,7 +33,7 @@ def process(directory: TrainingDirectory) -> Callable[..., Process]:
     """Returns the process, not started yet, of a task that runs a Python program."""
 
     def make(program: str, task: Task = Task("worker", 1), is_chief: bool = False) -> Process:  # noqa: B008 - frozen
-        return Process(task, is_chief, [sys.executable, "-c", program], dict(os.environ), directory)
+        return Process(TaskProgram(task, is_chief, [sys.executable, "-c", program], dict(os.environ)), directory.logs)
 
     return make
 
@@ -70,16 +70,15 @@ def plan(**changes: object) -> Plan:
 
 
 def test_each_task_of_a_plan_gets_its_own_tf_config(directory: TrainingDirectory) -> None:
-    processes = launch._plan_processes(plan(ps=2, chief=True, evaluator=True), directory, [], PORTS)
+    programs = plan_programs(plan(ps=2, chief=True, evaluator=True), directory, [], PORTS)
     clusters = []
-    for each in processes:
-        found, _ = resolve(each._environment["TF_CONFIG"], ClassicFlags())
+    for each in programs:
+        found, _ = resolve(each.environment["TF_CONFIG"], ClassicFlags())
         assert found
         assert found.task == each.task
         assert each.is_chief == found.is_chief
-        assert each.log == directory.logs / f"{each.task.slug}.log"
         clusters.append(json.dumps(found.spec))
-    assert [str(each.task) for each in processes] == [
+    assert [str(each.task) for each in programs] == [
         *("ps 0", "ps 1", "chief 0", "worker 0", "worker 1", "evaluator 0")
     ]
     assert len(set(clusters)) == 1
@@ -87,7 +86,7 @@ def test_each_task_of_a_plan_gets_its_own_tf_config(directory: TrainingDirectory
 
 def test_task_specific_settings_are_not_shared(directory: TrainingDirectory) -> None:
     own = Settings(metrics_port=9100, cluster_file=Path("cluster.json"))
-    launch._plan_processes(plan(settings=own), directory, [], PORTS)
+    plan_programs(plan(settings=own), directory, [], PORTS)
     handed = yaml.safe_load((directory.logs / "config.yaml").read_text())
     assert (handed["metrics_port"], handed["cluster_file"]) == (None, None)
 
@@ -98,27 +97,25 @@ def test_settings_of_the_launchers_environment_do_not_reach_the_tasks_twice(
     monkeypatch.setenv(
         "TRAINER_TRAIN_STEPS", "5"
     )  # the settings already include it, unless the command line overrides it
-    assert not any(
-        "TRAINER_TRAIN_STEPS" in each._environment for each in launch._plan_processes(plan(), directory, [], PORTS)
-    )
+    assert not any("TRAINER_TRAIN_STEPS" in each.environment for each in plan_programs(plan(), directory, [], PORTS))
 
 
 def test_gpus_are_assigned_to_replicas_and_never_to_parameter_servers(directory: TrainingDirectory) -> None:
-    processes = launch._plan_processes(plan(workers=3, evaluator=True), directory, ["4", "7"], PORTS)
-    shown = {str(each.task): each._environment["CUDA_VISIBLE_DEVICES"] for each in processes}
+    programs = plan_programs(plan(workers=3, evaluator=True), directory, ["4", "7"], PORTS)
+    shown = {str(each.task): each.environment["CUDA_VISIBLE_DEVICES"] for each in programs}
     assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(None, ["4", "7"]), (0, []), (1, ["4"]), (2, ["4", "7"])])
 def test_num_gpus_limits_the_gpus(wanted: int | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert launch._visible_gpus(wanted) == expected
+    assert visible_gpus(wanted) == expected
 
 
 def test_more_gpus_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigurationError, match="num_gpus=1, but 0 are visible"):
-        launch._visible_gpus(1)
+        visible_gpus(1)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +134,13 @@ def test_more_gpus_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch)
 def test_a_cluster_needs_the_roles_of_its_strategy(
     strategy: Strategy, ps: int, workers: int, chief: bool, max_restarts: int, named: str
 ) -> None:
-    arguments = argparse.Namespace(ps=ps, workers=workers, chief=chief, max_restarts=max_restarts)
+    settings = Settings(strategy=strategy)
     with pytest.raises(ConfigurationError, match=named):
-        launch._check(arguments, strategy)
+        plan(settings=settings, ps=ps, workers=workers, chief=chief, max_restarts=max_restarts).check()
 
 
 def test_a_chief_can_train_without_workers() -> None:
-    launch._check(argparse.Namespace(ps=1, workers=0, chief=True, max_restarts=0), "ps")
+    plan(workers=0, chief=True).check()
 
 
 def test_only_complete_log_lines_are_read_and_each_once(process: Callable[..., Process]) -> None:
@@ -166,14 +163,14 @@ def test_the_log_of_an_earlier_run_is_skipped(process: Callable[..., Process], d
 def test_a_run_ends_when_all_tasks_succeed(process: Callable[..., Process]) -> None:
     display = Recorder()
     tasks = [process("print('hello')", Task("worker", 0), True), process("", Task("ps", 0))]
-    assert launch._run(tasks, 0, display) is None
+    assert run_processes(tasks, 0, display) is None
     assert "hello" in display.lines
     assert sorted(display.states) == ["ps 0: done", "worker 0: done"]
 
 
 def test_the_last_lines_of_a_task_are_shown_too(process: Callable[..., Process]) -> None:
     display = Recorder()
-    launch._run([process("print('first'); print('last')", Task("worker", 0), True)], 0, display)
+    run_processes([process("print('first'); print('last')", Task("worker", 0), True)], 0, display)
     assert display.lines == ["first", "last"]
 
 
@@ -186,14 +183,14 @@ if not tried.exists():
     os.kill(os.getpid(), signal.SIGKILL)
 """
     display = Recorder()
-    assert launch._run([process(program)], 1, display) is None
+    assert run_processes([process(program)], 1, display) is None
     assert display.states == ["worker 1: starting again (SIGKILL)", "worker 1: done"]
 
 
 def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., Process]) -> None:
     display = Recorder()
     made = process("import sys; sys.exit(138)")
-    assert launch._run([made], 2, display) == (made, 138)
+    assert run_processes([made], 2, display) == (made, 138)
     assert display.states == ["worker 1: starting again (exit code 138)"] * 2 + ["worker 1: failed (exit code 138)"]
 
 
@@ -201,7 +198,7 @@ def test_a_task_is_restarted_at_most_max_restarts_times(process: Callable[..., P
 def test_a_permanent_failure_is_not_retried(process: Callable[..., Process], code: int) -> None:
     display = Recorder()
     made = process(f"import sys; sys.exit({code})")
-    assert launch._run([made], 3, display) == (made, code)
+    assert run_processes([made], 3, display) == (made, code)
     assert display.states == [f"worker 1: failed (exit code {code})"]
 
 
@@ -220,7 +217,7 @@ def test_the_error_sentence_of_a_failed_task_is_quoted(
 ) -> None:
     made = process("")
     made.log.write_text(log)
-    launch._explain_failure(made, code)
+    explain_failure(made, code)
     first, *others = capsys.readouterr().err.strip().splitlines()
     assert first == explanation.format(log=made.log)
     assert others == ([f"    {line}" for line in log.splitlines()] if first.endswith(":") else [])
@@ -234,15 +231,15 @@ def test_tasks_that_ignore_sigterm_are_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:
         assert stubborn.stdout
         stubborn.stdout.readline()
-        launch._end([stubborn, polite, gone], 0.5)
+        end_processes([stubborn, polite, gone], 0.5)
     assert (stubborn.returncode, polite.returncode, gone.returncode) == (-9, -15, 0)
 
 
 def test_a_task_dies_with_its_launcher(tmp_path: Path) -> None:
     launcher = """
 import os, signal, subprocess, sys
-from trainer.launcher.launch import _die_with_parent
-child = subprocess.Popen(["sleep", "100"], preexec_fn=_die_with_parent, start_new_session=True)
+from trainer.launcher.processes import start_process
+child = start_process(["sleep", "100"], subprocess.DEVNULL)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -1,0 +1,117 @@
+"""The plan of a launch: its arguments as a typed value, and the program of each task."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer import config
+from trainer.cluster import ports
+from trainer.cluster.spec import Cluster, Task
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+from trainer.training.training_directory import TrainingDirectory
+
+CONFIG = "config.yaml"
+"""The file beside the logs with the settings of all tasks."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arguments of one launch."""
+
+    settings: Settings
+    ps: int
+    workers: int
+    chief: bool
+    evaluator: bool
+    max_restarts: int
+    tensorboard: bool
+    json: bool
+
+    def check(self) -> None:
+        """Check that the cluster has the roles that the strategy needs.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        strategy = self.settings.strategy
+        if strategy == "mirrored":
+            raise ConfigurationError("strategy: mirrored trains in a single process: run it with trainer train.")
+        if strategy == "allreduce" and self.ps > 0:
+            raise ConfigurationError(
+                f"--ps: {self.ps} was given, but with strategy allreduce the workers hold the parameters; "
+                "remove it, or choose strategy ps."
+            )
+        for name, number, least in (
+            ("ps", self.ps, 1 if strategy == "ps" else 0),
+            ("workers", self.workers, 0 if self.chief else 1),
+            ("max_restarts", self.max_restarts, 0),
+        ):
+            if number < least:
+                raise ConfigurationError(f"--{name}: {number} was given, but at least {least} is needed; raise it.")
+
+
+@dataclass(frozen=True)
+class TaskProgram:
+    """The program of one task."""
+
+    task: Task
+    is_chief: bool
+    command: list[str]
+    environment: dict[str, str]
+
+
+def plan_programs(
+    plan: Plan, directory: TrainingDirectory, gpus: list[str], reserved: Sequence[int]
+) -> list[TaskProgram]:
+    """Write the tasks' settings, and return each task's program with its TF_CONFIG, its port and its GPU.
+
+    Raises:
+        ConfigurationError: the folder of the logs cannot be created.
+    """
+    # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPU.
+    shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
+    shared |= {"train_dir": directory.path, "num_gpus": None}
+    settings_file = directory.logs / CONFIG
+    try:
+        directory.logs.mkdir(exist_ok=True)
+        settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"train_dir: {directory.logs} cannot be written ({error.strerror}).") from None
+    numbers = iter(reserved)
+    ps, worker, chief = (
+        tuple(f"localhost:{next(numbers)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))
+    )
+    tasks = [Task("ps", index) for index in range(plan.ps)]
+    tasks += [Task("chief", 0)] if plan.chief else []
+    tasks += [Task("worker", index) for index in range(plan.workers)]
+    tasks += [Task("evaluator", 0)] if plan.evaluator else []
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(config.ENVIRONMENT_PREFIX)}
+    programs = []
+    for task in tasks:
+        cluster = Cluster(task, chief, worker, ps)
+        gpu = gpus[cluster.replica_index % len(gpus)] if gpus and task in cluster.replicas else ""
+        own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
+        own |= ports.SHARING_ENVIRONMENT
+        command = [sys.executable, "-m", "trainer", "train", "--config", str(settings_file)]
+        programs.append(TaskProgram(task, task == cluster.chief_task, command, environment | own))
+    return programs
+
+
+def visible_gpus(wanted: int | None) -> list[str]:
+    """Return the GPUs to assign, by their names in CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        ConfigurationError: `wanted` is larger than the number of visible GPUs.
+    """
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        gpus = [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    else:
+        gpus = [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+    if wanted is not None and wanted > len(gpus):
+        raise ConfigurationError(
+            f"num_gpus={wanted}, but {len(gpus)} are visible; lower num_gpus, or check CUDA_VISIBLE_DEVICES."
+        )
+    return gpus[:wanted]

@@ -1,0 +1,88 @@
+"""What the launcher prints at the end of a run: the result, the reason of a failure, and the next command."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from trainer.launcher.plan import CONFIG, Plan
+from trainer.launcher.processes import Process
+from trainer.telemetry import report, result, step_time
+from trainer.telemetry.step_time import StepTime
+from trainer.training.training_directory import TrainingDirectory
+
+LAST_LINES = 20
+SENTENCE = "trainer: "
+"""The prefix of a task's last line if it names the reason of a failure."""
+
+
+def explain_failure(failed: Process, code: int) -> None:
+    """Print why a task failed: its error sentence, or the last lines of its log."""
+    text = failed.log.read_text(encoding="utf-8", errors="replace")
+    lines = [report.split(line)[0] for line in text.splitlines()[-LAST_LINES:]]
+    sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
+    if sentence and code > 0:  # a killed task has not logged a reason
+        print(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", file=sys.stderr)
+        return
+    print(f"\n{failed.task} failed for good; the last lines of {failed.log}:", file=sys.stderr)
+    for line in lines:
+        print(f"    {line}", file=sys.stderr)
+
+
+def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[StepTime]) -> None:
+    """Print the result of a run, as text or as one line of JSON."""
+    found = directory.read_result()
+    step_time_mean = step_time.mean(step_times) if step_times else None
+    if plan.json:
+        print(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
+        return
+    more = 5 * plan.settings.train_steps
+    print(
+        f"""
+{result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
+({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
+
+  result       {directory.path}/result.json
+  checkpoint   {found["checkpoint"]}
+  model        {found["export"]} (SavedModel)
+  summaries    {directory.train_summaries}, {directory.test_summaries}
+  logs         {directory.logs}
+{_format_step_time(step_time_mean, len(step_times)) if plan.settings.step_time_breakdown else ""}
+next:
+  {_command_path("tensorboard")} --logdir {directory.path}          # show the curves
+  {_resume_command(plan, directory)} --train_steps {more}   # train on from here
+  {_command_path("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
+    )
+
+
+def _resume_command(plan: Plan, directory: TrainingDirectory) -> str:
+    """Return the command that continues this run."""
+    roles = f"--ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}{' --evaluator' * plan.evaluator}"
+    return f"{_command_path('trainer')} launch --config {directory.logs}/{CONFIG} {roles}"
+
+
+def print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
+    """Print what a terminated run has saved, and the command that continues it."""
+    step = directory.newest_step()
+    saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
+    print(f"{saved} with: {_resume_command(plan, directory)}", file=sys.stderr)
+
+
+def _format_step_time(step_time_mean: StepTime | None, replicas: int) -> str:
+    """Return the step time breakdown as lines."""
+    if step_time_mean is None:
+        return "\nthe run was too short for a trace: step_time_breakdown needs more train_steps\n"
+    parts = "".join(
+        f"  {name:12} {milliseconds:7.3f} ms {milliseconds / step_time_mean.milliseconds:6.1%}\n"
+        for name, milliseconds in step_time_mean.parts.items()
+    )
+    of = f"mean of {step_time_mean.steps} traced steps of {replicas} replicas"
+    return f"\na step of a replica, {step_time_mean.milliseconds:.3f} ms, {of}:\n{parts}"
+
+
+def _command_path(command: str) -> str:
+    """Return the path of a command of this Python environment, relative if it is below the working directory."""
+    path = Path(sys.executable).parent / command
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
