@@ -50,7 +50,7 @@ chart-lint: $(SETUP) chart-tools ## lint the chart with each file of its ci/ fol
 	  || { echo "the chart's README is out of date: run make chart-docs"; exit 1; }
 
 chart-docs: $(SETUP) chart-tools ## generate the chart's README and the schema of `train`, from values.yaml and the trainer's settings
-	$(BIN)/python -m tests.chart.train_settings
+	$(BIN)/python -m tests.chart.settings_schema
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
 # If KUBECONFIG is set, that cluster must have the images or be able to pull them. Otherwise build the images and start a

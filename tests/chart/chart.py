@@ -81,8 +81,8 @@ class Manifests:
         return {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in [*templates, *self.of("Pod")]}
 
     def replicas(self, role: str) -> int:
-        """The number of tasks of a role: from the supervisor's run.yaml, or else from the StatefulSet."""
-        replicas = self.get(f"ConfigMap/supervisor data run.yaml roles {role} replicas")
+        """The number of tasks of a role: from the supervisor's run.json, or else from the StatefulSet."""
+        replicas = self.get(f"ConfigMap/supervisor data run.json roles {role} replicas")
         return int(replicas or self.get(f"StatefulSet/{role} spec replicas") or 0)
 
     def environment(self, role: str) -> dict[str, Any]:

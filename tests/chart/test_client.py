@@ -1,9 +1,9 @@
 """The client: a Job outside the cluster. Its pod equals that of a task, except for what a Job needs."""
 
+import json
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.chart.chart import Manifests, render
 from tests.chart.test_storage import mounts
@@ -69,9 +69,9 @@ def test_the_supervisor_starts_it_and_applies_its_restart_policy() -> None:
 
 def test_the_supervisor_may_only_get_and_patch_its_job() -> None:
     manifests = render(CLIENT)
-    run = yaml.safe_load(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
+    run = json.loads(manifests["ConfigMap/supervisor"]["data"]["run.json"])
     assert run["leader"] == "mnist-client-0"
-    assert run["roles"]["client"] == {"replicas": 1, "restart_policy": "ExitCode", "job": name(manifests)}
+    assert run["roles"]["client"] == {"replicas": 1, "restartPolicy": "ExitCode", "job": name(manifests)}
     (rule,) = [rule for rule in manifests["Role/supervisor"]["rules"] if rule["apiGroups"] == ["batch"]]
     assert rule == {
         "apiGroups": ["batch"],

@@ -95,7 +95,7 @@ def test_the_supervisor_starts_tensorboard_if_it_shares_a_read_write_once_claim(
 ) -> None:
     manifests = render(values)
     assert manifests["Deployment/tensorboard"]["spec"]["replicas"] == replicas
-    gated = manifests.get("ConfigMap/supervisor data run.yaml tensorboard_gated")
+    gated = manifests.get("ConfigMap/supervisor data run.json tensorboardGated")
     assert gated == (None if "supervisor.enabled" in values else replicas == 0)
 
 

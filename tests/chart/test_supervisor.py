@@ -1,25 +1,25 @@
-"""The supervisor's objects: its permissions, its run.yaml, and which changes of values start another run."""
+"""The supervisor's objects: its permissions, its run.json, and which changes of values start another run."""
 
+import json
 import re
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.chart.chart import ALL_ROLES, Manifests, render, template
 from trainer.supervisor.run import read
 
 
-def run_yaml(manifests: Manifests) -> dict[str, Any]:
-    found = yaml.safe_load(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
+def run_json(manifests: Manifests) -> dict[str, Any]:
+    found = json.loads(manifests["ConfigMap/supervisor"]["data"]["run.json"])
     assert isinstance(found, dict)
     return found
 
 
-def test_the_supervisor_reads_the_rendered_run_yaml(tmp_path: Any) -> None:
+def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
     manifests = render({**ALL_ROLES, "worker.restartPolicy": "Never"})
-    file = tmp_path / "run.yaml"
-    file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.yaml"])
+    file = tmp_path / "run.json"
+    file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.json"])
     run = read(file, "uid")
     assert run.leader == "mnist-chief-0"
     assert {role: (values.replicas, values.restart_policy) for role, values in run.roles.items()} == {
@@ -47,8 +47,8 @@ def test_the_supervisor_reads_the_rendered_run_yaml(tmp_path: Any) -> None:
         ({"tensorboard.enabled": False}, None),
     ],
 )
-def test_run_yaml_has_the_command_that_shows_the_result(values: dict[str, Any], command: str | None) -> None:
-    assert run_yaml(render(values))["result_command"] == command
+def test_run_json_has_the_command_that_shows_the_result(values: dict[str, Any], command: str | None) -> None:
+    assert run_json(render(values))["resultCommand"] == command
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_run_yaml_has_the_command_that_shows_the_result(values: dict[str, Any], 
 )
 def test_a_change_of_what_defines_the_run_changes_its_id(values: dict[str, Any], is_new: bool) -> None:
     before, after = render(), render(values)
-    assert (run_yaml(before)["hash"] != run_yaml(after)["hash"]) == is_new
+    assert (run_json(before)["hash"] != run_json(after)["hash"]) == is_new
 
 
 @pytest.mark.parametrize("values", [{"run.suspend": True}, {"run.backoffLimit": 1}, {"supervisor.labels": {"a": "b"}}])
-def test_a_change_of_run_yaml_or_of_the_pod_gets_a_new_supervisor_job(values: dict[str, Any]) -> None:
-    """The template of a Job is immutable, and a supervisor reads run.yaml only once."""
+def test_a_change_of_run_json_or_of_the_pod_gets_a_new_supervisor_job(values: dict[str, Any]) -> None:
+    """The template of a Job is immutable, and a supervisor reads run.json only once."""
     names = [render(given)["Job/run"]["metadata"]["name"] for given in ({}, values)]
     assert names[0] != names[1]
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.chart import DEFAULTS, render
-from tests.chart.train_settings import README_TEMPLATE, SCHEMA_FILE, expected, readme_template
+from tests.chart.settings_schema import README_TEMPLATE, SCHEMA_FILE, readme_template, run_schema, train_schema
 from trainer import config
 from trainer.config import StepRange
 
-SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())["properties"]["train"]["properties"]
+VALUES_SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())["properties"]
+SCHEMA = VALUES_SCHEMA["train"]["properties"]
 
 
 def load(values: dict[str, Any], folder: Path) -> config.Settings:
@@ -21,7 +22,12 @@ def load(values: dict[str, Any], folder: Path) -> config.Settings:
 
 
 def test_the_schema_matches_the_settings_of_the_trainer() -> None:
-    assert expected() == SCHEMA, "run make chart-docs"
+    assert train_schema() == SCHEMA, "run make chart-docs"
+
+
+def test_the_schema_matches_the_values_that_the_supervisor_reads() -> None:
+    schema = VALUES_SCHEMA["run"]["properties"]
+    assert schema == {**schema, **run_schema()}, "run make chart-docs"
 
 
 def test_the_readme_has_every_setting_of_the_trainer() -> None:

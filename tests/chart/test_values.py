@@ -21,7 +21,7 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "CONTAINER": f"{task} containers {role}",
         "TENSORBOARD": "Deployment/tensorboard spec template spec",
         "SUPERVISOR": "Job/run spec template spec",
-        "RUN": "ConfigMap/supervisor data run.yaml",
+        "RUN": "ConfigMap/supervisor data run.json",
         "SETTINGS": "ConfigMap/config data trainer.yaml",
         "CLUSTER": "ConfigMap/config data cluster.json",
     }
@@ -34,8 +34,11 @@ def test_a_key_has_its_effect(key: str) -> None:
     given = effect.get("given", {})
     before, after = render(given), render({**given, key: effect["value"]})
     assert {path: value_at(after, path) for path in effect["expect"]} == effect["expect"]
-    unchanged = [path for path in effect["expect"] if value_at(before, path) == value_at(after, path)]
-    assert len(unchanged) < len(effect["expect"]), "the defaults render the same"
+    same = [path for path in effect["expect"] if value_at(before, path) == value_at(after, path)]
+    assert not same, "the defaults render the same"
+    unchanged = effect.get("unchanged", {})
+    for manifests in (before, after):
+        assert {path: value_at(manifests, path) for path in unchanged} == unchanged
 
 
 @pytest.mark.parametrize("key", EFFECTS["common"])

@@ -142,14 +142,14 @@ def test_a_supervisor_may_be_killed_after_any_of_its_writes(release: Release) ->
     config["contexts"][0]["context"]["namespace"] = release.namespace
     (release.folder / "kubeconfig").write_text(yaml.safe_dump(config))
     environment = {"KUBECONFIG": "kubeconfig", "JOB_UID": job["metadata"]["uid"], "PYTHONPATH": str(ROOT)}
-    run = yaml.safe_load(release.get("configmap", "mnist-supervisor")["data"]["run.yaml"]) | {"metrics_port": None}
+    run = json.loads(release.get("configmap", "mnist-supervisor")["data"]["run.json"]) | {"metricsPort": None}
     attempts: list[str] = []
 
     def supervise(writes: int) -> int:
         """Run a supervisor that is killed after this number of writes; return its exit code."""
-        (release.folder / "run.yaml").write_text(yaml.safe_dump(run))
+        (release.folder / "run.json").write_text(json.dumps(run))
         done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.killed_supervisor", str(writes), "--run=run.yaml"],
+            [sys.executable, "-m", "tests.e2e.killed_supervisor", str(writes), "--run=run.json"],
             env=os.environ | environment,
             cwd=release.folder,
             capture_output=True,

@@ -73,7 +73,7 @@ sys.exit(code)
     [
         (["train"], "sklearn", "cpu"),
         (["launch"], "tensorflow", "cpu"),
-        (["supervise", "--run=run.yaml"], "lightkube", "supervisor"),
+        (["supervise", "--run=run.json"], "lightkube", "supervisor"),
     ],
 )
 def test_a_command_whose_packages_are_not_installed_names_the_extra(

@@ -427,10 +427,10 @@ def test_notes_that_cannot_be_read_are_none(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [(None, "cannot be read"), ("{", "cannot be read"), ("fullname: a", "release"), ("[]", "")],
+    [(None, "cannot be read"), ("{", "Invalid JSON"), ('{"fullname": "a"}', "successPolicy: Field required"), ("[]", "")],
 )
 def test_an_invalid_run_file_is_refused(tmp_path: Any, text: str | None, named: str) -> None:
-    file = tmp_path / "run.yaml"
+    file = tmp_path / "run.json"
     if text is not None:
         file.write_text(text)
     with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
 
 from trainer.errors import ConfigurationError
 
@@ -20,9 +20,14 @@ SuccessPolicy = Literal["Chief", "AllWorkers"]
 Seconds = Annotated[int, Field(ge=1)]
 
 
+CAMEL_CASE = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
     """The StatefulSet of a role, or the client's Job."""
+
+    __pydantic_config__ = CAMEL_CASE
 
     replicas: Annotated[int, Field(ge=1)]
     restart_policy: RestartPolicy
@@ -35,7 +40,25 @@ class Role:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class RunValues:
+    """The chart's values of `run`. `make chart-docs` writes their schema; values.yaml has the defaults.
+
+    Helm omits values that are null.
+    """
+
+    __pydantic_config__ = CAMEL_CASE
+
+    success_policy: SuccessPolicy
+    backoff_limit: Annotated[int, Field(ge=0)] | None = None
+    active_deadline_seconds: Seconds | None = None
+    start_timeout_seconds: Seconds | None = None
+    clean_pod_policy: CleanPodPolicy
+    attempt: Annotated[int, Field(ge=1)]
+    """Part of the hash: users raise it to run a failed run again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(RunValues):
     """A run, as the chart's values define it."""
 
     fullname: str
@@ -47,16 +70,9 @@ class Run:
     """Distinguishes the Job from an earlier one of the same name."""
     hash: str
     """The hash of all that defines the run. A different hash is a different run."""
-    attempt: Annotated[int, Field(ge=1)]
-    """Part of the hash: users raise it to run a failed run again."""
     leader: str
     """The task that initialises the variables, saves checkpoints and writes the result."""
     roles: Mapping[str, Role]
-    success_policy: SuccessPolicy
-    clean_pod_policy: CleanPodPolicy
-    backoff_limit: Annotated[int, Field(ge=0)] | None
-    active_deadline_seconds: Seconds | None
-    start_timeout_seconds: Seconds | None
     tensorboard_gated: bool
     """Whether TensorBoard starts only when the leader has a node, because it must run on that node."""
     result_command: str | None
@@ -76,11 +92,11 @@ def read(path: Path, job_uid: str) -> Run:
         ConfigurationError: the file cannot be read, or its content is invalid.
     """
     try:
-        run = TypeAdapter(Run).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"--run: {path} cannot be read: {' '.join(str(error).split())}.") from None
+        run = TypeAdapter(Run).validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"--run: {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise ConfigurationError(f"--run: {path}: {where}: {problem['msg']}.") from None
+        where = "".join(f"{part}: " for part in problem["loc"])
+        raise ConfigurationError(f"--run: {path}: {where}{problem['msg']}.") from None
     return dataclasses.replace(run, job_uid=job_uid)

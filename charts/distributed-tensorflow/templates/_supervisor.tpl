@@ -15,7 +15,7 @@
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
 
-{{/* A Job's template is immutable, so a changed template needs a new name. A changed run.yaml and a changed run.suspend
+{{/* A Job's template is immutable, so a changed template needs a new name. A changed run.json and a changed run.suspend
      need one too, because a new supervisor must take over. */}}
 {{- define "distributed-tensorflow.supervisorJob" -}}
 {{- $parts := list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" .) (toString .Values.run.suspend) -}}
@@ -29,37 +29,36 @@
 {{- toYaml $spec -}}
 {{- end }}
 
-{{/* The file that `trainer supervise` reads, without the name of its Job. */}}
+{{/* The file that `trainer supervise` reads, without the name of its Job: the values of `run`, except those of the Job, and
+     facts about the release. trainer/supervisor/run.py has the same names. */}}
 {{- define "distributed-tensorflow.run" -}}
-fullname: {{ include "distributed-tensorflow.fullname" . | quote }}
-release: {{ .Release.Name | quote }}
-hash: {{ include "distributed-tensorflow.runHash" . | quote }}
-attempt: {{ .Values.run.attempt }}
-leader: {{ include "distributed-tensorflow.fullname" . }}-{{ include "distributed-tensorflow.leader" . }}-0
-success_policy: {{ .Values.run.successPolicy }}
-clean_pod_policy: {{ .Values.run.cleanPodPolicy | quote }}
-backoff_limit: {{ toJson .Values.run.backoffLimit }}
-active_deadline_seconds: {{ toJson .Values.run.activeDeadlineSeconds }}
-start_timeout_seconds: {{ toJson .Values.run.startTimeoutSeconds }}
-tensorboard_gated: {{ not (empty (include "distributed-tensorflow.tensorboardGated" .)) }}
-{{- if and .Values.tensorboard.enabled .Values.trainingDirectory.enabled }}
-result_command: {{ printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace (include "distributed-tensorflow.fullname" .) .Values.trainingDirectory.path | quote }}
-{{- else }}
-result_command: null
-{{- end }}
-metrics_port: {{ ternary .Values.metrics.port nil .Values.metrics.enabled | toJson }}
-roles:
-{{- range $role := list "chief" "worker" "ps" "evaluator" "client" }}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml }}
-{{- if $spec.replicas }}
-  {{ $role }}:
-    replicas: {{ $spec.replicas }}
-    restart_policy: {{ $spec.restartPolicy }}
-    {{- if eq $role "client" }}
-    job: {{ include "distributed-tensorflow.clientJob" $ }}
-    {{- end }}
-{{- end }}
-{{- end }}
+{{- $fullname := include "distributed-tensorflow.fullname" . -}}
+{{- $roles := dict -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
+{{- if $spec.replicas -}}
+{{- $entry := pick $spec "replicas" "restartPolicy" -}}
+{{- if eq $role "client" -}}
+{{- $_ := set $entry "job" (include "distributed-tensorflow.clientJob" $) -}}
+{{- end -}}
+{{- $_ := set $roles $role $entry -}}
+{{- end -}}
+{{- end -}}
+{{- $result := "" -}}
+{{- if and .Values.tensorboard.enabled .Values.trainingDirectory.enabled -}}
+{{- $result = printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace $fullname .Values.trainingDirectory.path -}}
+{{- end -}}
+{{- $facts := dict
+  "fullname" $fullname
+  "release" .Release.Name
+  "hash" (include "distributed-tensorflow.runHash" .)
+  "leader" (printf "%s-%s-0" $fullname (include "distributed-tensorflow.leader" .))
+  "roles" $roles
+  "tensorboardGated" (not (empty (include "distributed-tensorflow.tensorboardGated" .)))
+  "resultCommand" ($result | default nil)
+  "metricsPort" (ternary .Values.metrics.port nil .Values.metrics.enabled)
+-}}
+{{- merge $facts (omit .Values.run "suspend" "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
 
 {{- define "distributed-tensorflow.supervisorPod" -}}
@@ -73,7 +72,7 @@ spec:
     - name: supervisor
       image: {{ include "distributed-tensorflow.supervisorImage" . | quote }}
       imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image) }}
-      command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.yaml]
+      command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.json]
       env:
         - name: JOB_UID
           valueFrom:

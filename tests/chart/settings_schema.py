@@ -1,4 +1,4 @@
-"""The trainer's settings in values.schema.json and in the chart's README; `make chart-docs` writes both."""
+"""The trainer's and the supervisor's settings in the chart's schema and README; `make chart-docs` writes both."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from tests.chart.chart import CHART
 from trainer import config
+from trainer.supervisor.run import RunValues
 
 SCHEMA_FILE = CHART / "values.schema.json"
 README_TEMPLATE = CHART / "README.md.gotmpl"
@@ -20,8 +21,14 @@ CHARTS_OWN = {
 AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}
 
 
-def expected() -> dict[str, Any]:
-    """Return the schema of each setting, as values.schema.json has it."""
+def run_schema() -> dict[str, Any]:
+    """Return the schema of the supervisor's values of `run`."""
+    values = TypeAdapter(RunValues).json_schema(by_alias=True)["properties"]
+    return {name: _as_values_schema(value) for name, value in values.items()}
+
+
+def train_schema() -> dict[str, Any]:
+    """Return the schema of each setting of `train`."""
     settings = TypeAdapter(config.Settings).json_schema()["properties"]
     current = {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
     current["strategy"]["enum"] += config.FORMER_STRATEGIES
@@ -66,7 +73,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
 def main() -> None:
     """Write both files."""
     schema = json.loads(SCHEMA_FILE.read_text())
-    schema["properties"]["train"]["properties"] = expected()
+    schema["properties"]["train"]["properties"] = train_schema()
+    schema["properties"]["run"]["properties"] |= run_schema()
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
     README_TEMPLATE.write_text(readme_template())
 
