@@ -1,4 +1,4 @@
-"""The graph of a step, copied for each step. The tests of replication check the gradients of the copies."""
+"""The graph of a step, copied for each step. The tests of replication check what strategies do with its gradients."""
 
 import gc
 import math
@@ -6,14 +6,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from trainer.config import Settings
-from trainer.graph import replica
+from trainer.graph import replica, step_graph
+from trainer.graph.parameters import plan
 from trainer.models import mlp
 from trainer.tensorflow import tf, tf1
 
-from .conftest import EXAMPLES, SIZE
+from .conftest import EXAMPLES, SIZE, Values, assert_close, pick
 
 PARAMETERS = mlp.parameters((784,), 10, 100)
 
@@ -33,6 +36,37 @@ def take(found: replica.Replica, steps: int) -> tuple[int, float]:
         feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
         step, loss = session.run([execution.step, execution.loss], feeds)
     return int(step), float(loss)
+
+
+def gradients_by_hand(arrays: Values, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Values:
+    """Backpropagation through the two layers, in NumPy."""
+    hidden = images @ arrays["hidden/weights"] + arrays["hidden/biases"]
+    activations = np.maximum(hidden, 0)
+    logits = activations @ arrays["softmax/weights"] + arrays["softmax/biases"]
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    errors = (exponentials / exponentials.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
+    hidden_errors = errors @ arrays["softmax/weights"].T * (hidden > 0)
+    return {
+        "hidden/weights": images.T @ hidden_errors,
+        "hidden/biases": hidden_errors.sum(axis=0),
+        "softmax/weights": activations.T @ errors,
+        "softmax/biases": errors.sum(axis=0),
+    }
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_each_copy_computes_the_gradients_of_its_batch(shards: int) -> None:
+    layout = plan(PARAMETERS, shards)
+    template = step_graph.make(mlp, layout, EXAMPLES, SIZE)
+    random = np.random.default_rng(1)
+    arrays = {name: random.normal(0, 0.1, each.shape).astype(np.float32) for name, each in PARAMETERS.items()}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        values = layout.pack({name: tf.constant(array) for name, array in arrays.items()})
+        batches = [(EXAMPLES.images[pick(number)], EXAMPLES.labels[pick(number)]) for number in range(2)]
+        copies = [template.copy(values, *map(tf.constant, batch)) for batch in batches]
+        found = session.run([layout.unpack(copy.gradients) for copy in copies])
+    for gradients, (images, labels) in zip(found, batches, strict=True):
+        assert_close(gradients, gradients_by_hand(arrays, images, labels))
 
 
 def standardize(parameters: Any, images: Any) -> Any:
