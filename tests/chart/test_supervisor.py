@@ -36,6 +36,14 @@ def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
     assert manifests.environment("worker")["TASK_RUN"] == run.hash
 
 
+@pytest.mark.parametrize("number", [0, 1, 1_000_000, 2_147_483_647, None])
+def test_the_supervisor_reads_a_number_as_it_is_set(number: int | None, tmp_path: Any) -> None:
+    """Helm reads a number as a float, and removes a value that is null."""
+    file = tmp_path / "run.json"
+    file.write_text(render({"run.backoffLimit": number})["ConfigMap/supervisor"]["data"]["run.json"])
+    assert read(file, "uid").backoff_limit == number
+
+
 @pytest.mark.parametrize(
     ("values", "command"),
     [

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.chart.chart import DEFAULTS, render
+from tests.chart.chart import DEFAULTS, refusal, render
 from tests.chart.settings_schema import README_TEMPLATE, SCHEMA_FILE, readme_template, run_schema, train_schema
 from trainer import config
 from trainer.config import StepRange
@@ -40,6 +40,14 @@ def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:
     settings = load({}, tmp_path)
     assert {name: getattr(settings, name) for name in DEFAULTS["train"]} == DEFAULTS["train"]
     assert settings.train_dir == Path("/training")
+
+
+def test_the_defaults_of_the_chart_are_those_of_the_trainer(tmp_path: Path) -> None:
+    absent = {f"train.{name}": None for name in DEFAULTS["train"]}
+    assert load(absent, tmp_path) == load({}, tmp_path)
+    pod = render({**absent, "supervisor.enabled": False}).get("Pod/test spec containers test env TRAIN_STEPS value")
+    assert pod == "0", "helm test accepts a result of any length"
+    assert "ps.replicas: it is 0" in refusal({**absent, "ps.replicas": 0})
 
 
 def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The supervisor's pure parts: the status of pods, the outcome of a run, and its notes."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -425,13 +427,49 @@ def test_notes_that_cannot_be_read_are_none(text: str) -> None:
     assert notes.parse({"notes.json": text}).hash == ""
 
 
+def run_file(**settings: Any) -> str:
+    """The text of a run file with the required settings and these."""
+    required = {
+        "fullname": "mnist",
+        "release": "mnist",
+        "job": "mnist-run-1",
+        "hash": "abc",
+        "attempt": 1,
+        "leader": "mnist-worker-0",
+        "roles": {"worker": {"replicas": 1, "restartPolicy": "Never"}},
+        "successPolicy": "Chief",
+        "cleanPodPolicy": "All",
+        "tensorboardGated": False,
+        "resultCommand": None,
+        "metricsPort": None,
+    }
+    return json.dumps(required | settings)
+
+
+def test_an_absent_limit_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(run_file())
+    found = run.read(file, "uid")
+    assert (found.backoff_limit, found.active_deadline_seconds, found.start_timeout_seconds) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
-    [(None, "cannot be read"), ("{", "Invalid JSON"), ('{"fullname": "a"}', "successPolicy: Field required"), ("[]", "")],
+    [
+        (None, "cannot be read: No such file"),
+        ("{", "run.json: Invalid JSON: "),
+        ("\udcff", "run.json: Invalid JSON: "),
+        ("[]", "run.json: Input should be an object"),
+        ('{"fullname": "a"}', "run.json: successPolicy: Field required"),
+        (run_file(backoff_limit=1), "run.json: backoff_limit: Unexpected"),
+        (run_file(laterSetting=1), "run.json: laterSetting: Unexpected"),
+        (run_file(backoffLimit=-1), "run.json: backoffLimit: Input should be greater than or equal to 0"),
+        (run_file(roles={"worker": {"replicas": 1}}), "run.json: roles.worker.restartPolicy: Field required"),
+    ],
 )
-def test_an_invalid_run_file_is_refused(tmp_path: Any, text: str | None, named: str) -> None:
+def test_an_invalid_run_file_is_refused(tmp_path: Path, text: str | None, named: str) -> None:
     file = tmp_path / "run.json"
     if text is not None:
-        file.write_text(text)
+        file.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):
         run.read(file, "uid")

@@ -97,6 +97,6 @@ def read(path: Path, job_uid: str) -> Run:
         raise ConfigurationError(f"--run: {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         problem = error.errors()[0]
-        where = "".join(f"{part}: " for part in problem["loc"])
-        raise ConfigurationError(f"--run: {path}: {where}{problem['msg']}.") from None
+        where = [".".join(map(str, problem["loc"]))] if problem["loc"] else []
+        raise ConfigurationError(": ".join(["--run", str(path), *where, problem["msg"]]) + ".") from None
     return dataclasses.replace(run, job_uid=job_uid)

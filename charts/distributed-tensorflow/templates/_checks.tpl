@@ -63,12 +63,12 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $strategy := $values.train.strategy | default "ps" -}}
+{{- $strategy := toString $values.train.strategy -}}
 {{- if $packaged -}}
 {{- if has $strategy (list "mirrored" "local") -}}
 {{- fail (printf "train.strategy: %s runs in one process without a cluster, but the chart creates a cluster; use ps or allreduce." $strategy) -}}
 {{- end -}}
-{{- if and (eq $strategy "ps") (not (int $values.ps.replicas)) -}}
+{{- if and (ne $strategy "allreduce") (not (int $values.ps.replicas)) -}}
 {{- fail "ps.replicas: it is 0, but the packaged trainer keeps its variables on parameter servers; set at least 1, or train.strategy: allreduce." -}}
 {{- end -}}
 {{- if and (eq $strategy "allreduce") (int $values.ps.replicas) -}}
@@ -98,7 +98,7 @@
 {{- if and .sync_replicas (gt $aggregate $replicas) -}}
 {{- fail (printf "train.replicas_to_aggregate: a step would wait for %d gradients, but only %d replicas compute them (%d addresses are listed); set at most %d." $aggregate $replicas $listed $replicas) -}}
 {{- end -}}
-{{- if and (has (.dataset | default "digits") (list "mnist" "npz")) (not $values.data.enabled) $packaged -}}
+{{- if and (has .dataset (list "mnist" "npz")) (not $values.data.enabled) $packaged -}}
 {{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data." .dataset) -}}
 {{- end -}}
 {{- end -}}
