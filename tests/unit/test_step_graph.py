@@ -1,4 +1,4 @@
-"""The graph of a step, copied for each step. The tests of replication check what strategies do with its gradients."""
+"""The graph of a step, copied for each step: its gradients, and the ops that a model may use."""
 
 import gc
 import math
@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from trainer.config import Settings
+from trainer.graph import parameters as graph_parameters
 from trainer.graph import replica, step_graph
-from trainer.graph.parameters import plan
 from trainer.models import mlp
 from trainer.tensorflow import tf, tf1
 
-from .conftest import EXAMPLES, SIZE, Values, assert_close, pick
+from .conftest import EXAMPLES, SIZE, pick
 
 PARAMETERS = mlp.parameters((784,), 10, 100)
 
@@ -36,37 +36,6 @@ def take(found: replica.Replica, steps: int) -> tuple[int, float]:
         feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
         step, loss = session.run([execution.step, execution.loss], feeds)
     return int(step), float(loss)
-
-
-def gradients_by_hand(arrays: Values, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Values:
-    """Backpropagation through the two layers, in NumPy."""
-    hidden = images @ arrays["hidden/weights"] + arrays["hidden/biases"]
-    activations = np.maximum(hidden, 0)
-    logits = activations @ arrays["softmax/weights"] + arrays["softmax/biases"]
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    errors = (exponentials / exponentials.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
-    hidden_errors = errors @ arrays["softmax/weights"].T * (hidden > 0)
-    return {
-        "hidden/weights": images.T @ hidden_errors,
-        "hidden/biases": hidden_errors.sum(axis=0),
-        "softmax/weights": activations.T @ errors,
-        "softmax/biases": errors.sum(axis=0),
-    }
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_each_copy_computes_the_gradients_of_its_batch(shards: int) -> None:
-    layout = plan(PARAMETERS, shards)
-    template = step_graph.make(mlp, layout, EXAMPLES, SIZE)
-    random = np.random.default_rng(1)
-    arrays = {name: random.normal(0, 0.1, each.shape).astype(np.float32) for name, each in PARAMETERS.items()}
-    with tf.Graph().as_default(), tf1.Session() as session:
-        values = layout.pack({name: tf.constant(array) for name, array in arrays.items()})
-        batches = [(EXAMPLES.images[pick(number)], EXAMPLES.labels[pick(number)]) for number in range(2)]
-        copies = [template.copy(values, *map(tf.constant, batch)) for batch in batches]
-        found = session.run([layout.unpack(copy.gradients) for copy in copies])
-    for gradients, (images, labels) in zip(found, batches, strict=True):
-        assert_close(gradients, gradients_by_hand(arrays, images, labels))
 
 
 def standardize(parameters: Any, images: Any) -> Any:
@@ -91,6 +60,50 @@ def branch(parameters: Any, images: Any) -> Any:
 
 def call_function(parameters: Any, images: Any) -> Any:
     return tf.function(mlp.logits)(parameters, images)
+
+
+Flat = npt.NDArray[np.float32]
+
+
+def differentiate(logits: Callable[[Any, Any], Any], vector: Flat, batch: int) -> tuple[Flat, float, float]:
+    """The gradient of the flat parameters, the loss and the accuracy on a batch, in a graph of its own."""
+    ends = np.cumsum([math.prod(parameter.shape) for parameter in PARAMETERS.values()])
+    pieces = np.split(vector, ends[:-1])
+    labels = EXAMPLES.labels[pick(batch)]
+    with tf.Graph().as_default(), tf1.Session() as session, tf.GradientTape() as tape:
+        arrays = {
+            name: tf.constant(piece.reshape(parameter.shape))
+            for (name, parameter), piece in zip(PARAMETERS.items(), pieces, strict=True)
+        }
+        tape.watch(arrays)
+        scores = logits(arrays, tf.constant(EXAMPLES.images[pick(batch)]))
+        loss = -tf.reduce_mean(tf.reduce_sum(tf.nn.log_softmax(scores) * tf.one_hot(labels, 10), axis=1))
+        gradients = tape.gradient(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        found, loss_value, score_values = session.run([gradients, loss, scores])
+    accuracy = np.mean(np.argmax(score_values, axis=1) == labels)
+    return np.concatenate([gradient.ravel() for gradient in found]), float(loss_value), float(accuracy)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("logits", [mlp.logits, ignore_images, branch, call_function])
+def test_each_copy_has_the_gradients_of_the_model_itself(logits: Callable[[Any, Any], Any], servers: int) -> None:
+    """Two copies in one graph, with other parameters and another batch each."""
+    layout = graph_parameters.plan(PARAMETERS, servers)
+    assert len(layout.shards) == servers
+    template = step_graph.make(SimpleNamespace(logits=logits), layout, EXAMPLES, SIZE)
+    vectors = np.random.default_rng(1).normal(0, 0.1, (2, sum(layout.shards))).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        copies = []
+        for batch, vector in enumerate(vectors):
+            shards = [tf.constant(shard) for shard in np.split(vector, np.cumsum(layout.shards)[:-1])]
+            images, labels = EXAMPLES.images[pick(batch)], EXAMPLES.labels[pick(batch)]
+            copies.append(template.copy(shards, tf.constant(images), tf.constant(labels)))
+        found = session.run([(list(copy.gradients), copy.loss, copy.accuracy) for copy in copies])
+    for batch, (gradients, loss, accuracy) in enumerate(found):
+        expected, expected_loss, expected_accuracy = differentiate(logits, vectors[batch], batch)
+        assert np.abs(expected).max() > 0.01
+        np.testing.assert_allclose(np.concatenate(gradients), expected, rtol=1e-4, atol=1e-6)
+        assert (loss, accuracy) == pytest.approx((expected_loss, expected_accuracy), rel=1e-5)
 
 
 @pytest.mark.parametrize("logits", [standardize, control_dependency, ignore_images, branch, call_function])
