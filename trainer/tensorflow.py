@@ -7,7 +7,6 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Any, TypeAlias
 
 from trainer.errors import ConfigurationError
 
@@ -49,12 +48,4 @@ tf.get_logger().setLevel("ERROR")
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()  # between-graph replication needs graphs; savers and summaries check the mode
 
-# TensorFlow has no types for graphs: these names tell readers what mypy takes for Any.
-Graph: TypeAlias = Any
-Operation: TypeAlias = Any
-Session: TypeAlias = Any
-Tensor: TypeAlias = Any
-"""The symbolic result of an operation. Its shape and type are given where it is documented."""
-Variable: TypeAlias = Any
-
-__all__ = ["Graph", "Operation", "Session", "Tensor", "Variable", "tf", "tf1"]
+__all__ = ["tf", "tf1"]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from trainer.data.datasets import Examples
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Session, Tensor, Variable
 
 IN_MEMORY_BYTES = 1 << 30
 """Largest total size of the images that are copied to the device, in bytes."""
@@ -39,11 +40,11 @@ class Feeding(Protocol):
     """Feeds batches to a session."""
 
     @property
-    def feeds(self) -> Sequence[Any]:
+    def feeds(self) -> Sequence[Tensor]:
         """The placeholders that an execution feeds."""
         ...
 
-    def begin(self, session: Any) -> None:
+    def begin(self, session: Session) -> None:
         """Initialize a session, before its first execution."""
         ...
 
@@ -55,7 +56,7 @@ class Feeding(Protocol):
 class Batches(Feeding, Protocol):
     """The batches of one device, as tensors of its replica's graph."""
 
-    def tensors(self, number: int) -> tuple[Any, Any]:
+    def tensors(self, number: int) -> tuple[Tensor, Tensor]:
         """Add the batch of the step with this index in an execution, from 0.
 
         Returns:
@@ -69,9 +70,9 @@ class MultiDeviceBatches:
 
     def __init__(self, batches: Sequence[Batches]) -> None:
         self._batches = batches
-        self.feeds: Sequence[Any] = [feed for each in batches for feed in each.feeds]
+        self.feeds: Sequence[Tensor] = [feed for each in batches for feed in each.feeds]
 
-    def begin(self, session: Any) -> None:
+    def begin(self, session: Session) -> None:
         for each in self._batches:
             each.begin(session)
 
@@ -86,21 +87,21 @@ class InMemoryBatches:
         """Add the examples to the default graph, on the current device."""
         self._order = orders(len(examples), size, seed)
         indices = tf1.placeholder(tf.int32, [None, size], "indices")
-        self.feeds: Sequence[Any] = [indices]
-        self._arrays: dict[Any, npt.NDArray[Any]] = {}
+        self.feeds: Sequence[Tensor] = [indices]
+        self._arrays: dict[Tensor, npt.NDArray[Any]] = {}
         self._images = self._add_variable("images", examples.images)
         self._labels = self._add_variable("labels", examples.labels)
 
-    def _add_variable(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def _add_variable(self, name: str, array: npt.NDArray[Any]) -> Variable:
         initial = tf1.placeholder(array.dtype, array.shape)
         self._arrays[initial] = array
         return tf1.get_variable(name, initializer=initial, trainable=False, use_resource=True)
 
-    def tensors(self, number: int) -> tuple[Any, Any]:
+    def tensors(self, number: int) -> tuple[Tensor, Tensor]:
         indices = self.feeds[0][number]
         return tf.gather(self._images, indices), tf.gather(self._labels, indices)
 
-    def begin(self, session: Any) -> None:
+    def begin(self, session: Session) -> None:
         session.run([self._images.initializer, self._labels.initializer], self._arrays)
 
     def take(self, steps: int) -> list[Any]:
@@ -110,7 +111,7 @@ class InMemoryBatches:
 class PipelineBatches:
     """Batches that a `tf.data` pipeline prefetches from the memory of this process while a step runs."""
 
-    feeds: Sequence[Any] = ()
+    feeds: Sequence[Tensor] = ()
 
     def __init__(self, examples: Examples, size: int, seed: Sequence[int], host: str) -> None:
         """Add the pipeline to the default graph, on the host CPU."""
@@ -125,16 +126,16 @@ class PipelineBatches:
         self._host = host
         with tf1.device(host):
             self._iterator = tf1.data.make_initializable_iterator(dataset.prefetch(PREFETCHED_BATCHES))
-        self._before: list[Any] = []
+        self._before: list[Tensor] = []
 
-    def tensors(self, number: int) -> tuple[Any, Any]:
+    def tensors(self, number: int) -> tuple[Tensor, Tensor]:
         with tf1.device(self._host), tf.control_dependencies(self._before), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TensorFlow warns of many get_next ops; they are intended
             images, labels = self._iterator.get_next()
         self._before = [labels]  # keeps the batches in the order of the seed
         return images, labels
 
-    def begin(self, session: Any) -> None:
+    def begin(self, session: Session) -> None:
         session.run(self._iterator.initializer)
 
     def take(self, steps: int) -> list[Any]:

@@ -7,13 +7,13 @@ checkpoint does not depend on the sharding of the parameters. Its file name ends
 import glob
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trainer.data.files import write_atomically
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS
 from trainer.graph.parameters import Layout, Shard
 from trainer.graph.shared_event import SAVING, SharedEvent
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Session, Tensor
 
 GLOBAL_STEP = "global_step"
 
@@ -51,11 +51,11 @@ class Saver:
         self._accept = tf.group(*[_accept(shard) for shard in shards if shard.accepted_from is not None])
         self._are_finite = tf.reduce_all(tf.stack([_is_finite(shard) for shard in shards]))
 
-    def save(self, session: Any, stem: Path) -> str:
+    def save(self, session: Session, stem: Path) -> str:
         """Save a checkpoint and return its path, STEM-STEP."""
         return str(session.run(self._save, {self._path: str(stem)}).decode())
 
-    def restore(self, session: Any, path: str) -> None:
+    def restore(self, session: Session, path: str) -> None:
         """Restore all shards from a checkpoint.
 
         A checkpoint that was saved without AMSGrad has no largest second moment; its second moment is used instead.
@@ -65,7 +65,7 @@ class Saver:
         """
         session.run(self._restore[self._lacks_largest(path)], {self._path: path})
 
-    def roll_back(self, session: Any, path: str, step: int) -> int:
+    def roll_back(self, session: Session, path: str, step: int) -> int:
         """Restore initialized shards from a checkpoint, set this global step, and return the resulting global step.
 
         If other replicas continue to train meanwhile, the resulting step is later than all of theirs, and the gradients
@@ -76,7 +76,7 @@ class Saver:
         """
         return int(session.run(self._roll_back[self._lacks_largest(path)], {self._path: path, self._step: step}))
 
-    def accept(self, session: Any) -> None:
+    def accept(self, session: Session) -> None:
         """Make shards accept gradients again after an interrupted rollback."""
         session.run(self._accept)
 
@@ -88,11 +88,11 @@ class Saver:
             raise tf.errors.DataLossError(None, None, error.message) from error
         return self._has_largest and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
 
-    def are_finite(self, session: Any) -> bool:
+    def are_finite(self, session: Session) -> bool:
         """Whether all parameters are currently finite."""
         return bool(session.run(self._are_finite))
 
-    def _add_save(self, servers: Sequence[str]) -> Any:
+    def _add_save(self, servers: Sequence[str]) -> Tensor:
         step = self._shards[0].updates.read_value()
         tensors = {GLOBAL_STEP: step}
         for suffix, variables in self._vectors.items():
@@ -112,7 +112,7 @@ class Saver:
         with tf.control_dependencies([saved, *cleared]):
             return tf.identity(path)
 
-    def _add_restore(self, lacks_largest: bool) -> Any:
+    def _add_restore(self, lacks_largest: bool) -> Operation:
         """Add an op that restores all shards."""
         assigned, step = self._add_assignments(lacks_largest)
         for shard in self._shards:
@@ -121,7 +121,7 @@ class Saver:
                 assigned.append(shard.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
         return tf.group(*assigned)
 
-    def _add_roll_back(self, lacks_largest: bool) -> Any:
+    def _add_roll_back(self, lacks_largest: bool) -> Tensor:
         """Add a tensor that rolls all shards back and is the resulting global step."""
         accepted_from = [shard.accepted_from for shard in self._shards if shard.accepted_from is not None]
         with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in accepted_from]):
@@ -137,7 +137,7 @@ class Saver:
         with tf.control_dependencies([*counted, *accepted]):
             return tf.identity(step)
 
-    def _add_assignments(self, lacks_largest: bool) -> tuple[list[Any], Any]:
+    def _add_assignments(self, lacks_largest: bool) -> tuple[list[Operation], Tensor]:
         """Add ops that assign the restored arrays to all vectors; return these ops and the restored global step."""
         second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
         saved = {suffix: second if lacks_largest and suffix == largest else suffix for suffix in self._vectors}
@@ -158,7 +158,7 @@ class Saver:
         return assigned, tf.reshape(tensors[0], [])
 
 
-def _accept(shard: Shard) -> Any:
+def _accept(shard: Shard) -> Operation:
     """Add an op that makes the shard accept new gradients, if it accepts none."""
     with tf1.device(shard.device):
         variable = shard.accepted_from
@@ -168,7 +168,7 @@ def _accept(shard: Shard) -> Any:
         return variable.assign(tf.where(accepts_none, shard.updates.read_value(), current), read_value=False)
 
 
-def _is_finite(shard: Shard) -> Any:
+def _is_finite(shard: Shard) -> Tensor:
     with tf1.device(shard.device):
         return tf.reduce_all(tf.math.is_finite(shard.values.read_value()))
 

@@ -13,11 +13,11 @@ Staleness-aware learning rate: Zhang, Gupta, Lian and Liu, "Staleness-aware Asyn
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainer.config import Settings
 from trainer.graph.parameters import Shard
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Tensor, Variable
 
 BETAS = (0.9, 0.999)
 MOMENTS = ("Adam", "Adam_1")
@@ -33,9 +33,9 @@ class Optimizer:
     settings: Settings
     shared: bool
     """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
-    scale: Any = None
+    scale: Variable = None
     """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
-    scale_now: Any = None
+    scale_now: Tensor = None
     """The value of `scale`, read once per session run."""
 
     @classmethod
@@ -48,7 +48,7 @@ class Optimizer:
             return cls(settings, shared, scale, scale.read_value())
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         """The variables of the optimizer that are not in the shards."""
         return [] if self.scale is None else [self.scale]
 
@@ -57,7 +57,7 @@ class Optimizer:
         """Names of the slot vectors of each shard, all with the shard's size."""
         return (*MOMENTS, LARGEST_MOMENT) if self.settings.amsgrad else MOMENTS
 
-    def apply(self, shards: Sequence[Shard], updates: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+    def apply(self, shards: Sequence[Shard], updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Operation]:
         """Add the ops of one update of all shards, each on the device of its shard.
 
         Args:
@@ -73,11 +73,11 @@ class Optimizer:
             for shard, count, gradient in zip(shards, updates, self._clip(gradients), strict=True)
         ]
 
-    def _clip(self, gradients: Sequence[Any]) -> Sequence[Any]:
+    def _clip(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         limit = self.settings.global_clipnorm
         return gradients if limit is None else tf.clip_by_global_norm(gradients, limit)[0]
 
-    def _apply(self, shard: Shard, updates: Any, gradient: Any) -> Any:
+    def _apply(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
         with tf1.device(shard.device):
             gradient = tf.identity(gradient)  # on this device, so that control dependencies on it cross no wire
             if shard.accepted_from is not None:
@@ -112,7 +112,7 @@ class Optimizer:
             with tf.control_dependencies([applied]):
                 return shard.updates.assign_add(1, read_value=False)
 
-    def rate(self, step: Any) -> Any:
+    def rate(self, step: Tensor) -> Tensor:
         """The learning rate of the update after this global step: a float if constant, else a float32 scalar."""
         settings = self.settings
         base = settings.learning_rate * (1.0 if self.scale is None else self.scale_now)
@@ -129,7 +129,7 @@ class Optimizer:
         warmup_factor = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
         return base * warmup_factor * decay
 
-    def _staleness_aware_rate(self, rate: Any, shard: Shard, updates: Any, gradient: Any) -> Any:
+    def _staleness_aware_rate(self, rate: Tensor, shard: Shard, updates: Tensor, gradient: Tensor) -> Tensor:
         """The rate divided by the gradient's staleness: other replicas' updates since the parameters were read."""
         if not (self.shared and self.settings.staleness_aware):
             return rate

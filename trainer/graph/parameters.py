@@ -9,10 +9,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Tensor, Variable
 
 MIN_SHARD_SIZE = 16 << 10
 """Minimum elements per shard (64 KiB); smaller shards do not justify the round trip to another parameter server."""
@@ -27,7 +27,7 @@ class Layout:
     shards: tuple[int, ...]
     """Elements of each shard."""
 
-    def unpack(self, shards: Sequence[Any]) -> dict[str, Any]:
+    def unpack(self, shards: Sequence[Tensor]) -> dict[str, Tensor]:
         """The parameters by name, from the shards of the vector."""
         flat = shards[0] if len(shards) == 1 else tf.concat(shards, axis=0)
         pieces = tf.split(flat, [math.prod(shape) for shape in self.shapes.values()])
@@ -35,13 +35,13 @@ class Layout:
             name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
-    def pack(self, arrays: Mapping[str, Any]) -> list[Any]:
+    def pack(self, arrays: Mapping[str, Tensor]) -> list[Tensor]:
         """The shards of the vector, from the arrays by parameter name."""
         flat = tf.concat([_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()], axis=0)
         return [flat] if len(self.shards) == 1 else tf.split(flat, self.shards)
 
 
-def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
+def _shaped(array: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Reshape the array. Adds no op if it has the shape, to keep graphs small."""
     return array if array.shape == shape else tf.reshape(array, shape)
 
@@ -52,22 +52,22 @@ class Shard:
 
     name: str
     device: str
-    values: Any
+    values: Variable
     """float32 variable [n]: its slice of the parameters."""
-    slots: tuple[Any, ...]
+    slots: tuple[Variable, ...]
     """float32 variables [n]: the optimizer slots, initially 0."""
-    updates: Any
+    updates: Variable
     """int64 variable: number of updates of the values. That of the first shard is the global step."""
-    accepted_from: Any | None = None
+    accepted_from: Variable | None = None
     """int64 variable: drop gradients whose parameters were read before this number of updates. None unless replicas
     update asynchronously and the run can be rolled back."""
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         """All variables of this shard."""
         return [self.values, *self.slots, self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
 
-    def read(self) -> tuple[Any, Any]:
+    def read(self) -> tuple[Tensor, Tensor]:
         """Add ops that read values and updates after the current control dependencies, on the shard's device."""
         with tf1.device(self.device):
             return self.values.read_value(), self.updates.read_value()
@@ -119,9 +119,9 @@ def copy(shard: Shard, device: str, slots: Sequence[str]) -> Shard:
 
 
 def _create_shard(
-    name: str, initial_values: Any, device: str, slots: Sequence[str], drop_stale_gradients: bool = False
+    name: str, initial_values: Tensor, device: str, slots: Sequence[str], drop_stale_gradients: bool = False
 ) -> Shard:
-    def variable(kind: str, initial: Any) -> Any:
+    def variable(kind: str, initial: Tensor) -> Variable:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
 
     with tf1.device(device):
@@ -136,7 +136,7 @@ def _create_shard(
         )
 
 
-def _initial_values(parameter: Parameter, seed: tuple[int, int]) -> Any:
+def _initial_values(parameter: Parameter, seed: tuple[int, int]) -> Tensor:
     if not parameter.stddev:
         return tf.zeros(parameter.shape)
     return tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev)

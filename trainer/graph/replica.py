@@ -28,32 +28,33 @@ from trainer.graph.replication import (
 from trainer.graph.step_graph import GraphTemplate
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
 
 
 @dataclass(frozen=True)
 class Replica:
     """The graph of a replica, and its ops."""
 
-    graph: Any
+    graph: Graph
     step_graph: Sequence[GraphTemplate]
     """The templates of the step, one per device. They keep the Python functions of the model alive."""
     batches: Feeding
     learners: int
     """Batches per step of this replica: one per device."""
     replication: Replication
-    global_step: Any
+    global_step: Tensor
     """int64 scalar: the current global step."""
-    is_ready: Any
+    is_ready: Tensor
     """bool scalar: all variables are initialized and the chief has marked the run ready."""
-    is_initialized: Any
+    is_initialized: Tensor
     """bool scalar: all variables are initialized."""
-    initialize: Any
+    initialize: Operation
     """Op that initializes all variables. Only the chief runs it."""
-    mark_ready: Any
+    mark_ready: Operation
     """Op that makes `is_ready` true. Only the chief runs it."""
-    rate_scale: Any
+    rate_scale: Variable
     """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
-    run_id: Any
+    run_id: Tensor
     """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
     """The `Saver` of the chief, with its ops on the chief; None on other tasks."""

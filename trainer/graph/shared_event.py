@@ -4,9 +4,8 @@ An event is a queue with a name that all tasks share. It is set while the queue 
 the saver add its ops to their graphs.
 """
 
-from typing import Any
-
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Tensor
 
 DONE = "run_is_done"
 """The chief sets it when the run is done; parameter servers then exit."""
@@ -22,17 +21,17 @@ class SharedEvent:
             queue = tf.queue.FIFOQueue(100, tf.bool, shapes=[()], shared_name=name, name=name)
             self._queue, self._device = queue, device
 
-    def set(self) -> Any:
+    def set(self) -> Operation:
         """Add an op that sets the event. It clears the event first, so that the queue never fills."""
         with tf.control_dependencies([self.clear()]), tf1.device(self._device):
             return self._queue.enqueue(True)
 
-    def clear(self) -> Any:
+    def clear(self) -> Operation:
         """Add an op that clears the event."""
         with tf1.device(self._device):
             return self._queue.dequeue_many(self._queue.size()).op
 
-    def is_set(self) -> Any:
+    def is_set(self) -> Tensor:
         """Add a bool scalar: whether the event is set."""
         with tf1.device(self._device):
             return tf.greater(self._queue.size(), 0)

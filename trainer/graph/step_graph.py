@@ -13,6 +13,7 @@ from trainer.graph.parameters import Layout
 from trainer.graph.replication import StepOutputs
 from trainer.models import Model, accuracy, cross_entropy
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Graph, Tensor
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class GraphTemplate:
     """Names of the inputs: the parameter shards, the images, the labels."""
     outputs: Sequence[str]
     """Names of the outputs: the gradients of the shards, the loss, the accuracy."""
-    origin: Any
+    origin: Graph
     """The source graph. It owns the model's Python functions (`tf.numpy_function`), so keep it while copies run."""
 
     @property
@@ -33,7 +34,7 @@ class GraphTemplate:
         """The number of ops of one copy."""
         return len(self.definition.node)
 
-    def copy(self, values: Sequence[Any], images: Any, labels: Any) -> StepOutputs:
+    def copy(self, values: Sequence[Tensor], images: Tensor, labels: Tensor) -> StepOutputs:
         """Add a copy of the ops, on the current device.
 
         Args:

@@ -16,9 +16,10 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from trainer.errors import ConfigurationError
+from trainer.tensorflow_types import Tensor
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Model(Protocol):
         """
         ...
 
-    def logits(self, parameters: Mapping[str, Any], images: Any) -> Any:
+    def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Unscaled log probabilities, [batch, classes], of images [batch, *image_shape]."""
         ...
 
@@ -80,7 +81,7 @@ def identify(name: str) -> str:
     return f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.suffix == ".py" else name
 
 
-def cross_entropy(logits: Any, labels: Any) -> Any:
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss: the mean over the batch of the softmax cross entropy.
 
     The gradient never vanishes for a wrong prediction. The classic `mnist_replica.py` clips probabilities at 1e-10: an
@@ -98,7 +99,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
-def accuracy(logits: Any, labels: Any) -> Any:
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """The fraction of examples whose largest logit is that of the label: float32 scalar.
 
     Args:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from trainer.errors import ConfigurationError
 from trainer.models import Parameter
 from trainer.tensorflow import tf
+from trainer.tensorflow_types import Tensor
 
 FILTERS = (16, 32)
 WINDOW = 5
@@ -34,7 +34,7 @@ def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) ->
     return parameters_by_name
 
 
-def logits(parameters: Mapping[str, Any], images: Any) -> Any:
+def logits(parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
     """Logits [batch, classes] of images [batch, height, width, channels]."""
     features = images
     for name in ("convolution1", "convolution2"):

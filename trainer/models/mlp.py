@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from trainer.models import Parameter
 from trainer.tensorflow import tf
+from trainer.tensorflow_types import Tensor
 
 
 def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
@@ -19,7 +19,7 @@ def parameters(image_shape: tuple[int, ...], classes: int, hidden_units: int) ->
     }
 
 
-def logits(parameters: Mapping[str, Any], images: Any) -> Any:
+def logits(parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
     """Logits [batch, classes] of images [batch, ...]."""
     pixels = tf.reshape(images, [-1, parameters["hidden/weights"].shape[0]])
     hidden = tf.nn.relu(tf.nn.bias_add(pixels @ parameters["hidden/weights"], parameters["hidden/biases"]))

@@ -16,7 +16,8 @@ from trainer.graph.replica import Replica
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.tensorflow import Session, tf
+from trainer.tensorflow import tf
+from trainer.tensorflow_types import Session
 from trainer.training import best
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext

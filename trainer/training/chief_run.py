@@ -15,7 +15,7 @@ from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
 from trainer.telemetry import report, result
-from trainer.tensorflow import Session
+from trainer.tensorflow_types import Session
 from trainer.training import best
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext

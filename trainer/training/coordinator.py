@@ -16,7 +16,8 @@ from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersErr
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
 from trainer.poll import poll_until
-from trainer.tensorflow import Session, tf, tf1
+from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Session
 from trainer.training import parameter_server, server, session_errors
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trainer.graph.replica import Replica
 from trainer.telemetry.step_time import StepTime
 from trainer.telemetry.tracing import Tracer
-from trainer.tensorflow import Session
+from trainer.tensorflow_types import Session
 from trainer.training.callback import Callback
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
 from trainer.telemetry import report
-from trainer.tensorflow import Session
+from trainer.tensorflow_types import Session
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
 from trainer.training.coordinator import Coordinator

@@ -14,7 +14,8 @@ from typing import Any
 from trainer.cluster import peers
 from trainer.cluster.spec import Cluster
 from trainer.graph.devices import count_cpus
-from trainer.tensorflow import Graph, Session, tf, tf1
+from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Graph, Session
 from trainer.text import truncate
 from trainer.training.threads import Threads
 

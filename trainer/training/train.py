@@ -9,7 +9,7 @@ import logging
 from trainer.errors import LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
-from trainer.tensorflow import Session
+from trainer.tensorflow_types import Session
 from trainer.training import problem, server
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, claim_directory

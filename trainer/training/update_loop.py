@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+
+from trainer.tensorflow_types import Session
 
 
 class UpdateLoop:
     """Runs updates until the last global step of the run. A context manager that stops the loop at exit."""
 
-    def __init__(self, session: Any, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
+    def __init__(self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
         """Prepare the loop.
 
         Args:

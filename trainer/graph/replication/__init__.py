@@ -9,22 +9,23 @@ of the session run. Each step still reads a shard of the parameters after the pr
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from trainer.tensorflow_types import Operation, Tensor
 
 
 @dataclass(frozen=True)
 class StepOutputs:
     """The gradients and metrics of one batch."""
 
-    gradients: Sequence[Any]
+    gradients: Sequence[Tensor]
     """float32 [n] for each shard of the parameters."""
-    loss: Any
+    loss: Tensor
     """float32 scalar."""
-    accuracy: Any
+    accuracy: Tensor
     """float32 scalar."""
 
 
-GradientFunction = Callable[[Sequence[Any], int], StepOutputs]
+GradientFunction = Callable[[Sequence[Tensor], int], StepOutputs]
 """Adds the ops that compute the `StepOutputs` of an execution's step with this index, from the parameter shards."""
 
 
@@ -32,11 +33,11 @@ GradientFunction = Callable[[Sequence[Any], int], StepOutputs]
 class Execution:
     """The ops of one session run of several steps."""
 
-    step: Any
+    step: Tensor
     """int64 scalar: takes the steps and returns the global step after them."""
-    loss: Any
+    loss: Tensor
     """float32 scalar: the loss of the last step's batch, before its update."""
-    accuracy: Any
+    accuracy: Tensor
     """float32 scalar: the accuracy on the last step's batch, before its update."""
 
 
@@ -44,11 +45,11 @@ class Execution:
 class CollectiveGroup:
     """Ops that synchronize replicas which hold the parameters and therefore take each step together."""
 
-    wanted: Any
+    wanted: Tensor
     """int64 scalar placeholder: the steps that this replica proposes for the next execution."""
-    agreed: Any
+    agreed: Tensor
     """int64 scalar: the steps that the chief proposes. All replicas take this number next."""
-    leave: Any
+    leave: Operation
     """Op that each replica runs once after the last step. It completes when all replicas run it."""
 
 
@@ -58,11 +59,11 @@ class Replication:
 
     executions: Mapping[int, Execution]
     """Executions by their number of steps: the smallest possible number, and steps_per_execution."""
-    join: Any
+    join: Operation
     """Op to run once per session before the first step."""
-    lead: Any
+    lead: Operation
     """Op that the chief runs once per session, after the variables are initialized."""
-    updates: Mapping[int, Any]
+    updates: Mapping[int, Tensor]
     """int64 scalars that the chief's update loop runs concurrently with its steps, by their number of global steps.
     Each returns the global step after it. Empty if replicas apply their own updates."""
     independent_replicas: int = 1

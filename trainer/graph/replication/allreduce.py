@@ -10,7 +10,6 @@ as the restored parameters, is the same sum, to which the other replicas contrib
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from tensorflow.python.ops import collective_ops  # not public API; tf.distribute uses it
 
@@ -18,6 +17,7 @@ from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import CollectiveGroup, GradientFunction, Replication, StepOutputs, asynchronous
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Tensor
 
 GROUP = 1
 """Group key of all replicas."""
@@ -31,14 +31,14 @@ class CollectiveOps:
         self._replicas, self._is_chief = replicas, is_chief
         self._keys = 0
 
-    def sum(self, value: Any) -> Any:
+    def sum(self, value: Tensor) -> Tensor:
         """Add the sum of this value over all replicas."""
         self._keys += 1
         return collective_ops.all_reduce(
             value, self._replicas, GROUP, self._keys, merge_op="Add", final_op="Id", communication_hint="ring"
         )
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Tensor) -> Tensor:
         """Add the chief's value on all replicas."""
         return self.sum(value if self._is_chief else tf.zeros_like(value))
 
@@ -67,7 +67,7 @@ def build(
     variables = [variable for shard in shards for variable in shard.variables] + optimizer.variables
     join = [each.assign(collectives.broadcast(each.read_value()), read_value=False) for each in variables]
 
-    def compute_average_gradients(values: Sequence[Any], number: int) -> StepOutputs:
+    def compute_average_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
         outputs = compute_gradients(values, number)
         averages = [collectives.sum(gradient) / replicas for gradient in outputs.gradients]
         return dataclasses.replace(outputs, gradients=averages)

@@ -12,7 +12,6 @@ Replicas compute this maximum themselves from the averages, so they read it only
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainer.graph import parameters
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS, Optimizer
@@ -21,6 +20,7 @@ from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.graph.replication.steps import unroll
 from trainer.graph.replication.synchronous import Aggregation
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Tensor, Variable
 
 
 def aggregation(
@@ -37,9 +37,9 @@ def aggregation(
     """
     local_shards = [parameters.copy(shard, device, optimizer.slots) for shard in shards]
     keeps_largest = LARGEST_MOMENT in optimizer.slots
-    largest: dict[str, Any] = {}  # second moment of each shard, at the start of the latest round
+    largest: dict[str, Tensor] = {}  # second moment of each shard, at the start of the latest round
 
-    def push(round_number: int, start: Any) -> tuple[list[Any], StepOutputs]:
+    def push(round_number: int, start: Tensor) -> tuple[list[Tensor], StepOutputs]:
         copied = []
         reads_largest = keeps_largest and round_number == 0
         for shard, local_shard in zip(shards, local_shards, strict=True):
@@ -57,7 +57,7 @@ def aggregation(
         with tf.control_dependencies(applied):
             return [_contribution(local_shard) for local_shard in local_shards], outputs
 
-    def apply(averages: Sequence[Any]) -> list[Any]:
+    def apply(averages: Sequence[Tensor]) -> list[Operation]:
         counts = [shard.read()[1] for shard in shards]
         applied = []
         for shard, average, count in zip(shards, averages, counts, strict=True):
@@ -71,17 +71,17 @@ def aggregation(
     return Aggregation(steps, 1 + len(MOMENTS), push, apply)
 
 
-def _contribution(shard: Shard) -> Any:
+def _contribution(shard: Shard) -> Tensor:
     """The current values and moments of a shard, concatenated."""
     with tf1.device(shard.device):
         return _join([shard.values, *shard.slots[: len(MOMENTS)]])
 
 
-def _join(vectors: Sequence[Any]) -> Any:
+def _join(vectors: Sequence[Variable]) -> Tensor:
     return tf.concat([each.read_value() for each in vectors], axis=0)
 
 
-def _assign(shard: Shard, state: Sequence[Any], updates: Any) -> Any:
+def _assign(shard: Shard, state: Sequence[Tensor], updates: Tensor) -> Operation:
     """Assign values and slots to a shard, then its update count; the returned op completes after both."""
     with tf1.device(shard.device):
         variables = (shard.values, *shard.slots)

@@ -5,16 +5,16 @@ gradients are averaged on the first device. N devices are equivalent to a single
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Tensor
 
 
 def average_over(devices: Sequence[str], functions: Sequence[GradientFunction]) -> GradientFunction:
     """Run each function on its device, and average their outputs on the first device."""
 
-    def compute_gradients(values: Sequence[Any], number: int) -> StepOutputs:
+    def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
         outputs = []
         for device, function in zip(devices, functions, strict=True):
             with tf1.device(device):
@@ -27,5 +27,5 @@ def average_over(devices: Sequence[str], functions: Sequence[GradientFunction]) 
     return compute_gradients
 
 
-def _mean(values: Sequence[Any]) -> Any:
+def _mean(values: Sequence[Tensor]) -> Tensor:
     return tf.add_n(values) / len(values)

@@ -1,12 +1,12 @@
 """Unrolls steps in the graph. Each step applies its own gradients."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import GradientFunction, StepOutputs
 from trainer.tensorflow import tf
+from trainer.tensorflow_types import Operation
 
 
 def unroll(
@@ -14,8 +14,8 @@ def unroll(
     compute_gradients: GradientFunction,
     optimizer: Optimizer,
     numbers: Iterable[int],
-    ready: Sequence[Any] | None = None,
-) -> Iterator[tuple[list[Any], StepOutputs]]:
+    ready: Sequence[Operation] | None = None,
+) -> Iterator[tuple[list[Operation], StepOutputs]]:
     """Add the ops of consecutive steps. Each step reads the parameters after the previous step has updated them.
 
     Args:

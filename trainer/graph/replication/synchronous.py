@@ -24,6 +24,7 @@ from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import Execution, GradientFunction, Replication, StepOutputs
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Tensor
 
 TOKEN_QUEUE_CAPACITY = 1000
 """Capacity of a token queue. A replica that is absent for the rest of a long run dequeues no tokens."""
@@ -37,11 +38,11 @@ class Aggregation:
     """Global steps per round."""
     size: int
     """Elements of a contribution per element of its shard."""
-    push: Callable[[int, Any], tuple[Sequence[Any], StepOutputs]]
+    push: Callable[[int, Tensor], tuple[Sequence[Tensor], StepOutputs]]
     """Adds the ops of an execution's round with this index: the contribution for each shard, float32 [size * n], and
     the outputs of the last step. The second argument is an op after which the parameters are read. Only the reads
     depend on it: any other dependency would be one more message over the wire."""
-    apply: Callable[[Sequence[Any]], list[Any]]
+    apply: Callable[[Sequence[Tensor]], list[Operation]]
     """Adds the ops that apply the averages to their shards, on the shards' devices and after the current control
     dependencies, so that their other inputs are read while the averages are pending. Returns for each shard the last
     op, which counts the steps."""
@@ -50,13 +51,13 @@ class Aggregation:
 def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer) -> Aggregation:
     """The aggregation of gradients: each round is one step of the optimizer."""
 
-    def push(number: int, start: Any) -> tuple[Sequence[Any], StepOutputs]:
+    def push(number: int, start: Tensor) -> tuple[Sequence[Tensor], StepOutputs]:
         with tf.control_dependencies([start]):
             values, _ = zip(*[shard.read() for shard in shards], strict=True)
         outputs = compute_gradients(values, number)
         return outputs.gradients, outputs
 
-    def apply(averages: Sequence[Any]) -> list[Any]:
+    def apply(averages: Sequence[Tensor]) -> list[Operation]:
         counts = [shard.read()[1] for shard in shards]
         return optimizer.apply(shards, counts, averages)
 
@@ -103,14 +104,14 @@ def _follow(
     accumulators: Sequence[Any],
     queue: Any,
     limit: int | None,
-) -> tuple[Any, dict[int, Execution]]:
+) -> tuple[Operation, dict[int, Execution]]:
     """Add the ops of every replica: join the run and contribute.
 
     `queue` is the token queue of the replica. `limit` is the number of contributions per round; None without backups.
     """
     home, global_step = shards[0].device, shards[0].updates
 
-    def dequeue_tokens() -> Any:
+    def dequeue_tokens() -> Tensor:
         """Dequeue all tokens. Waits for at least one until the last step."""
         running = tf.cast(global_step.read_value() < train_steps, tf.int32)
         return queue.dequeue_many(tf.maximum(queue.size(), running))
@@ -121,7 +122,7 @@ def _follow(
         join = queue.enqueue(global_step.read_value())
 
     executions = {}
-    pushed: list[Any] = []
+    pushed: list[Operation] = []
     for number in range(rounds):
         with tf.control_dependencies(pushed), tf1.device(home):
             local_step = tf.reduce_max(dequeue_tokens())  # without tokens, the smallest int64, which is a stale step
@@ -149,11 +150,11 @@ def _lead(
     accumulators: Sequence[Any],
     queues: Sequence[Any],
     replicas_to_aggregate: int,
-) -> tuple[Any, dict[int, Any]]:
+) -> tuple[Operation, dict[int, Tensor]]:
     """Add the ops of the chief: start the first round, and apply the averages of each round."""
     home, global_step = shards[0].device, shards[0].updates
 
-    def start_round(step: Any) -> tuple[list[Any], Any]:
+    def start_round(step: Tensor) -> tuple[list[Operation], Operation]:
         """Start a round at this global step. Contributions from the parameters of earlier steps are dropped.
 
         Returns:
@@ -176,8 +177,8 @@ def _lead(
         _, lead = start_round(global_step.read_value())
 
     updates = {}
-    marked: list[Any] = []
-    enqueued: list[Any] = []
+    marked: list[Operation] = []
+    enqueued: list[Operation] = []
     for number in range(rounds):
         averages = []
         with tf.control_dependencies(marked):
@@ -209,19 +210,19 @@ def _token_queue(index: int) -> Any:
     return tf.queue.FIFOQueue(TOKEN_QUEUE_CAPACITY, tf.int64, shapes=[()], shared_name=name, name=name)
 
 
-def _enqueue(queue: Any, token: Any) -> Any:
+def _enqueue(queue: Any, token: Tensor) -> Operation:
     """Enqueue a token if the queue is not full. Never blocks."""
     room = tf.cast(queue.size() < TOKEN_QUEUE_CAPACITY, tf.int32)
     return queue.enqueue_many([tf.fill([room], token)])
 
 
-def _stale_if_full(accumulator: Any, limit: int, arrived: Any, local_step: Any) -> Any:
+def _stale_if_full(accumulator: Any, limit: int, arrived: Tensor, local_step: Tensor) -> Tensor:
     """The step of an arrived contribution; a stale step if the accumulator already has `limit` contributions."""
     with tf.control_dependencies([arrived]):
         return tf.where(accumulator.num_accumulated() < limit, local_step, tf.int64.min)
 
 
-def _empty(accumulator: Any, length: int) -> Any:
+def _empty(accumulator: Any, length: int) -> Tensor:
     """Empty an accumulator. It adds zeros first, so that the take does not block."""
     with tf.control_dependencies([accumulator.apply_grad(tf.zeros([length]), tf.int64.max)]):
         return accumulator.take_grad(1)
