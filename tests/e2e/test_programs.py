@@ -82,7 +82,7 @@ def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None
         (
             "kill -9 $$$$",  # of two $ Kubernetes leaves one
             {"backoffLimit": 1},
-            r"2 restarts exceed run.backoffLimit \(1\); the last was mnist-worker-0 with code 137",
+            r"2 incidents with \d restarts exceed run.backoffLimit \(1\); the last was mnist-worker-0 with code 137",
         ),
         ("sleep 3600", {"activeDeadlineSeconds": 5}, r"it took longer than run.activeDeadlineSeconds \(5 s\)"),
     ],
@@ -101,6 +101,18 @@ def test_an_exit_code_from_128_on_is_retried(release: Release) -> None:
     release.install(PROGRAM | {"worker": {"replicas": 1, "command": command}})
     assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
     wait_until_freed(release)
+
+
+def test_a_drained_leader_that_ends_with_0_does_not_end_the_run(release: Release) -> None:
+    """The program answers SIGTERM with code 0. Its replacement ends by itself."""
+    first = "touch /training/tried; echo waiting; trap 'exit 0' TERM; sleep 3600 & wait"
+    command = ["sh", "-c", f"if [ -e /training/tried ]; then sleep 20; exit 0; fi; {first}"]
+    release.install(PROGRAM | {"trainingDirectory": {}, "worker": {"replicas": 1, "command": command}})
+    wait(lambda: "waiting" in release.log("mnist-worker-0"), 120, release.describe)
+    release.kubectl("delete", "pod", "mnist-worker-0")
+    log = release.finish()
+    assert "mnist-worker-0 was replaced" in log
+    assert "the run succeeded: mnist-worker-0 ended with code 0" in log.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("policy", "servers"), [("Running", 0), ("None", 1)])

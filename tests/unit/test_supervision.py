@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import Pod as KubernetesPod
 from trainer.errors import ConfigurationError
 from trainer.supervisor import diagnosis, notes, pods, policy, run, tensorboard
 from trainer.supervisor.changes import PodChanged, PodsListed
+from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod, Terminated
@@ -23,6 +24,7 @@ NOW = 1_800_000_000.0
 def a_run(**settings: Any) -> Run:
     given: dict[str, Any] = {
         "fullname": "mnist",
+        "chart": "distributed-tensorflow",
         "release": "mnist",
         "job": "mnist-run-1",
         "hash": "abc",
@@ -52,12 +54,14 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
         "uid": f"uid of {name}",
         "role": name.split("-")[1],
         "created": NOW,
+        "gated": False,
         "scheduled": True,
         "running": True,
         "ready": True,
         "restart_count": restart_count,
         "terminated": None if code is None else Terminated(code, "Error" if code else "Completed", NOW),
         "terminating": False,
+        "disrupted_at": None,
         "problem": "",
     }
     return Pod(**given | more)
@@ -65,6 +69,7 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
 
 SCALE = {"worker": 2, "ps": 1}
 STARTED = Notes(hash="abc", state="Running", started=NOW)
+RUNNING = dataclasses.replace(STARTED, running=NOW + 10)
 
 
 def outcome_of(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60) -> policy.Outcome | None:
@@ -73,17 +78,27 @@ def outcome_of(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = 
 
 
 def pending_tasks(
-    the_run: Run, there: dict[str, Pod], absent: dict[str, float], unresolved: dict[str, str] | None = None
+    the_run: Run,
+    there: dict[str, Pod],
+    absent: dict[str, float],
+    unresolved: dict[str, Unresolved] | None = None,
+    known: Notes = STARTED,
 ) -> list[policy.PendingTask]:
-    return policy.pending_tasks(the_run, STARTED, there, absent, policy.expected_pods(the_run, SCALE), unresolved or {})
+    return policy.pending_tasks(the_run, known, there, absent, policy.expected_pods(the_run, SCALE), unresolved or {})
 
 
 def start(
-    the_run: Run, there: dict[str, Pod], absent: dict[str, float], now: float, heard: str = ""
+    the_run: Run,
+    there: dict[str, Pod],
+    absent: dict[str, float],
+    now: float,
+    heard: str = "",
+    unresolved: dict[str, Unresolved] | None = None,
+    known: Notes = STARTED,
 ) -> policy.Outcome | None:
-    waiting = pending_tasks(the_run, there, absent)
+    waiting = pending_tasks(the_run, there, absent, unresolved, known)
     return policy.start_outcome(
-        the_run, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
+        the_run, known, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
     )
 
 
@@ -154,23 +169,62 @@ def test_the_restart_policy_decides_whether_an_exit_code_is_final(restart_policy
     assert known.finished == ({"mnist-worker-0": code} if over else {})
 
 
-def test_restarts_over_the_limit_fail_the_run_but_parking_does_not_count() -> None:
-    again = [a_pod("mnist-worker-0", 137, 3), a_pod("mnist-ps-0", 0, 1)]
-    assert outcome_of(a_run(), *again) is None
-    found = outcome_of(a_run(), a_pod("mnist-worker-0", 137, 4), a_pod("mnist-ps-0", 0, 1))
-    assert found
-    assert "4 restarts exceed run.backoffLimit (3)" in found.reason
-    assert "mnist-worker-0 with code 137" in found.reason
-    assert outcome_of(a_run(backoff_limit=None), a_pod("mnist-worker-0", 137, 400)) is None
+def restart_each_minute(the_run: Run, count: int, *others: Pod) -> tuple[Notes, Pod]:
+    """The notes on a worker that restarts every 61 seconds, and its pod."""
+    known = STARTED
+    worker = a_pod("mnist-worker-0")
+    for restart in range(1, count + 1):
+        worker = a_pod("mnist-worker-0", 137, restart)
+        known = policy.observe_pods(the_run, known, [worker, *others], NOW + 61 * restart)
+    return known, worker
+
+
+def test_incidents_over_the_limit_fail_the_run_but_parking_does_not_count() -> None:
+    parked = a_pod("mnist-ps-0", 0, 1)
+    for count, limit in ((3, 3), (4, 3), (400, None)):
+        the_run = a_run(backoff_limit=limit)
+        known, worker = restart_each_minute(the_run, count, parked)
+        found = policy.outcome(the_run, known, {pod.name: pod for pod in (worker, parked)}, SCALE, NOW)
+        assert (found is None) == (limit is None or count <= limit)
+        if found:
+            assert "4 incidents with 4 restarts exceed run.backoffLimit (3)" in found.reason
+            assert "mnist-worker-0 with code 137" in found.reason
+
+
+def test_restarts_within_a_minute_are_one_incident() -> None:
+    the_run = a_run(backoff_limit=1)
+    lost = [a_pod(f"mnist-worker-{index}", 138, 1) for index in range(7)]
+    known = policy.observe_pods(the_run, STARTED, lost[:1], NOW)
+    known = policy.observe_pods(the_run, known, lost[:4], NOW + 5)
+    known = policy.observe_pods(the_run, known, lost, NOW + 60)
+    assert (known.incidents, known.restarts) == (1, 7)
+    assert policy.outcome(the_run, known, {}, SCALE, NOW + 60) is None
+    again = [dataclasses.replace(pod, restart_count=2) for pod in lost]
+    known = policy.observe_pods(the_run, known, again, NOW + 61)
+    assert (known.incidents, known.restarts) == (2, 14)
+    assert policy.outcome(the_run, known, {}, SCALE, NOW + 61)
 
 
 def test_ten_minutes_without_a_restart_reset_the_count() -> None:
-    worker = a_pod("mnist-worker-0", 137, 3)
-    known = policy.observe_pods(a_run(), STARTED, [worker], NOW)
-    assert known.restarts == 3
+    known, worker = restart_each_minute(a_run(), 3)
+    assert (known.incidents, known.restarts) == (3, 3)
     one_more = dataclasses.replace(worker, restart_count=4)
-    assert policy.observe_pods(a_run(), known, [one_more], NOW + 599).restarts == 4
-    assert policy.observe_pods(a_run(), known, [one_more], NOW + 601).restarts == 1
+    last = NOW + 3 * 61
+    assert policy.observe_pods(a_run(), known, [one_more], last + 599).incidents == 4
+    after = policy.observe_pods(a_run(), known, [one_more], last + 601)
+    assert (after.incidents, after.restarts) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("disrupted_at", "finished"),
+    [(NOW - 5, False), (NOW, False), (NOW + 5, True), (None, False)],
+)
+def test_code_0_counts_only_if_the_task_ended_before_its_pod_was_told_to(
+    disrupted_at: float | None, finished: bool
+) -> None:
+    drained = a_pod("mnist-worker-0", 0, terminating=True, running=False, disrupted_at=disrupted_at)
+    known = policy.observe_pods(a_run(), STARTED, [drained], NOW + 6)
+    assert known.finished == ({"mnist-worker-0": 0} if finished else {})
 
 
 def test_a_pod_that_is_evicted_or_replaced_is_not_counted() -> None:
@@ -221,7 +275,7 @@ def test_pending_tasks(pod: Pod | None, started: bool, problem: str) -> None:
 
 def test_a_task_whose_name_does_not_resolve_has_not_started() -> None:
     there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
-    (found,) = pending_tasks(a_run(), there, {}, {"mnist-ps-0": "mnist-ps-0.mnist-ps"})
+    (found,) = pending_tasks(a_run(), there, {}, {"mnist-ps-0": Unresolved("mnist-ps-0.mnist-ps", NOW + 1)})
     assert (found.name, found.started) == ("mnist-ps-0", False)
     assert "DNS does not know mnist-ps-0.mnist-ps" in diagnosis.diagnose("ps", found.problem)
 
@@ -266,15 +320,41 @@ def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> No
 REST = {"image": "i", "imageID": "", "ready": True, "restartCount": 0}
 
 
-def test_a_pod_that_is_replaced_late_in_the_run_has_its_own_time_to_start() -> None:
-    the_run = a_run(start_timeout_seconds=30)
+def test_a_replacement_has_a_limit_of_its_own() -> None:
     there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"))}
     late = NOW + 5000
-    assert start(the_run, there, {"mnist-worker-1": late - 29}, late) is None
-    said = 'FailedCreate: pods "mnist-worker-1" is forbidden: violates PodSecurity "restricted:latest": so'
-    refused = start(the_run, there, {"mnist-worker-1": late - 31}, late, said)
+    absent = {"mnist-worker-1": late - 31}
+    event = 'FailedCreate: pods "mnist-worker-1" is forbidden: violates PodSecurity "restricted:latest": so'
+    assert start(a_run(start_timeout_seconds=30), there, absent, late, known=RUNNING) is None
+    the_run = a_run(start_timeout_seconds=10, replacement_timeout_seconds=30)
+    assert start(the_run, there, absent, late - 1, known=RUNNING) is None
+    refused = start(the_run, there, absent, late, event, known=RUNNING)
     assert refused
+    assert "mnist-worker-1 did not start within run.replacementTimeoutSeconds (30 s)" in refused.reason
     assert "Pod Security (restricted:latest) refuses its pods" in refused.reason
+
+
+def test_scheduling_gates_stop_the_clock() -> None:
+    the_run = a_run(start_timeout_seconds=30)
+    gated = a_pod("mnist-worker-1", running=False, scheduled=False, gated=True, problem="SchedulingGated")
+    there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), gated, a_pod("mnist-ps-0"))}
+    known = policy.observe_pods(the_run, STARTED, there.values(), NOW + 500)
+    assert start(the_run, there, {}, NOW + 500, known=known) is None
+    there["mnist-worker-1"] = dataclasses.replace(gated, gated=False, problem="Pending")
+    known = policy.observe_pods(the_run, known, there.values(), NOW + 600)
+    assert start(the_run, there, {}, NOW + 630, known=known) is None
+    assert start(the_run, there, {}, NOW + 631, known=known)
+
+
+def test_a_name_that_does_not_resolve_counts_from_its_first_lookup_and_only_before_the_run_was_running() -> None:
+    the_run = a_run(start_timeout_seconds=30, replacement_timeout_seconds=30)
+    there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
+    unresolved = {"mnist-ps-0": Unresolved("mnist-ps-0.mnist-ps", NOW + 900)}
+    assert start(the_run, there, {}, NOW + 930, unresolved=unresolved) is None
+    found = start(the_run, there, {}, NOW + 931, unresolved=unresolved)
+    assert found
+    assert "DNS does not know mnist-ps-0.mnist-ps" in found.reason
+    assert start(the_run, there, {}, NOW + 9000, unresolved=unresolved, known=RUNNING) is None
 
 
 OBJECT: dict[str, Any] = {
@@ -324,6 +404,20 @@ def test_a_pods_status_is_that_of_its_tasks_container() -> None:
     )
     assert found.terminated == Terminated(0, "Completed", found.created + 300)
     assert found.run_hash == "abc"
+
+
+def test_a_deleted_pod_was_told_to_end_before_its_grace_period() -> None:
+    metadata = OBJECT["metadata"] | {"deletionTimestamp": "2026-11-21T10:06:30Z", "deletionGracePeriodSeconds": 30}
+    found = observe(OBJECT | {"metadata": metadata})
+    assert (found.terminating, found.disrupted_at) == (True, found.created + 360)
+    assert pods.ended_by_itself(found)
+
+
+def test_an_evicted_pod_was_told_to_end_when_it_became_a_disruption_target() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-21T10:04:59Z"}
+    found = observe(OBJECT | {"status": OBJECT["status"] | {"phase": "Failed", "conditions": [condition]}})
+    assert (found.terminating, found.disrupted_at) == (True, found.created + 299)
+    assert not pods.ended_by_itself(found)
 
 
 def a_clients_pod(minute: int) -> KubernetesPod:
@@ -431,6 +525,7 @@ def run_file(**settings: Any) -> str:
     """The text of a run file with the required settings and these."""
     required = {
         "fullname": "mnist",
+        "chart": "distributed-tensorflow",
         "release": "mnist",
         "job": "mnist-run-1",
         "hash": "abc",

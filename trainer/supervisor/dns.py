@@ -1,12 +1,14 @@
 """Whether the cluster's DNS resolves the tasks' host names: look up each running task until its name resolves.
 
-`supervise` calls this from one thread. A lookup may take many seconds, so each one has its own thread.
+`supervise` calls this from one thread. A lookup may take many seconds, so a few other threads do them.
 """
 
+import queue
 import socket
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
@@ -14,6 +16,16 @@ from trainer.supervisor.run import Run
 LOOKUP_INTERVAL = 5.0
 GRACE_SECONDS = 20.0
 """Time for a new name to reach all DNS servers: they cache for a while that a name does not exist."""
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """A host name that does not resolve although the grace period is over."""
+
+    host: str
+    since: float
+    """The first lookup by this supervisor, in seconds since 1970."""
 
 
 class DnsProbe:
@@ -24,33 +36,38 @@ class DnsProbe:
         self._resolved: set[str] = set()
         self._hosts: dict[str, str] = {}
         self._first_lookup: dict[str, float] = {}
-        self._last_lookup: dict[str, float] = {}
+        self._next_lookup: dict[str, float] = {}
+        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for _ in range(THREADS):
+            threading.Thread(target=self._look_up_forever, daemon=True).start()
 
     def look_up(self, pods: Iterable[Pod]) -> None:
         """Look up the running pods whose names have not resolved yet."""
-        now = time.monotonic()
+        now = time.time()
         for pod in pods:
             # No task connects to a client, so its name need not resolve.
             if not pod.running or pod.name in self._resolved or self._run.roles[pod.role].job:
                 continue
             self._hosts[pod.name] = f"{pod.name}.{self._run.stateful_set(pod.role)}"
             self._first_lookup.setdefault(pod.name, now)
-            if now - self._last_lookup.get(pod.name, 0) > LOOKUP_INTERVAL:
-                self._last_lookup[pod.name] = now
-                threading.Thread(target=self._look_up, args=(pod.name,), daemon=True).start()
+            if now >= self._next_lookup.get(pod.name, 0.0):
+                self._next_lookup[pod.name] = float("inf")  # until this lookup has ended
+                self._wanted.put(pod.name)
 
-    def unresolved(self) -> dict[str, str]:
+    def unresolved(self) -> dict[str, Unresolved]:
         """By task: the host names that do not resolve although the grace period is over."""
-        now = time.monotonic()
+        now = time.time()
         return {
-            pod: self._hosts[pod]
+            pod: Unresolved(self._hosts[pod], since)
             for pod, since in self._first_lookup.items()
             if pod not in self._resolved and now - since > GRACE_SECONDS
         }
 
-    def _look_up(self, pod: str) -> None:
-        try:
-            socket.getaddrinfo(self._hosts[pod], None)
-        except OSError:
-            return
-        self._resolved.add(pod)
+    def _look_up_forever(self) -> None:
+        while True:
+            pod = self._wanted.get()
+            try:
+                socket.getaddrinfo(self._hosts[pod], None)
+                self._resolved.add(pod)
+            except OSError:
+                self._next_lookup[pod] = time.time() + LOOKUP_INTERVAL

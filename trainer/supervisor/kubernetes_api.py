@@ -143,7 +143,11 @@ class KubernetesApi:
 
     def _labels(self) -> dict[str, Any]:
         """The labels of the run's tasks, including tasks of a role that the run no longer has."""
-        return {"app.kubernetes.io/instance": self.run.release, "app.kubernetes.io/component": [*ROLES, "client"]}
+        return {
+            "app.kubernetes.io/name": self.run.chart,
+            "app.kubernetes.io/instance": self.run.release,
+            "app.kubernetes.io/component": [*ROLES, "client"],
+        }
 
     def _config_map(self) -> ConfigMap:
         return _retry(lambda: self._client.get(ConfigMap, f"{self.run.fullname}-run"))

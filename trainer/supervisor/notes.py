@@ -29,13 +29,19 @@ class Notes:
     leader: str = ""
     """The uid of the leader's last pod that had a node; empty before. From then on its volume has a node too."""
     restarts: int = 0
-    """Restarts that count against the limit."""
+    """Restarts since the count was last reset."""
+    incidents: int = 0
+    """Incidents that count against the limit. The restarts of one incident have one cause."""
+    incident_began: float = 0.0
+    """The time of the first restart of the last incident, in seconds since 1970."""
     restarts_by_role: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """All restarts, including those that no longer count against the limit."""
     restarted: float = 0.0
     """The time of the last restart, in seconds since 1970."""
     seen: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By pod uid: how many of its restarts are already counted."""
+    ungated: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """By uid of a pod that had scheduling gates: when they were removed, in seconds since 1970; 0 before."""
     finished: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By pod name: the exit code with which its task ended for good."""
 

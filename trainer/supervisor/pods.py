@@ -51,6 +51,8 @@ class Pod:
     """The hash of the run that the pod's template belongs to."""
     created: float
     """Seconds since 1970."""
+    gated: bool
+    """Whether the pod has scheduling gates: a queue such as Kueue has not admitted it yet."""
     scheduled: bool
     """Whether the pod has a node."""
     running: bool
@@ -62,6 +64,8 @@ class Pod:
     """None before the first termination, and when the kubelet has garbage-collected the container that had it."""
     terminating: bool
     """Whether the pod is being deleted or was evicted. The task does not cause what happens to the pod after that."""
+    disrupted_at: float | None
+    """When the pod was told to end, in seconds since 1970; None if it was not, or Kubernetes does not report when."""
     problem: str
     """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
 
@@ -84,6 +88,7 @@ def observe(pod: KubernetesPod) -> Pod:
         role=role,
         run_hash=environment.get("TASK_RUN") or "",
         created=_seconds(metadata.creationTimestamp),
+        gated=bool(pod.spec and pod.spec.schedulingGates),
         scheduled=bool(pod.spec and pod.spec.nodeName),
         running=state.running is not None,
         ready="Ready" in conditions and conditions["Ready"].status == "True",
@@ -92,6 +97,7 @@ def observe(pod: KubernetesPod) -> Pod:
         if terminated
         else None,
         terminating=metadata.deletionTimestamp is not None or status.phase == "Failed",
+        disrupted_at=_disrupted_at(metadata, conditions),
         problem=_problem(status, conditions),
     )
 
@@ -133,6 +139,26 @@ def apply_change(pods: Mapping[str, Pod], change: PodsListed | PodChanged) -> di
         return dict(pods)  # an evicted pod of the client's Job still exists beside its replacement
     others = {name: other for name, other in pods.items() if name != pod.name}
     return others if change.kind == "DELETED" else others | {pod.name: pod}
+
+
+def ended_by_itself(pod: Pod) -> bool:
+    """Whether the task ended before its pod was told to end. A program may answer SIGTERM with code 0."""
+    if not pod.terminated:
+        return False
+    if not pod.terminating:
+        return True
+    return pod.disrupted_at is not None and pod.terminated.finished_at < pod.disrupted_at
+
+
+def _disrupted_at(metadata: ObjectMeta, conditions: Mapping[str, PodCondition]) -> float | None:
+    """The first time at which the pod was told to end, by an eviction or a deletion."""
+    times = []
+    disruption = conditions.get("DisruptionTarget")
+    if disruption and disruption.status == "True":
+        times.append(_seconds(disruption.lastTransitionTime))
+    if metadata.deletionTimestamp:  # the end of the grace period
+        times.append(_seconds(metadata.deletionTimestamp) - (metadata.deletionGracePeriodSeconds or 0))
+    return min(times, default=None)
 
 
 def _seconds(time: datetime | None) -> float:

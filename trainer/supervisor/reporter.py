@@ -57,9 +57,8 @@ class Reporter:
             limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
             for pod in pods.values():
                 if pod.terminated and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
-                    logger.info(
-                        f"{pod.name} ended with {pod.terminated} and restarts (restart {after.restarts}{limit})"
-                    )
+                    count = f"incident {after.incidents}{limit}"
+                    logger.info(f"{pod.name} ended with {pod.terminated} and restarts ({count})")
         for name, pod in pods.items():
             if self._uids.setdefault(name, pod.uid) != pod.uid:
                 self._uids[name] = pod.uid

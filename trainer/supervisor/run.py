@@ -52,6 +52,7 @@ class RunValues:
     backoff_limit: Annotated[int, Field(ge=0)] | None = None
     active_deadline_seconds: Seconds | None = None
     start_timeout_seconds: Seconds | None = None
+    replacement_timeout_seconds: Seconds | None = None
     clean_pod_policy: CleanPodPolicy
     attempt: Annotated[int, Field(ge=1)]
     """Part of the hash: users raise it to run a failed run again."""
@@ -63,6 +64,8 @@ class Run(RunValues):
 
     fullname: str
     """The prefix of all names: the StatefulSets are FULLNAME-ROLE."""
+    chart: str
+    """The chart's name, with which the release's name and a role select pods."""
     release: str
     job: str
     """The supervisor's own Job, which its events refer to."""

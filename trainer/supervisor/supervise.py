@@ -186,7 +186,8 @@ def _watch(
                 case WarningReported(event):
                     reporter.record_warning(event)
                 case PodsListed() | PodChanged():
-                    pods = _with_logged_terminations(api, notes, apply_change(pods, change))
+                    current = {name: pod for name, pod in apply_change(pods, change).items() if pod.role in run.roles}
+                    pods = _with_logged_terminations(api, notes, current)
                     if not (isinstance(change, PodChanged) and change.kind == "MODIFIED"):
                         # A pod was added or deleted, for example by `kubectl scale`.
                         scale = {role: api.get_scale(role) for role in run.roles}
@@ -211,7 +212,7 @@ def _watch(
 
             reporter.report_pending(pending, now)
             outcome = policy.outcome(run, notes, pods, scale, now) or policy.start_outcome(
-                run, pending, now, reporter.explain
+                run, notes, pending, now, reporter.explain
             )
             if outcome:
                 return notes, outcome, pods

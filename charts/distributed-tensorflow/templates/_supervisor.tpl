@@ -50,6 +50,7 @@
 {{- end -}}
 {{- $facts := dict
   "fullname" $fullname
+  "chart" .Chart.Name
   "release" .Release.Name
   "hash" (include "distributed-tensorflow.runHash" .)
   "leader" (printf "%s-%s-0" $fullname (include "distributed-tensorflow.leader" .))
