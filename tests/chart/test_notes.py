@@ -122,3 +122,8 @@ def test_they_say_that_tasks_read_a_large_cluster_from_a_file(notes: Notes) -> N
     assert "1300 worker(s), 1 ps (tasks read the cluster from a file: it is too long for TF_CONFIG). " in notes(
         TOO_LARGE
     )
+
+
+def test_the_notes_say_that_the_nodes_need_the_images_without_a_registry(notes: Notes) -> None:
+    assert "image.registry is empty" in notes({})
+    assert "image.registry is empty" not in notes({"image.registry": "registry.example.com/team"})

@@ -136,3 +136,24 @@ def test_a_drain_evicts_one_task_of_a_role_at_a_time_and_unhealthy_tasks_always(
     for budget in budgets:
         assert budget["spec"]["maxUnavailable"] == 1
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"Never"}),
+        ({"image.registry": "registry.example.com/team"}, {"IfNotPresent"}),
+        ({"image.pullPolicy": "Always"}, {"Always"}),
+        ({"image.registry": "registry.example.com/team", "image.pullPolicy": "Never"}, {"Never"}),
+    ],
+)
+def test_packaged_images_without_a_registry_are_never_pulled(values: dict[str, Any], expected: set[str]) -> None:
+    """No public registry has them: whoever published their name there would run with the supervisor's token."""
+    pods = render({**ALL_ROLES, **values}).pods().values()
+    assert {container["imagePullPolicy"] for pod in pods for container in pod["spec"]["containers"]} == expected
+
+
+def test_an_image_of_ones_own_is_pulled_without_a_registry() -> None:
+    pods = render({"worker.image.repository": "mine", "worker.command": ["run"]}).pods()
+    policies = {role: pod["spec"]["containers"][0]["imagePullPolicy"] for role, pod in pods.items()}
+    assert (policies["worker"], policies["supervisor"]) == ("IfNotPresent", "Never")

@@ -41,7 +41,7 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull)",
-        "its image cannot be pulled: correct {role}.image or image.registry, push the image, or set imagePullSecrets",
+        "its image cannot be pulled: push it, and set image.registry, {role}.image or imagePullSecrets",
     ),
     (
         r"CreateContainerConfigError: (?P<what>.*)",

@@ -136,8 +136,9 @@ spec:
   {{- end }}
   containers:
     - name: {{ $spec.role }}
-      image: {{ include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus) | quote }}
-      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list $root $spec.image) }}
+      {{- $image := include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus) }}
+      image: {{ $image | quote }}
+      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list $root $spec.image $image) }}
       command: [sh, /etc/distributed-tensorflow/task.sh]
       args:
         {{- toYaml $spec.program | nindent 8 }}

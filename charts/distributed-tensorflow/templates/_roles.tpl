@@ -85,8 +85,11 @@
 {{- include "distributed-tensorflow.image" (list . $image 0) -}}
 {{- end }}
 
+{{/* Never for a packaged image without a registry: no public registry has it, and whoever took its name there would run with
+     the supervisor's token. (list $root values-of-image rendered-name) */}}
 {{- define "distributed-tensorflow.pullPolicy" -}}
-{{- (index . 1 | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy -}}
+{{- $policy := (index . 1 | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy -}}
+{{- $policy | default (ternary "Never" "IfNotPresent" (hasPrefix "distributed-tensorflow/" (index . 2))) -}}
 {{- end }}
 
 {{/* The service account of a pod. (list $ component spec) */}}

@@ -71,8 +71,9 @@ spec:
   restartPolicy: Never
   containers:
     - name: supervisor
-      image: {{ include "distributed-tensorflow.supervisorImage" . | quote }}
-      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image) }}
+      {{- $image := include "distributed-tensorflow.supervisorImage" . }}
+      image: {{ $image | quote }}
+      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image $image) }}
       command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.json]
       env:
         - name: JOB_UID
