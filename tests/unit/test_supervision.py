@@ -354,7 +354,9 @@ def test_a_name_that_does_not_resolve_counts_from_its_first_lookup_and_only_befo
     found = start(the_run, there, {}, NOW + 931, unresolved=unresolved)
     assert found
     assert "DNS does not know mnist-ps-0.mnist-ps" in found.reason
-    assert start(the_run, there, {}, NOW + 9000, unresolved=unresolved, known=RUNNING) is None
+    assert start(the_run, there, {}, NOW + 931, unresolved=unresolved, known=RUNNING) == found
+    resolved = dataclasses.replace(RUNNING, resolved=True)
+    assert start(the_run, there, {}, NOW + 9000, unresolved=unresolved, known=resolved) is None
 
 
 OBJECT: dict[str, Any] = {
@@ -411,6 +413,17 @@ def test_a_deleted_pod_was_told_to_end_before_its_grace_period() -> None:
     found = observe(OBJECT | {"metadata": metadata})
     assert (found.terminating, found.disrupted_at) == (True, found.created + 360)
     assert pods.ended_by_itself(found)
+
+
+def test_the_kubelets_last_deletion_does_not_move_the_time_at_which_a_pod_was_told_to_end() -> None:
+    deleted = {"deletionTimestamp": "2026-11-21T10:06:30Z", "deletionGracePeriodSeconds": 30}
+    removed = {"deletionTimestamp": "2026-11-21T10:06:07Z", "deletionGracePeriodSeconds": 0}
+    first, last = (
+        msgspec.convert(OBJECT | {"metadata": OBJECT["metadata"] | more}, KubernetesPod) for more in (deleted, removed)
+    )
+    assert pods.observe(last).disrupted_at is None
+    known = pods.apply_change(pods.apply_change({}, PodChanged("MODIFIED", first)), PodChanged("MODIFIED", last))
+    assert [pod.disrupted_at for pod in known.values()] == [pods.observe(first).disrupted_at]
 
 
 def test_an_evicted_pod_was_told_to_end_when_it_became_a_disruption_target() -> None:

@@ -54,6 +54,10 @@ class DnsProbe:
                 self._next_lookup[pod.name] = float("inf")  # until this lookup has ended
                 self._wanted.put(pod.name)
 
+    def have_resolved(self, tasks: Iterable[tuple[str, str]]) -> bool:
+        """Whether the host names of all these tasks, given as names and roles, have resolved."""
+        return all(name in self._resolved or self._run.roles[role].job for name, role in tasks)
+
     def unresolved(self) -> dict[str, Unresolved]:
         """By task: the host names that do not resolve although the grace period is over."""
         now = time.time()

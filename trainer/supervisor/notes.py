@@ -24,6 +24,8 @@ class Notes:
     """Seconds since 1970."""
     running: float = 0.0
     """When every task had started, in seconds since 1970; 0 before that."""
+    resolved: bool = False
+    """Whether every task's host name has resolved at some time."""
     replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By role: the scale that the supervisor set."""
     leader: str = ""

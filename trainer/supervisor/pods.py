@@ -137,6 +137,8 @@ def apply_change(pods: Mapping[str, Pod], change: PodsListed | PodChanged) -> di
     current = pods.get(pod.name)
     if current and current.uid != pod.uid and current.created > pod.created:
         return dict(pods)  # an evicted pod of the client's Job still exists beside its replacement
+    if current and current.uid == pod.uid and current.disrupted_at is not None:
+        pod = dataclasses.replace(pod, disrupted_at=current.disrupted_at)
     others = {name: other for name, other in pods.items() if name != pod.name}
     return others if change.kind == "DELETED" else others | {pod.name: pod}
 
@@ -156,8 +158,9 @@ def _disrupted_at(metadata: ObjectMeta, conditions: Mapping[str, PodCondition]) 
     disruption = conditions.get("DisruptionTarget")
     if disruption and disruption.status == "True":
         times.append(_seconds(disruption.lastTransitionTime))
-    if metadata.deletionTimestamp:  # the end of the grace period
-        times.append(_seconds(metadata.deletionTimestamp) - (metadata.deletionGracePeriodSeconds or 0))
+    # The deletion time is the end of the grace period. A period of 0 means that the kubelet removes the pod now.
+    if metadata.deletionTimestamp and metadata.deletionGracePeriodSeconds:
+        times.append(_seconds(metadata.deletionTimestamp) - metadata.deletionGracePeriodSeconds)
     return min(times, default=None)
 
 

@@ -183,8 +183,8 @@ def start_outcome(
 ) -> Outcome | None:
     """The outcome of a run if one of its tasks did not start in time, else None.
 
-    Once every task has run, replacements have a limit of their own, and a name that does not resolve fails no run: the
-    tasks know each other's addresses by then.
+    Once every task has run, replacements have a limit of their own. Once every name has resolved, a name that does not
+    resolve fails no run: the tasks know each other's addresses by then.
 
     Args:
         run: The run.
@@ -193,16 +193,15 @@ def start_outcome(
         now: Seconds since 1970.
         explain: Returns a sentence on why a task does not run.
     """
-    if notes.running:
-        name, limit = "run.replacementTimeoutSeconds", run.replacement_timeout_seconds
-    else:
-        name, limit = "run.startTimeoutSeconds", run.start_timeout_seconds
-    if limit is None:
-        return None
     for task in pending:
-        if task.started or task.gated or (notes.running and task.unresolved) or now - task.since <= limit:
+        if task.started or task.gated or (task.unresolved and notes.resolved):
             continue
-        return Outcome(False, f"{task.name} did not start within {name} ({limit} s): {explain(task)}", (task.name,))
+        if notes.running and not task.unresolved:
+            name, limit = "run.replacementTimeoutSeconds", run.replacement_timeout_seconds
+        else:
+            name, limit = "run.startTimeoutSeconds", run.start_timeout_seconds
+        if limit is not None and now - task.since > limit:
+            return Outcome(False, f"{task.name} did not start within {name} ({limit} s): {explain(task)}", (task.name,))
     return None
 
 

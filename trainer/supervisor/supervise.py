@@ -200,6 +200,8 @@ def _watch(
             pending = policy.pending_tasks(run, observed, pods, absent, expected, dns.unresolved())
             if expected and not observed.running and all(task.started for task in pending):
                 observed = dataclasses.replace(observed, running=now)
+            if expected and not observed.resolved and dns.have_resolved(expected):
+                observed = dataclasses.replace(observed, resolved=True)
             if observed != notes:
                 _write_notes(run, api, observed)
             reporter.report_changes(notes, observed, pods)
