@@ -92,6 +92,19 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"trainingDirectory.accessModes": ["ReadWriteOncePod"]},
     ),
     "an HTTPRoute without a Gateway": ("tensorboard.httpRoute.parentRefs", {"tensorboard.httpRoute.enabled": True}),
+    "a field of the pod that has a key": (
+        "common.podSpec.nodeSelector",
+        {"common.podSpec": {"nodeSelector": {"a": "b"}}},
+    ),
+    "containers in a role's podSpec": ("worker.podSpec.containers", {"worker.podSpec": {"containers": []}}),
+    "a security context in podSpec": (
+        "tensorboard.podSpec.securityContext",
+        {"tensorboard.podSpec": {"securityContext": {}}},
+    ),
+    "a field of the pod that the chart sets": (
+        "supervisor.podSpec.restartPolicy",
+        {"supervisor.podSpec.restartPolicy": "Never"},
+    ),
     "a path prefix without a slash": ("tensorboard.pathPrefix", {"tensorboard.pathPrefix": "mnist"}),
 }
 

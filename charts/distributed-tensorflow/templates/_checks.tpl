@@ -33,6 +33,21 @@
 {{- end -}}
 {{- end -}}
 
+{{- $keys := dict "containers" "sidecars" "volumes" "extraVolumes" "securityContext" "podSecurityContext" "serviceAccountName" "serviceAccount" -}}
+{{- $owned := list "containers" "volumes" "tolerations" "affinity" "serviceAccountName" "serviceAccount" "restartPolicy" "hostname" "subdomain" -}}
+{{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" "tensorboard" "supervisor" -}}
+{{- $known := ternary (get $values $component) $values.common (has $component (list "tensorboard" "supervisor")) -}}
+{{- range $field := keys (get (get $values $component) "podSpec" | default dict) | sortAlpha -}}
+{{- $key := get $keys $field | default $field -}}
+{{- /* `resources` is a field of the pod too, and a different one. */}}
+{{- if and (hasKey $known $key) (ne $key "resources") -}}
+{{- fail (printf "%s.podSpec.%s: this field has a key of its own; set %s.%s." $component $field $component $key) -}}
+{{- else if has $field $owned -}}
+{{- fail (printf "%s.podSpec.%s: the chart itself sets this field; remove it." $component $field) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
 {{- $replicas := int $worker.replicas -}}
 {{- $addresses := int $worker.addresses -}}

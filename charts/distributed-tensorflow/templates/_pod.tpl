@@ -16,6 +16,12 @@ annotations:
   {{- toYaml $annotations | nindent 2 }}
 {{- end }}
 
+{{/* A value as YAML, with its templates rendered. (list $ value) */}}
+{{- define "distributed-tensorflow.render" -}}
+{{- $text := index . 1 | toYaml -}}
+{{- if contains "{{" $text }}{{ tpl $text (index . 0) }}{{ else }}{{ $text }}{{ end -}}
+{{- end }}
+
 {{/* The service account, security context and scheduling of a pod. (list $ component spec near): `near` is the component
      whose node the pod must share if only one node can mount the training directory; empty for any pod that mounts it. A
      pod that follows the leader also tolerates the leader's taints, so that it can run on the leader's node. */}}
@@ -33,9 +39,10 @@ annotations:
 {{- if $spec.sharesNode -}}
 {{- $affinity = include "distributed-tensorflow.affinityToTraining" (list $root $affinity (index . 3)) | fromYaml -}}
 {{- end -}}
+{{- $fields := dict "automountServiceAccountToken" (eq $spec.talksToApi true) "enableServiceLinks" false -}}
+{{- include "distributed-tensorflow.merge" (list $fields ($spec.podSpec | default dict)) -}}
 serviceAccountName: {{ include "distributed-tensorflow.serviceAccountName" . | quote }}
-automountServiceAccountToken: {{ eq $spec.talksToApi true }}
-enableServiceLinks: false
+{{ include "distributed-tensorflow.render" (list $root $fields) }}
 {{- with $spec.podSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}

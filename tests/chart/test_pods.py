@@ -1,0 +1,27 @@
+"""What all pods have in common: additional fields of their spec."""
+
+from tests.chart.chart import ALL_ROLES, render
+
+
+def test_pod_spec_adds_fields_and_a_role_adds_to_those_of_common() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "{{ .Release.Name }}-gpu"}]
+    pods = render(
+        {
+            **ALL_ROLES,
+            "common.podSpec": {"hostIPC": True, "schedulingGates": [{"name": "queue"}]},
+            "worker.podSpec": {"resourceClaims": claims, "hostIPC": False, "automountServiceAccountToken": True},
+        }
+    ).pods()
+    worker, ps = pods["worker"]["spec"], pods["ps"]["spec"]
+    assert worker["schedulingGates"] == ps["schedulingGates"] == [{"name": "queue"}]
+    assert (worker["hostIPC"], ps["hostIPC"]) == (False, True)
+    assert worker["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "mnist-gpu"}]
+    assert (worker["automountServiceAccountToken"], ps["automountServiceAccountToken"]) == (True, False)
+    assert "schedulingGates" not in pods["tensorboard"]["spec"]
+
+
+def test_pod_spec_accepts_the_resources_of_the_pod() -> None:
+    resources = {"limits": {"memory": "4Gi"}}
+    assert (
+        render({"common.podSpec.resources": resources}).get("StatefulSet/ps spec template spec resources") == resources
+    )
