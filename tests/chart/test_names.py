@@ -120,6 +120,27 @@ def test_custom_labels_do_not_override_the_labels_of_selectors() -> None:
         assert pod["metadata"]["labels"]["team"] == "a"
 
 
+def test_every_object_and_pod_has_the_common_labels_and_annotations() -> None:
+    common = {"team": "{{ .Release.Name }}-team", "app.kubernetes.io/instance": "other", "release": "other"}
+    values = {
+        **EVERYTHING,
+        "commonLabels": common,
+        "commonAnnotations": common,
+        "metrics.podMonitor.labels.release": "p",
+    }
+    values |= {"client.replicas": 1, "client.command": ["ask"], "worker.annotations": {"team": "own"}}
+    values |= {"tensorboard.ingress.annotations": {"team": "own"}, "data.keep": True}
+    manifests = render(values)
+    for item in [*manifests, *manifests.pods().values()]:
+        metadata = item["metadata"]
+        assert metadata["labels"]["team"] == "mnist-team"
+        assert metadata["labels"]["app.kubernetes.io/instance"] == "mnist"
+        own = item.get("kind") == "Ingress" or item is manifests.pods()["worker"]
+        assert metadata["annotations"]["team"] == ("own" if own else "mnist-team")
+    assert manifests.get("PodMonitor/tasks metadata labels release") == "p"
+    assert manifests.get("PersistentVolumeClaim/data metadata annotations helm.sh/resource-policy") == "keep"
+
+
 def test_every_object_has_the_namespace_and_the_labels_of_its_release() -> None:
     for item in render(EVERYTHING, namespace="ml"):
         assert item["metadata"]["namespace"] == "ml"

@@ -1,4 +1,6 @@
-"""What all pods have in common: additional fields of their spec."""
+"""What all pods have in common: additional fields of their spec, and templates."""
+
+import pytest
 
 from tests.chart.chart import ALL_ROLES, render
 
@@ -25,3 +27,22 @@ def test_pod_spec_accepts_the_resources_of_the_pod() -> None:
     assert (
         render({"common.podSpec.resources": resources}).get("StatefulSet/ps spec template spec resources") == resources
     )
+
+
+@pytest.mark.parametrize("component", ["common", "tensorboard", "supervisor"])
+def test_affinity_may_have_templates(component: str) -> None:
+    selector = {"matchLabels": {"app.kubernetes.io/instance": "{{ .Release.Name }}"}}
+    near = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
+    term = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": near}]}
+    pods = render({f"{component}.affinity": {"podAffinity": term}}, release="true").pods()
+    affinity = pods["ps" if component == "common" else component]["spec"]["affinity"]
+    (found,) = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert found["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "true"
+
+
+def test_topology_spread_constraints_may_have_templates() -> None:
+    selector = {"matchLabels": {"app.kubernetes.io/instance": "{{ .Release.Name }}"}}
+    (found,) = render({"common.topologySpreadConstraints": [{"labelSelector": selector}]}).get(
+        "StatefulSet/ps spec template spec topologySpreadConstraints"
+    )
+    assert found["labelSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "mnist"}

@@ -4,10 +4,12 @@
 {{- define "distributed-tensorflow.podMetadata" -}}
 {{- $spec := index . 2 -}}
 {{- $labels := dict "app.kubernetes.io/part-of" "distributed-tensorflow" "sidecar.istio.io/inject" "false" -}}
+{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.common" (list (index . 0) "commonLabels") | fromYaml)) -}}
 {{- include "distributed-tensorflow.merge" (list $labels ($spec.labels | default dict)) -}}
 {{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.selectorLabels" . | fromYaml)) -}}
 {{- if $spec.sharesNode }}{{ $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" }}{{ end -}}
 {{- $annotations := dict "sidecar.istio.io/inject" "false" "linkerd.io/inject" "disabled" -}}
+{{- include "distributed-tensorflow.merge" (list $annotations (include "distributed-tensorflow.common" (list (index . 0) "commonAnnotations") | fromYaml)) -}}
 {{- include "distributed-tensorflow.merge" (list $annotations ($spec.annotations | default dict)) -}}
 {{- include "distributed-tensorflow.merge" (list $annotations (index . 3 | fromYaml)) -}}
 labels:
@@ -35,7 +37,7 @@ annotations:
 {{- if or $spec.gpus (and $follows $leader.gpus) -}}
 {{- $tolerations = append $tolerations (dict "key" $root.Values.gpu.resourceName "operator" "Exists") -}}
 {{- end -}}
-{{- $affinity := $spec.affinity -}}
+{{- $affinity := include "distributed-tensorflow.render" (list $root ($spec.affinity | default dict)) | fromYaml -}}
 {{- if $spec.sharesNode -}}
 {{- $affinity = include "distributed-tensorflow.affinityToTraining" (list $root $affinity (index . 3)) | fromYaml -}}
 {{- end -}}
@@ -57,7 +59,7 @@ affinity:
 {{- end }}
 {{- range $key := list "imagePullSecrets" "nodeSelector" "topologySpreadConstraints" "priorityClassName" "schedulerName" "runtimeClassName" "dnsConfig" "hostAliases" }}
 {{- with get $spec $key }}
-{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
+{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ include "distributed-tensorflow.render" (list $root .) | nindent 2 }}{{ end }}
 {{- end }}
 {{- end }}
 {{- if hasKey $spec "terminationGracePeriodSeconds" }}

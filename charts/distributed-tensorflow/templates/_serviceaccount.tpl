@@ -6,11 +6,6 @@ kind: ServiceAccount
 metadata:
   name: {{ include "distributed-tensorflow.serviceAccountName" . }}
   namespace: {{ (index . 0).Release.Namespace }}
-  labels:
-    {{- include "distributed-tensorflow.labels" . | nindent 4 }}
-  {{- with (index . 2).serviceAccount.annotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "distributed-tensorflow.labelsAndAnnotations" (list (index . 0) (index . 1) (index . 2).serviceAccount.annotations) | nindent 2 }}
 automountServiceAccountToken: false
 {{- end }}
