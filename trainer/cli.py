@@ -171,16 +171,17 @@ def _supervise(words: Sequence[str]) -> int:
     # Process 1 of a container ignores signals without a handler. Set the handlers before the slow imports.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""))
+    run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""), os.environ.get("POD_UID", ""))
     from lightkube import ApiError
 
-    from trainer.supervisor import supervise
-    from trainer.supervisor.kubernetes_api import KubernetesApi
+    from trainer.supervisor.connection import StoppedError, connect
+    from trainer.supervisor.supervise import supervise
 
     _log_to_stdout("")
     try:
-        return 0 if supervise.supervise(run, KubernetesApi(run)).succeeded else EXIT_FAILED_RUN
-    except supervise.StoppedError as stop:
+        outcome = supervise(run, connect())
+        return 0 if outcome is None or outcome.succeeded else EXIT_FAILED_RUN
+    except StoppedError as stop:
         logger.warning(f"{stop}; the run continues")
         return 128 + signal.SIGTERM
     except ApiError as error:

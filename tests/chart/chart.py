@@ -46,9 +46,9 @@ class Manifests:
         return [item for item in self.objects if item["kind"] == kind]
 
     def __getitem__(self, kind_and_word: str) -> Object:
-        """Return the object "KIND/WORD": its name is RELEASE-WORD, and that of a Job is RELEASE-WORD-HASH."""
+        """Return the object "KIND/WORD": its name is RELEASE-WORD, or RELEASE-WORD-HASH if the object is immutable."""
         kind, word = kind_and_word.split("/")
-        name = re.compile(f"{self.release}-{word}" + ("-[0-9a-f]{8}" if kind == "Job" else ""))
+        name = re.compile(f"{self.release}-{word}(-[0-9a-f]{{8}})?")
         (found,) = (item for item in self.of(kind) if name.fullmatch(item["metadata"]["name"]))
         return found
 

@@ -1,4 +1,8 @@
-"""The trainer's and the supervisor's settings in the chart's schema and README; `make chart-docs` writes both."""
+"""What `make chart-docs` writes into the chart from other sources.
+
+The trainer's and the supervisor's settings, into the schema and the README; and the defaults of the values that define
+a run, into a file that templates can read, because they cannot read values.yaml.
+"""
 
 import dataclasses
 import json
@@ -6,12 +10,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tests.chart.chart import CHART
+from tests.chart.chart import CHART, DEFAULTS
 from trainer import config
+from trainer.cluster.spec import ROLES
 from trainer.supervisor.run import RunValues
 
 SCHEMA_FILE = CHART / "values.schema.json"
 README_TEMPLATE = CHART / "README.md.gotmpl"
+DEFAULTS_FILE = CHART / "files" / "defaults.json"
 TABLE_MARKS = ("{{/* settings of `train`: begin */ -}}\n", "{{- /* settings of `train`: end */ -}}\n")
 CHARTS_OWN = {
     *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
@@ -23,8 +29,26 @@ AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}
 
 def run_schema() -> dict[str, Any]:
     """Return the schema of the supervisor's values of `run`."""
-    values = TypeAdapter(RunValues).json_schema(by_alias=True)["properties"]
+    schema = TypeAdapter(RunValues).json_schema(by_alias=True)
+    values = _without_references(schema["properties"], schema["$defs"])
     return {name: _as_values_schema(value) for name, value in values.items()}
+
+
+def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Return the schema with each reference replaced by what it refers to, and without titles."""
+    if isinstance(schema, list):
+        return [_without_references(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    target = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
+    own = {key: value for key, value in schema.items() if key not in ("$ref", "title", "default")}
+    return {key: _without_references(value, definitions) for key, value in {**target, **own}.items() if key != "title"}
+
+
+def definition_defaults() -> dict[str, Any]:
+    """Return the defaults of the values that define a run."""
+    keys = ("image", "train", "extraArgs", "port", "gpu", "common", *ROLES, "client")
+    return {key: DEFAULTS[key] for key in keys}
 
 
 def train_schema() -> dict[str, Any]:
@@ -71,12 +95,13 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     schema = json.loads(SCHEMA_FILE.read_text())
     schema["properties"]["train"]["properties"] = train_schema()
     schema["properties"]["run"]["properties"] |= run_schema()
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
     README_TEMPLATE.write_text(readme_template())
+    DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

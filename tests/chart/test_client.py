@@ -61,7 +61,7 @@ def test_without_a_supervisor_its_exit_code_fails_the_job_and_a_drain_does_not(p
 
 def test_the_supervisor_starts_it_and_applies_its_restart_policy() -> None:
     job = render(CLIENT)["Job/client"]["spec"]
-    assert job["suspend"] is True
+    assert render(CLIENT).environment("client")["TASK_WAITS"] == "yes"
     assert "podFailurePolicy" not in job
     assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert job["template"]["spec"]["hostname"] == "mnist-client-0"
@@ -72,13 +72,11 @@ def test_the_supervisor_may_only_get_and_patch_its_job() -> None:
     run = json.loads(manifests["ConfigMap/supervisor"]["data"]["run.json"])
     assert run["leader"] == "mnist-client-0"
     assert run["roles"]["client"] == {"replicas": 1, "restartPolicy": "ExitCode", "job": name(manifests)}
-    (rule,) = [rule for rule in manifests["Role/supervisor"]["rules"] if rule["apiGroups"] == ["batch"]]
-    assert rule == {
-        "apiGroups": ["batch"],
-        "resources": ["jobs"],
-        "resourceNames": [name(manifests)],
-        "verbs": ["get", "patch"],
-    }
+    rules = [rule for rule in manifests["Role/supervisor"]["rules"] if rule["apiGroups"] == ["batch"]]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in rules] == [
+        (["list", "watch"], None),
+        (["get", "patch"], [run["job"], name(manifests)]),
+    ]
 
 
 @pytest.mark.parametrize(

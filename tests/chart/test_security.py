@@ -69,7 +69,8 @@ def test_tmp_and_home_are_writable(component: str) -> None:
 
 
 def test_no_service_account_mounts_a_token_by_default() -> None:
-    accounts = {item["metadata"]["name"]: item for item in render(ALL_ROLES).of("ServiceAccount")}
+    manifests = render({**ALL_ROLES, "trainingDirectory.accessModes": ["ReadWriteMany"]})
+    accounts = {item["metadata"]["name"]: item for item in manifests.of("ServiceAccount")}
     assert set(accounts) == {f"mnist-{component}" for component in (*ROLES, "tensorboard", "supervisor")}
     assert {account["automountServiceAccountToken"] for account in accounts.values()} == {False}
 

@@ -86,17 +86,24 @@ def test_pods_that_share_a_read_write_once_claim_get_the_same_node(
 
 
 @pytest.mark.parametrize(
-    ("values", "replicas"),
-    [({}, 0), (UNSUPERVISED, 1), (SHARED, 1), ({**SHARED, **UNSUPERVISED}, 1)],
-    ids=["scaled by the supervisor", "no supervisor", "every node can mount it", "both"],
+    ("values", "waits"),
+    [({}, True), (UNSUPERVISED, False), (SHARED, False), ({**SHARED, **UNSUPERVISED}, False)],
+    ids=["started by the supervisor", "no supervisor", "every node can mount it", "both"],
 )
-def test_the_supervisor_starts_tensorboard_if_it_shares_a_read_write_once_claim(
-    values: dict[str, Any], replicas: int
+def test_tensorboard_waits_for_the_leaders_node_if_it_shares_a_read_write_once_claim(
+    values: dict[str, Any], waits: bool
 ) -> None:
+    """Kubernetes creates its pod only when the supervisor has created its service account."""
     manifests = render(values)
-    assert manifests["Deployment/tensorboard"]["spec"]["replicas"] == replicas
-    gated = manifests.get("ConfigMap/supervisor data run.json tensorboardGated")
-    assert gated == (None if "supervisor.enabled" in values else replicas == 0)
+    account = manifests.get("Deployment/tensorboard spec template spec serviceAccountName")
+    assert account == "mnist-tensorboard"
+    assert (manifests.get("ServiceAccount/tensorboard kind") is None) == waits
+    assert (manifests.get("ConfigMap/supervisor data run.json tensorboard serviceAccount") == account) == waits
+
+
+def test_tensorboard_leaves_a_node_with_gpus_after_the_run() -> None:
+    path = "ConfigMap/supervisor data run.json tensorboard leavesNode"
+    assert [render(values).get(path) for values in ({}, {"worker.gpus": 1})] == [False, True]
 
 
 def test_pods_on_the_chiefs_node_have_the_chiefs_tolerations() -> None:

@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 from typing import Any
 
 import pytest
 
-from tests.chart.chart import ALL_ROLES, Manifests, render, template
-from trainer.supervisor.run import read
+from tests.chart.chart import ALL_ROLES, CHART, Manifests, render, template
+from trainer.supervisor.run import TensorBoard, read
 
 
 def run_json(manifests: Manifests) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
     manifests = render({**ALL_ROLES, "worker.restartPolicy": "Never"})
     file = tmp_path / "run.json"
     file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.json"])
-    run = read(file, "uid")
+    run = read(file, "uid", "pod")
     assert run.leader == "mnist-chief-0"
     assert {role: (values.replicas, values.restart_policy) for role, values in run.roles.items()} == {
         "chief": (1, "ExitCode"),
@@ -29,7 +30,8 @@ def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
         "evaluator": (1, "ExitCode"),
     }
     assert run.job == manifests["Job/run"]["metadata"]["name"]
-    assert (run.job_uid, run.tensorboard_gated, run.metrics_port) == ("uid", True, 9100)
+    assert (run.job_uid, run.supervisor, run.metrics_port) == ("uid", "pod", 9100)
+    assert run.tensorboard == TensorBoard(service_account="mnist-tensorboard", annotations={}, leaves_node=False)
     assert {run.stateful_set(role) for role in run.roles} == {
         item["metadata"]["name"] for item in manifests.of("StatefulSet")
     }
@@ -41,7 +43,7 @@ def test_the_supervisor_reads_a_number_as_it_is_set(number: int | None, tmp_path
     """Helm reads a number as a float, and removes a value that is null."""
     file = tmp_path / "run.json"
     file.write_text(render({"run.backoffLimit": number})["ConfigMap/supervisor"]["data"]["run.json"])
-    assert read(file, "uid").backoff_limit == number
+    assert read(file, "uid", "pod").backoff_limit == number
 
 
 @pytest.mark.parametrize(
@@ -78,9 +80,28 @@ def test_run_json_has_the_command_that_shows_the_result(values: dict[str, Any], 
         ({"metrics.podMonitor.enabled": True}, False),
     ],
 )
-def test_a_change_of_what_defines_the_run_changes_its_id(values: dict[str, Any], is_new: bool) -> None:
-    before, after = render(), render(values)
-    assert (run_json(before)["hash"] != run_json(after)["hash"]) == is_new
+def test_a_change_of_what_defines_the_run_changes_its_hashes(values: dict[str, Any], is_new: bool) -> None:
+    before, after = run_json(render()), run_json(render(values))
+    assert (before["hash"] != after["hash"]) == is_new
+    assert (before["definition"] != after["definition"]) == (is_new and "run.attempt" not in values)
+
+
+def test_a_new_version_of_the_chart_changes_the_hash_but_not_the_definition(tmp_path: Any) -> None:
+    """It has another image, and other defaults."""
+    newer = tmp_path / "chart"
+    shutil.copytree(CHART, newer)
+    for name, old, new in (
+        ("Chart.yaml", "appVersion: ", "appVersion: 9"),
+        ("values.yaml", "train_steps: 2000", "train_steps: 3000"),
+        ("files/defaults.json", '"train_steps": 2000', '"train_steps": 3000'),
+    ):
+        file = newer / name
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+    for values in ({}, {"train.report_steps": 7}):
+        before, after = run_json(render(values)), run_json(render(values, chart=newer))
+        assert before["hash"] != after["hash"]
+        assert before["definition"] == after["definition"]
 
 
 @pytest.mark.parametrize("values", [{"run.suspend": True}, {"run.backoffLimit": 1}, {"supervisor.labels": {"a": "b"}}])
@@ -91,21 +112,34 @@ def test_a_change_of_run_json_or_of_the_pod_gets_a_new_supervisor_job(values: di
 
 
 def test_its_role_has_the_needed_permissions_only() -> None:
-    rules = {
-        (group, resource): (sorted(rule["verbs"]), rule.get("resourceNames"))
-        for rule in render()["Role/supervisor"]["rules"]
+    manifests = render()
+    rules = [
+        (group, resource, *rule["verbs"], *rule.get("resourceNames", []))
+        for rule in manifests["Role/supervisor"]["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
-    }
-    sets = ["mnist-chief", "mnist-worker", "mnist-ps", "mnist-evaluator"]
-    assert rules == {
-        ("", "pods"): (["list", "watch"], None),
-        ("", "pods/log"): (["get"], None),
-        ("", "events"): (["create", "list", "watch"], None),
-        ("", "configmaps"): (["get", "patch"], ["mnist-run"]),
-        ("apps", "statefulsets/scale"): (["get", "patch"], sets),
-        ("apps", "deployments/scale"): (["patch"], ["mnist-tensorboard"]),
-    }
+    ]
+    assert rules == [
+        ("", "pods", "list", "watch"),
+        ("", "pods/log", "get"),
+        ("", "events", "list", "watch", "create"),
+        ("", "configmaps", "get", "patch", "mnist-run", "mnist-ended"),
+        ("apps", "statefulsets", "list", "watch"),
+        ("apps", "deployments", "list", "watch"),
+        ("apps", "statefulsets/scale", "patch", "mnist-chief", "mnist-worker", "mnist-ps", "mnist-evaluator"),
+        ("batch", "jobs", "list", "watch"),
+        ("batch", "jobs", "get", "patch", manifests["Job/run"]["metadata"]["name"]),
+        ("apps", "deployments/scale", "patch", "mnist-tensorboard"),
+        ("", "serviceaccounts", "create"),
+        ("", "serviceaccounts", "patch", "mnist-tensorboard"),
+    ]
+
+
+def test_it_may_remove_only_the_pods_of_its_tasks() -> None:
+    values = {"run.nodeLossSeconds": 60, "worker.replicas": 1, "worker.maxReplicas": 2}
+    rule = render(values)["Role/supervisor"]["rules"][-1]
+    names = ["mnist-worker-0", "mnist-worker-1", "mnist-ps-0"]
+    assert rule == {"apiGroups": [""], "resources": ["pods"], "resourceNames": names, "verbs": ["delete"]}
 
 
 def test_a_run_id_of_digits_only_stays_text() -> None:
@@ -114,11 +148,28 @@ def test_a_run_id_of_digits_only_stays_text() -> None:
         assert re.search(f'name: {name}\n +value: "[0-9a-f]{{8}}"\n', text)
 
 
-def test_codes_2_and_3_fail_its_job_and_a_lost_pod_does_not() -> None:
-    job = render()["Job/run"]["spec"]
-    assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 3]
-    assert job["template"]["spec"]["restartPolicy"] == "Never"
-    assert "activeDeadlineSeconds" not in job
+def test_only_the_supervisor_decides_when_its_job_fails() -> None:
+    """With a pod failure policy, a Job does not replace a pod that hangs on a lost node."""
+    assert set(render()["Job/run"]["spec"]) == {"template"}
+
+
+def test_its_settings_are_immutable_and_belong_to_one_job() -> None:
+    manifests = [render(values) for values in ({}, {"run.backoffLimit": 1})]
+    files = [found["ConfigMap/supervisor"] for found in manifests]
+    assert all(file["immutable"] for file in files)
+    assert files[0]["metadata"]["name"] != files[1]["metadata"]["name"]
+    for found, file in zip(manifests, files, strict=True):
+        volumes = {volume["name"]: volume for volume in found["Job/run"]["spec"]["template"]["spec"]["volumes"]}
+        assert volumes["config"]["configMap"]["name"] == file["metadata"]["name"]
+
+
+@pytest.mark.parametrize("suspend", [False, True])
+def test_no_scale_is_rendered_so_that_no_tool_resets_it(suspend: bool) -> None:
+    client = {"client.replicas": 1, "common.command": ["serve"], "client.command": ["ask"], "ps.replicas": 0}
+    for values in ({}, client):
+        manifests = render({**values, "run.suspend": suspend})
+        for kind in ("StatefulSet", "Deployment", "Job"):
+            assert all({"replicas", "suspend"}.isdisjoint(item["spec"]) for item in manifests.of(kind))
 
 
 def test_only_the_supervisor_has_a_token_and_unrestricted_egress() -> None:

@@ -221,6 +221,32 @@ def test_a_replacement_pod_is_parked_if_its_task_has_ended_in_this_run(
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "mnist-ps-0").write_text("abc 0")
-    process = start("echo trains", TASK_RUN=run_id, TASK_NOTES=str(notes))
+    process = start("echo trains", TASK_RUN=run_id, TASK_ENDED=str(notes))
     assert process.stdout
     assert process.stdout.readline().startswith("task: ended with code 0" if parked else "trains")
+
+
+@pytest.mark.parametrize("run_id", ["", "abc", "another"])
+def test_the_client_of_a_changed_run_waits_until_its_pod_is_replaced(start: Start, tmp_path: Path, run_id: str) -> None:
+    ended = tmp_path / "ended"
+    ended.mkdir()
+    if run_id:
+        (ended / "run").write_text(run_id)
+    process = start("echo asks", TASK_RUN="abc", TASK_WAITS="yes", TASK_ENDED=str(ended))
+    assert process.stdout
+    line = process.stdout.readline()
+    if run_id == "another":
+        assert "waiting for the end of the previous run" in line
+        process.terminate()
+    else:
+        assert line == "asks\n"
+    assert process.wait(timeout=10) == (143 if run_id == "another" else 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"), [(0, True), (1, False), (2, True), (3, True), (9, False), (200, True)], ids=str
+)
+def test_rules_for_exit_codes_override_the_restart_policy(start: Start, tmp_path: Path, code: int, ends: bool) -> None:
+    process = start(f"exit {code}", TASK_RULES="restart:In:1,9 end:NotIn:1,2")
+    assert process.wait(timeout=10) == code
+    assert (tmp_path / "done").exists() == ends

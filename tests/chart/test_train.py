@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.chart import DEFAULTS, refusal, render
-from tests.chart.settings_schema import README_TEMPLATE, SCHEMA_FILE, readme_template, run_schema, train_schema
+from tests.chart.settings_schema import (
+    DEFAULTS_FILE,
+    README_TEMPLATE,
+    SCHEMA_FILE,
+    definition_defaults,
+    readme_template,
+    run_schema,
+    train_schema,
+)
 from trainer import config
 from trainer.config import StepRange
 
@@ -28,6 +36,10 @@ def test_the_schema_matches_the_settings_of_the_trainer() -> None:
 def test_the_schema_matches_the_values_that_the_supervisor_reads() -> None:
     schema = VALUES_SCHEMA["run"]["properties"]
     assert schema == {**schema, **run_schema()}, "run make chart-docs"
+
+
+def test_the_file_of_defaults_has_those_of_the_values() -> None:
+    assert definition_defaults() == json.loads(DEFAULTS_FILE.read_text()), "run make chart-docs"
 
 
 def test_the_readme_has_every_setting_of_the_trainer() -> None:

@@ -97,6 +97,10 @@ class Release:
         """The log of the supervisor; empty if it has not started."""
         return self.try_kubectl("logs", f"--selector={SUPERVISOR}", "--tail=-1").stdout
 
+    def notes(self) -> dict[str, Any]:
+        """The supervisor's notes; empty before the first."""
+        return dict(json.loads(self.get("configmap", f"{self.name}-run").get("data", {}).get("notes.json", "{}")))
+
     def scales(self) -> dict[str, int]:
         """The number of replicas of each StatefulSet, by name."""
         return {item["metadata"]["name"]: item["spec"]["replicas"] for item in self.get("statefulsets")["items"]}

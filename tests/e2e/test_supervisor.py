@@ -7,7 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,20 @@ import yaml
 
 from hack.cluster.kubernetes import BOX, CONTAINERD_SOCKET
 from hack.cluster.places import KUBECONFIG
-from tests.e2e.releases import ROOT, SUPERVISOR, Release, exit_code, wait
+from tests.e2e.releases import CHART, ROOT, SUPERVISOR, Release, exit_code, is_ready, wait
 
 SHORT: dict[str, Any] = {"train": {"train_steps": 500, "learning_rate": 0.003}}
+
+
+@pytest.fixture
+def kubelet(kubeconfig: Path) -> Iterator[int]:
+    """The process id of the throw-away cluster's kubelet, which runs again after the test."""
+    if kubeconfig != KUBECONFIG:
+        pytest.skip("the kubelet of the cluster in KUBECONFIG is not accessible")
+    found = subprocess.run(["pgrep", "--full", "/kubelet --kubeconfig"], capture_output=True, text=True, check=True)
+    (number,) = map(int, found.stdout.split())
+    yield number
+    os.kill(number, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -134,15 +146,15 @@ def test_a_run_ends_although_its_node_no_longer_reports_the_exit_codes(
 
 def test_a_supervisor_may_be_killed_after_any_of_its_writes(release: Release) -> None:
     """While it ends the tasks of a changed run, starts new ones, watches them, and frees them."""
-    release.install(
-        {"train": {"train_steps": 300}, "run": {"suspend": True}}
-    )  # the chart's own supervisor is suspended
+    release.install({"train": {"train_steps": 300}, "run": {"suspend": True}})
+    release.finish()  # the chart's own supervisor
     (job,) = release.get("jobs", f"--selector={SUPERVISOR}")["items"]
     config = yaml.safe_load(release.kubectl("config", "view", "--raw", "--minify"))
     config["contexts"][0]["context"]["namespace"] = release.namespace
     (release.folder / "kubeconfig").write_text(yaml.safe_dump(config))
     environment = {"KUBECONFIG": "kubeconfig", "JOB_UID": job["metadata"]["uid"], "PYTHONPATH": str(ROOT)}
-    run = json.loads(release.get("configmap", "mnist-supervisor")["data"]["run.json"]) | {"metricsPort": None}
+    settings = release.get("configmap", job["metadata"]["name"].replace("-run-", "-supervisor-"))["data"]["run.json"]
+    run = json.loads(settings) | {"metricsPort": None, "suspend": False}
     attempts: list[str] = []
 
     def supervise(writes: int) -> int:
@@ -164,7 +176,7 @@ def test_a_supervisor_may_be_killed_after_any_of_its_writes(release: Release) ->
         notes = release.get("configmap", "mnist-run")["data"]["notes.json"]
         return json.loads(notes)["state"], [notes, release.scales()]
 
-    assert supervise(4) == -signal.SIGKILL, attempts
+    assert supervise(8) == -signal.SIGKILL, attempts
     wait(lambda: len(release.tasks()) == 3, 60, release.describe)
     run["hash"] = "changed"
     for role in ("ps", "worker"):
@@ -188,7 +200,8 @@ def test_a_suspended_run_frees_its_resources_and_resumes_later(release: Release)
     release.install(values)
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
     release.upgrade(values | {"run": {"suspend": True}})
-    wait(lambda: not release.tasks(), 90, release.describe)
+    assert "the run is suspended" in release.finish()
+    assert (release.notes()["state"], release.tasks()) == ("Suspended", {})
     assert "restored" not in release.saved_log("worker-0")
     release.upgrade(values)
     wait(lambda: "restored /training/model.ckpt-" in release.saved_log("worker-0"), 120, release.describe)
@@ -205,3 +218,101 @@ def test_a_parameter_server_strategy_run_ends_although_its_servers_never_end(rel
     release.install(values)
     assert "the run succeeded: mnist-chief-0 ended with code 0" in release.finish().splitlines()[-1]
     wait(lambda: not release.tasks(), 90, release.describe)
+
+
+LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
+
+
+def uids(release: Release) -> dict[str, tuple[str, int]]:
+    """Of each task: the uid of its pod, and how often its container has restarted."""
+    return {
+        name: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
+        for name, pod in release.tasks().items()
+    }
+
+
+def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(release: Release) -> None:
+    """The API server refuses a StatefulSet whose requests exceed its limits, after it has created other objects."""
+    extra = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {}}}
+    extra["spec"] = {"hard": {"count/statefulsets.apps": "1"}}
+    release.kubectl("create", "--filename=-", text=json.dumps(extra))
+    refused = subprocess.run(
+        ["helm", "--namespace", release.namespace, "install", "mnist", str(CHART), "--set", "train.train_steps=500"],
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode, "the quota allows one StatefulSet only"
+    wait(lambda: "does not exist: complete the installation" in release.supervisor_log(), 60, release.describe)
+    release.kubectl("delete", "resourcequota", "few")
+    release.upgrade(SHORT)
+    assert "the run succeeded" in release.finish().splitlines()[-1]
+
+
+def test_the_supervisor_killed_while_a_service_is_absent_goes_on(release: Release) -> None:
+    values = {"train": {"train_steps": 30_000}, "run": {"startTimeoutSeconds": 25}}
+    release.install(values)
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    service = release.get("service", "mnist-worker")
+    release.kubectl("delete", "service", "mnist-worker")
+    release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--now")
+    wait(lambda: "DNS does not know" in release.supervisor_log(), 90, release.describe)
+    time.sleep(30)  # longer than run.startTimeoutSeconds
+    for key in ("uid", "resourceVersion", "creationTimestamp"):
+        del service["metadata"][key]
+    release.kubectl("create", "--filename=-", text=json.dumps(service))
+    assert "the run succeeded" in release.finish().splitlines()[-1]
+
+
+def test_a_rule_restarts_all_tasks(release: Release) -> None:
+    """A worker ends with 42 at its first start. With the rule, parameter servers and workers start again."""
+    program = 'if [ ! -e /training/tried ] && [ "$POD_INDEX" = 1 ]; then touch /training/tried; exit 42; fi; sleep 5'
+    rule = {"action": "RestartAll", "onExitCodes": {"operator": "In", "values": [42]}}
+    release.install(
+        {
+            "run": {
+                "failurePolicy": {"rules": [rule], "maxRestarts": 1},
+                "successPolicy": "AllWorkers",
+                "lastLines": 5,
+            },
+            "worker": {"command": ["sh", "-c", f"echo begins; {program}"]},
+            "ps": {"command": ["sleep", "3600"]},
+        }
+    )
+    log = release.finish()
+    assert "mnist-worker-1 failed with code 42: restarting all tasks (restart 1 of 1)" in log
+    assert "| mnist-worker-0: begins" in log, "run.lastLines copies the logs of tasks that succeeded"
+    assert "the run succeeded: every worker ended with code 0" in log.splitlines()[-1]
+
+
+def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) -> None:
+    release.install({"train": {"train_steps": 20_000}})
+    (job,) = release.kubectl("get", "jobs", f"--selector={SUPERVISOR}", "--output=name").split()
+
+    def shown() -> dict[str, str]:
+        found = release.get(job)["metadata"].get("annotations", {})
+        return {
+            key.partition("/")[2]: value for key, value in found.items() if key.startswith("distributed-tensorflow/")
+        }
+
+    wait(lambda: {"progress", "estimated-end"} <= shown().keys(), 120, release.describe)
+    assert shown()["state"] == "Running"
+    assert re.match(r"step \d+/20000: .* steps/s", shown()["progress"])
+    last = release.finish().splitlines()[-1]
+    assert shown()["state"] == "Succeeded"
+    assert last.endswith(shown()["outcome"])
+    reasons = {event["reason"] for event in release.get("events", "--field-selector=involvedObject.kind=Job")["items"]}
+    assert {"RunStarted", "RunSucceeded"} <= reasons
+
+
+def test_a_pod_of_a_node_that_does_not_answer_is_removed(release: Release, kubelet: int) -> None:
+    release.install(LONG | {"run": {"nodeLossSeconds": 5}, "common": {"terminationGracePeriodSeconds": 1}})
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    before = uids(release)["mnist-worker-1"][0]
+    os.kill(kubelet, signal.SIGSTOP)
+    release.kubectl("delete", "pod", "mnist-worker-1", "--wait=false")
+    wait(lambda: release.tasks()["mnist-worker-1"]["metadata"]["uid"] != before, 60, release.describe)
+    os.kill(kubelet, signal.SIGCONT)
+    wait(lambda: is_ready(release.tasks()["mnist-worker-1"]), 90, release.describe)
+    assert (
+        "mnist-worker-1 did not end on node-0 within run.nodeLossSeconds (5 s): removed it" in release.supervisor_log()
+    )

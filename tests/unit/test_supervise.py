@@ -4,8 +4,8 @@ import json
 
 from tests.unit.test_supervision import a_pod, a_run
 from trainer.supervisor import supervise
-from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.policy import Outcome
+from trainer.supervisor.task_logs import TaskLogs
 from trainer.telemetry import report
 
 SUCCEEDED = Outcome(True, "mnist-worker-0 ended with code 0")
@@ -19,13 +19,13 @@ PARKED = (
 )
 
 
-class Logs(KubernetesApi):
-    """An API that only returns the leader's two logs; None for one that is gone."""
+class Logs(TaskLogs):
+    """The leader's two logs; None for one that is gone."""
 
     def __init__(self, current: str | None, previous: str | None) -> None:
         self._logs = {"false": current, "true": previous}
 
-    def _read_log(self, pod: str, role: str, lines: int, previous: str) -> str | None:
+    def _read(self, pod: str, role: str, lines: int, previous: str) -> str | None:
         return self._logs[previous]
 
 

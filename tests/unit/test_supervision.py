@@ -10,13 +10,13 @@ import pytest
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import diagnosis, notes, pods, policy, run, tensorboard
+from trainer.supervisor import diagnosis, notes, pods, policy, run, scales
 from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod, Terminated
-from trainer.supervisor.run import Role, Run
+from trainer.supervisor.run import Role, Run, TensorBoard
 
 NOW = 1_800_000_000.0
 
@@ -36,10 +36,12 @@ def a_run(**settings: Any) -> Run:
         },
         "success_policy": "Chief",
         "clean_pod_policy": "All",
+        "definition": "def",
+        "suspend": False,
         "backoff_limit": 3,
         "active_deadline_seconds": None,
         "start_timeout_seconds": None,
-        "tensorboard_gated": True,
+        "tensorboard": TensorBoard(service_account="mnist-tensorboard", annotations={}, leaves_node=False),
         "result_command": "kubectl exec …",
         "metrics_port": None,
     }
@@ -55,26 +57,31 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
         "role": name.split("-")[1],
         "created": NOW,
         "gated": False,
-        "scheduled": True,
+        "node": "node-1",
         "running": True,
         "ready": True,
         "restart_count": restart_count,
         "terminated": None if code is None else Terminated(code, "Error" if code else "Completed", NOW),
         "terminating": False,
         "disrupted_at": None,
+        "deadline": None,
+        "conditions": {},
+        "has_sidecar": False,
         "problem": "",
     }
     return Pod(**given | more)
 
 
 SCALE = {"worker": 2, "ps": 1}
-STARTED = Notes(hash="abc", state="Running", started=NOW)
+STARTED = Notes(hash="abc", definition="def", attempt=1, state="Running", started=NOW, replicas=SCALE, scales=SCALE)
 RUNNING = dataclasses.replace(STARTED, running=NOW + 10)
 
 
-def outcome_of(the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60) -> policy.Outcome | None:
+def outcome_of(
+    the_run: Run, *there: Pod, before: Notes = STARTED, now: float = NOW + 60
+) -> policy.Outcome | policy.RestartAll | None:
     known = policy.observe_pods(the_run, before, there, now)
-    return policy.outcome(the_run, known, {pod.name: pod for pod in there}, SCALE, now)
+    return policy.outcome(the_run, known, {pod.name: pod for pod in there}, now)
 
 
 def pending_tasks(
@@ -84,7 +91,7 @@ def pending_tasks(
     unresolved: dict[str, Unresolved] | None = None,
     known: Notes = STARTED,
 ) -> list[policy.PendingTask]:
-    return policy.pending_tasks(the_run, known, there, absent, policy.expected_pods(the_run, SCALE), unresolved or {})
+    return policy.pending_tasks(the_run, known, there, absent, SCALE, unresolved or {}, NOW)
 
 
 def start(
@@ -115,7 +122,7 @@ def test_all_workers_end_the_run_where_that_is_the_policy() -> None:
     the_run = a_run(success_policy="AllWorkers")
     assert outcome_of(the_run, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1")) is None
     found = outcome_of(the_run, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1", 0, 1), a_pod("mnist-ps-0"))
-    assert found
+    assert isinstance(found, policy.Outcome)
     assert found.succeeded
 
 
@@ -123,7 +130,9 @@ def test_a_code_that_is_not_retried_fails_the_run_and_names_the_task() -> None:
     oom = a_pod("mnist-worker-1", terminated=Terminated(1, "OOMKilled", NOW), restart_count=1)
     found = outcome_of(a_run(), a_pod("mnist-worker-0"), oom)
     assert found == policy.Outcome(
-        False, "mnist-worker-1 failed with code 1 (OOMKilled), which is not retried", ("mnist-worker-1",)
+        False,
+        "mnist-worker-1 failed with code 1 (OOMKilled), so raise worker.resources.limits.memory, which is not retried",
+        ("mnist-worker-1",),
     )
 
 
@@ -184,7 +193,7 @@ def test_incidents_over_the_limit_fail_the_run_but_parking_does_not_count() -> N
     for count, limit in ((3, 3), (4, 3), (400, None)):
         the_run = a_run(backoff_limit=limit)
         known, worker = restart_each_minute(the_run, count, parked)
-        found = policy.outcome(the_run, known, {pod.name: pod for pod in (worker, parked)}, SCALE, NOW)
+        found = policy.outcome(the_run, known, {pod.name: pod for pod in (worker, parked)}, NOW)
         assert (found is None) == (limit is None or count <= limit)
         if found:
             assert "4 incidents with 4 restarts exceed run.backoffLimit (3)" in found.reason
@@ -198,11 +207,11 @@ def test_restarts_within_a_minute_are_one_incident() -> None:
     known = policy.observe_pods(the_run, known, lost[:4], NOW + 5)
     known = policy.observe_pods(the_run, known, lost, NOW + 60)
     assert (known.incidents, known.restarts) == (1, 7)
-    assert policy.outcome(the_run, known, {}, SCALE, NOW + 60) is None
+    assert policy.outcome(the_run, known, {}, NOW + 60) is None
     again = [dataclasses.replace(pod, restart_count=2) for pod in lost]
     known = policy.observe_pods(the_run, known, again, NOW + 61)
     assert (known.incidents, known.restarts) == (2, 14)
-    assert policy.outcome(the_run, known, {}, SCALE, NOW + 61)
+    assert policy.outcome(the_run, known, {}, NOW + 61)
 
 
 def test_ten_minutes_without_a_restart_reset_the_count() -> None:
@@ -285,17 +294,17 @@ def test_a_task_whose_name_does_not_resolve_has_not_started() -> None:
     [
         (None, None),
         (a_pod("mnist-worker-0"), 1),
-        (a_pod("mnist-worker-0", scheduled=False), None),
-        (a_pod("mnist-worker-0", scheduled=False, problem="Insufficient nvidia.com/gpu"), 0),
+        (a_pod("mnist-worker-0", node=""), None),
+        (a_pod("mnist-worker-0", node="", problem="Insufficient nvidia.com/gpu"), 0),
     ],
 )
 def test_tensorboard_runs_only_while_the_leader_is_schedulable(leader: Pod | None, scale: int | None) -> None:
-    assert tensorboard.scale(a_run(), leader) == scale
-    assert tensorboard.scale(a_run(tensorboard_gated=False), leader) is None
+    assert scales.wanted(a_run(), STARTED, leader).get(scales.TENSORBOARD) == scale
+    assert scales.TENSORBOARD not in scales.wanted(a_run(tensorboard=None), STARTED, leader)
 
 
 def test_the_notes_keep_that_the_leader_had_a_node() -> None:
-    waiting = a_pod("mnist-worker-0", scheduled=False)
+    waiting = a_pod("mnist-worker-0", node="")
     assert not policy.observe_pods(a_run(), STARTED, [waiting, a_pod("mnist-ps-0")], NOW).leader
     known = policy.observe_pods(a_run(), STARTED, [a_pod("mnist-worker-0")], NOW)
     assert policy.observe_pods(a_run(), known, [waiting], NOW).leader
@@ -336,7 +345,7 @@ def test_a_replacement_has_a_limit_of_its_own() -> None:
 
 def test_scheduling_gates_stop_the_clock() -> None:
     the_run = a_run(start_timeout_seconds=30)
-    gated = a_pod("mnist-worker-1", running=False, scheduled=False, gated=True, problem="SchedulingGated")
+    gated = a_pod("mnist-worker-1", running=False, node="", gated=True, problem="SchedulingGated")
     there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), gated, a_pod("mnist-ps-0"))}
     known = policy.observe_pods(the_run, STARTED, there.values(), NOW + 500)
     assert start(the_run, there, {}, NOW + 500, known=known) is None
@@ -523,10 +532,10 @@ def test_a_pending_pod_is_diagnosed_in_one_sentence(said: str, sentence: str) ->
 
 def test_notes_come_back_as_they_were_written() -> None:
     known = dataclasses.replace(STARTED, restarts=2, seen={"u": 1}, finished={"mnist-ps-0": 0}, reason="so")
-    data = notes.to_data(known, {"mnist-worker-9": "old 1", "notes.json": "{}"})
-    assert data["mnist-ps-0"] == "abc 0"
-    assert data["mnist-worker-9"] is None, "the notes of another run are removed"
+    data = notes.to_data(known, {"notes.json": "{}", "stale": ""})
     assert notes.parse({key: value for key, value in data.items() if value is not None}) == known
+    ended = notes.to_ended(known, {"mnist-worker-9": "old 1", "run": "old"})
+    assert ended == {"run": "abc", "mnist-ps-0": "abc 0", "mnist-worker-9": None}, "another run's tasks are removed"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "Running", "later": 1}'])
@@ -547,7 +556,9 @@ def run_file(**settings: Any) -> str:
         "roles": {"worker": {"replicas": 1, "restartPolicy": "Never"}},
         "successPolicy": "Chief",
         "cleanPodPolicy": "All",
-        "tensorboardGated": False,
+        "definition": "def",
+        "suspend": False,
+        "tensorboard": None,
         "resultCommand": None,
         "metricsPort": None,
     }
@@ -557,7 +568,7 @@ def run_file(**settings: Any) -> str:
 def test_an_absent_limit_is_none(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(run_file())
-    found = run.read(file, "uid")
+    found = run.read(file, "uid", "pod")
     assert (found.backoff_limit, found.active_deadline_seconds, found.start_timeout_seconds) == (None, None, None)
 
 
@@ -580,4 +591,4 @@ def test_an_invalid_run_file_is_refused(tmp_path: Path, text: str | None, named:
     if text is not None:
         file.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):
-        run.read(file, "uid")
+        run.read(file, "uid", "pod")

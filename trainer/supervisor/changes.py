@@ -1,7 +1,7 @@
 """What reaches the supervisor's queue: results of its watches, and signals. Pure."""
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lightkube.resources.core_v1 import Event, Pod
@@ -24,8 +24,18 @@ class PodChanged:
 
 
 @dataclass(frozen=True)
+class ScalesObserved:
+    """The current scales of the run's objects of one kind, at the start of a watch and after each change."""
+
+    components: frozenset[str]
+    """The components with an object of this kind: roles, or `tensorboard`."""
+    scales: Mapping[str, int]
+    """By component; without the components whose object does not exist."""
+
+
+@dataclass(frozen=True)
 class WarningReported:
-    """A Warning event of the namespace."""
+    """A Warning event about an object of the run."""
 
     event: Event
 
@@ -42,6 +52,6 @@ class WatchFailed:
     error: Exception
 
 
-Change = PodsListed | PodChanged | WarningReported | StopRequested | WatchFailed
+Change = PodsListed | PodChanged | ScalesObserved | WarningReported | StopRequested | WatchFailed
 Changes = queue.SimpleQueue[Change]
 """A SimpleQueue, because a signal handler may put into it while the same thread takes from it."""

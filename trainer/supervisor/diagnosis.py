@@ -40,6 +40,19 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "its claim is not bound: `kubectl describe pvc` shows why, such as a storage class that does not exist",
     ),
     (
+        r"absent: (?P<what>.*)",
+        "{what} does not exist: complete the installation with `helm upgrade`",
+    ),
+    (
+        r"lost node: (?P<what>.*)",
+        "its pod should have ended, but the node {what} does not answer: repair it, delete it with `kubectl delete "
+        "node {what}`, or set run.nodeLossSeconds",
+    ),
+    (
+        r"(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull).*?image \"?(?P<what>[^\s\"]+)",
+        "the image {what} cannot be pulled: push it, and set image.registry, {role}.image or imagePullSecrets",
+    ),
+    (
         r"(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull)",
         "its image cannot be pulled: push it, and set image.registry, {role}.image or imagePullSecrets",
     ),

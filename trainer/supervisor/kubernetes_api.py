@@ -1,193 +1,177 @@
-"""All access of the supervisor to the Kubernetes API. No other module calls the API.
+"""What the supervisor writes to the Kubernetes API, and what it reads once. `watches` and `task_logs` read the rest.
 
-Reads: pods, their logs, and events of the namespace. Writes: the scale of the run's StatefulSets and of TensorBoard,
-`suspend` of the client's Job, the data of the ConfigMap FULLNAME-run, and events. The client library is lightkube: it
-has a tenth of the size of the official Python client, and reads a service account's token again when it has changed.
+Writes: the scale of the run's StatefulSets and of TensorBoard, TensorBoard's service account, `suspend` of the client's
+Job, `backoffLimit` and annotations of the supervisor's own Job, the data of the ConfigMaps FULLNAME-run and
+FULLNAME-ended, and events. With `run.nodeLossSeconds`, it also deletes pods.
 """
 
-import json
-import threading
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 import httpx2
-import msgspec
-from lightkube import ApiError, Client, ConfigError, KubeConfig
-from lightkube.config import client_adapter
+from lightkube import ApiError
 from lightkube.models.core_v1 import EventSource, ObjectReference
-from lightkube.models.meta_v1 import ObjectMeta, Status
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap, Event, Pod
+from lightkube.resources.core_v1 import ConfigMap, Event, Pod, ServiceAccount
 from lightkube.types import PatchType
 
-from trainer.cluster.spec import ROLES
-from trainer.errors import ConfigurationError
-from trainer.supervisor.changes import Changes, PodChanged, PodsListed, WarningReported, WatchFailed
-from trainer.supervisor.pods import parse_parked
+from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.run import Run
+from trainer.supervisor.scales import TENSORBOARD
+from trainer.supervisor.watches import task_labels
 from trainer.text import truncate
 
-_WATCH_SECONDS = 240
-_FORBIDDEN_GRACE_SECONDS = 60
-_UNAVAILABLE = (httpx2.HTTPError, json.JSONDecodeError)
-"""What calls raise while the API server is unavailable; the second if a proxy in front of it answers instead."""
-_GONE = "unable to retrieve container logs for "
-"""The start of the kubelet's answer for a container that is gone."""
+logger = logging.getLogger(__name__)
+
+ENDLESS_RETRIES = 2**31 - 1
+_STOP_SECONDS = 60.0
+_ABSENT_SECONDS = 5.0
+_ABSENT_REMINDER_SECONDS = 60.0
+COMPLETE = "it does not exist; complete the installation with `helm upgrade`"
+"""The remedy if an object of the release is absent."""
 _Result = TypeVar("_Result")
 
 
 class KubernetesApi:
     """The calls that one run needs, in its namespace."""
 
-    def __init__(self, run: Run) -> None:
-        """Connect with the pod's service account, or with KUBECONFIG outside a pod.
-
-        Raises:
-            ConfigurationError: neither exists.
-        """
-        try:
-            config = KubeConfig.from_env().get()
-        except ConfigError as error:
-            raise ConfigurationError(
-                f"no Kubernetes API found: {error}; run this in a pod with a service account, or set KUBECONFIG."
-            ) from None
-        if config is None:
-            raise ConfigurationError("no Kubernetes API found: KUBECONFIG has no current context; set one.")
+    def __init__(self, run: Run, connection: Connection) -> None:
         self.run = run
-        self._client = Client(config, timeout=httpx2.Timeout(30))
-        # By default lightkube waits on a watch without a limit, even if the server's machine has disappeared.
-        self._client._client._watch_timeout = httpx2.Timeout(30, read=_WATCH_SECONDS + 30)
-        # lightkube's log() cannot read the log of a container's previous instance.
-        self._raw = client_adapter.Client(config, client_adapter.ConnectionParams(timeout=httpx2.Timeout(30)))
-
-    def watch(self, changes: Changes) -> None:
-        """Put changes of the run's pods, and the namespace's warnings, into the queue without end, by two threads.
-
-        Each thread begins with a list, and again after the API server was unavailable or the watch expired.
-        """
-        for kind in (Pod, Event, ConfigMap, Job, Status, StatefulSet.Scale, Deployment.Scale):
-            # msgspec, which lightkube decodes with, analyses a type at first use. Python crashes if two threads do so.
-            msgspec.json.Decoder(kind)
-        labels = self._labels()
-
-        def pods() -> None:
-            listed = self._client.list(Pod, labels=labels)
-            changes.put(PodsListed(list(listed)))
-            for kind, pod in self._client.watch(
-                Pod, labels=labels, resource_version=listed.resourceVersion, server_timeout=_WATCH_SECONDS
-            ):
-                changes.put(PodChanged(kind, pod))
-
-        def warnings() -> None:
-            fields: dict[str, Any] = {"type": "Warning"}
-            listed = self._client.list(Event, fields=fields)
-            for event in listed:
-                changes.put(WarningReported(event))
-            for _, event in self._client.watch(
-                Event, fields=fields, resource_version=listed.resourceVersion, server_timeout=_WATCH_SECONDS
-            ):
-                changes.put(WarningReported(event))
-
-        for watch in (pods, warnings):
-            threading.Thread(target=_watch_forever, args=(watch, changes), daemon=True).start()
+        self._connection = connection
+        self._client = connection.client
+        self._notes: ConfigMap | None = None
 
     def pods(self) -> list[Pod]:
         """The pods of the run's tasks."""
-        return _retry(lambda: list(self._client.list(Pod, labels=self._labels())))
+        return self._connection.retry(lambda: list(self._client.list(Pod, labels=task_labels(self.run))))
 
-    def get_scale(self, role: str) -> int:
-        """The replicas of a role."""
-        if job := self.run.roles[role].job:
-            spec = _retry(lambda: self._client.get(Job, job)).spec
-            return 0 if spec and spec.suspend else 1
-        name = self.run.stateful_set(role)
-        found = _retry(lambda: self._client.get(StatefulSet.Scale, name))
-        return found.spec.replicas or 0 if found.spec else 0
-
-    def set_scale(self, role: str, replicas: int) -> None:
-        """Set the replicas of a role."""
-        if job := self.run.roles[role].job:
-            suspend = {"spec": {"suspend": replicas == 0}}
-            _retry(lambda: self._client.patch(Job, job, suspend, patch_type=PatchType.MERGE))
-            return
-        name, change = self.run.stateful_set(role), {"spec": {"replicas": replicas}}
-        _retry(lambda: self._client.patch(StatefulSet.Scale, name, change, patch_type=PatchType.MERGE))
-
-    def set_tensorboard_scale(self, replicas: int) -> None:
-        """Set the replicas of TensorBoard. An absent Deployment is no error: a user may have deleted it."""
-        name, change = f"{self.run.fullname}-tensorboard", {"spec": {"replicas": replicas}}
+    def set_scale(self, component: str, replicas: int) -> None:
+        """Set the replicas of a role or of TensorBoard. An absent object is no error: the watches show its absence."""
         try:
-            _retry(lambda: self._client.patch(Deployment.Scale, name, change, patch_type=PatchType.MERGE))
+            self._connection.retry(lambda: self._patch_scale(component, replicas))
+        except ApiError as error:
+            if error.status.code != 404:
+                raise
+
+    def _patch_scale(self, component: str, replicas: int) -> None:
+        role = self.run.roles.get(component)
+        if role and role.job:
+            self._client.patch(Job, role.job, {"spec": {"suspend": replicas == 0}}, patch_type=PatchType.MERGE)
+            return
+        kind = StatefulSet.Scale if role else Deployment.Scale
+        name, change = f"{self.run.fullname}-{component}", {"spec": {"replicas": replicas}}
+        self._client.patch(kind, name, change, patch_type=PatchType.MERGE)
+
+    def provide_tensorboard_account(self, name: str, annotations: Mapping[str, str]) -> None:
+        """Create TensorBoard's service account, or update its annotations. It is deleted together with the notes."""
+        notes = (self._notes or self._read("run")).metadata or ObjectMeta()
+        owner = OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
+        metadata = ObjectMeta(name=name, annotations=dict(annotations), ownerReferences=[owner])
+        account = ServiceAccount(metadata=metadata, automountServiceAccountToken=False)
+
+        def provide() -> None:
+            try:
+                self._client.create(account)
+            except ApiError as error:
+                if error.status.reason != "AlreadyExists":
+                    raise
+                change = {"metadata": {"annotations": dict(annotations)}}
+                self._client.patch(ServiceAccount, name, change, patch_type=PatchType.MERGE)
+
+        self._connection.retry(provide)
+
+    def stop_tensorboard(self) -> None:
+        """Set TensorBoard's scale to 0, and wait for a while until its pod is gone."""
+        labels = task_labels(self.run) | {"app.kubernetes.io/component": TENSORBOARD}
+        deadline = time.monotonic() + _STOP_SECONDS
+        self.set_scale(TENSORBOARD, 0)
+        while self._connection.retry(lambda: list(self._client.list(Pod, labels=labels))):
+            if time.monotonic() > deadline:
+                return
+            if self._connection.stopping.wait(1):
+                raise StoppedError(STOPPED)
+
+    def delete_pod(self, name: str) -> None:
+        """Remove a pod without waiting for its node."""
+        try:
+            self._connection.retry(lambda: self._client.delete(Pod, name, grace_period=0))
         except ApiError as error:
             if error.status.code != 404:
                 raise
 
     def read_notes(self) -> dict[str, str]:
-        """The data of the run's ConfigMap."""
-        return self._config_map().data or {}
+        """The data of the ConfigMap FULLNAME-run."""
+        self._notes = self._read("run")
+        return self._notes.data or {}
 
     def update_notes(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
-        """Update the data of the run's ConfigMap from its current data; None removes a key."""
+        """Update the data of the ConfigMap FULLNAME-run from its current data; None removes a key."""
 
-        def read_and_write() -> None:
-            found = self._config_map()
+        def write() -> None:
+            found, self._notes = self._notes or self._read("run"), None
             version = found.metadata and found.metadata.resourceVersion
-            # With the version, the API server refuses a concurrent change (409), and the call is retried.
+            # With the version, the API server refuses a concurrent change (409), and the call is repeated.
             patch = {"metadata": {"resourceVersion": version}, "data": dict(update(found.data or {}))}
-            self._client.patch(ConfigMap, f"{self.run.fullname}-run", patch, patch_type=PatchType.MERGE)
+            self._notes = self._client.patch(ConfigMap, f"{self.run.fullname}-run", patch, patch_type=PatchType.MERGE)
 
-        _retry(read_and_write)
+        self._await("run", write)
 
-    def _labels(self) -> dict[str, Any]:
-        """The labels of the run's tasks, including tasks of a role that the run no longer has."""
-        return {
-            "app.kubernetes.io/name": self.run.chart,
-            "app.kubernetes.io/instance": self.run.release,
-            "app.kubernetes.io/component": [*ROLES, "client"],
-        }
+    def update_ended(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
+        """Update the data of the ConfigMap FULLNAME-ended, which only this supervisor writes; None removes a key."""
 
-    def _config_map(self) -> ConfigMap:
-        return _retry(lambda: self._client.get(ConfigMap, f"{self.run.fullname}-run"))
+        def write() -> None:
+            change = {"data": dict(update(self._get("ended").data or {}))}
+            self._client.patch(ConfigMap, f"{self.run.fullname}-ended", change, patch_type=PatchType.MERGE)
 
-    def tail_task_log(self, pod: str, role: str, lines: int) -> list[str]:
-        """The last lines of a task before it terminated, or else of its running container; empty if there are none."""
-        # Between two requests the container may restart and be parked. The log is then the previous container's.
-        for previous in ("true", "false", "true"):
-            text = self._read_log(pod, role, lines, previous)
-            if text is not None and not text.startswith(_GONE) and not parse_parked(text):
-                return text.splitlines()
-        return []
+        self._await("ended", write)
 
-    def tail_both_logs(self, pod: str, role: str, lines: int) -> list[str]:
-        """The last lines of the previous container, then of the current one; empty if there are none."""
-        # In this order: if the container restarts between the two requests, its log is the previous one in the second.
-        current = self._read_log(pod, role, lines, "false") or ""
-        previous = self._read_log(pod, role, lines, "true") or ""
-        return [*previous.splitlines(), *current.splitlines()]
+    def _get(self, word: str) -> ConfigMap:
+        return self._client.get(ConfigMap, f"{self.run.fullname}-{word}")
 
-    def tail_current_log(self, pod: str, role: str) -> str:
-        """The last line of the current container, which may be parked; empty if it has no output."""
-        return self._read_log(pod, role, 1, "false") or ""
+    def _read(self, word: str) -> ConfigMap:
+        return self._await(word, lambda: self._get(word))
 
-    def _read_log(self, pod: str, role: str, lines: int, previous: str) -> str | None:
-        """The last lines of a container, or of its previous instance; None if the API server does not return them."""
-        address = f"/api/v1/namespaces/{self._client.namespace}/pods/{pod}/log"
-        parameters = {"container": role, "tailLines": str(lines), "previous": previous}
-        try:
-            answer = self._raw.get(address, params=parameters)
-        except httpx2.HTTPError:
-            return None
-        return answer.text if answer.is_success else None
+    def _await(self, word: str, call: Callable[[], _Result]) -> _Result:
+        """Repeat a call that needs a ConfigMap until the ConfigMap exists."""
+        reported = 0.0
+        while True:
+            try:
+                return self._connection.retry(call)
+            except ApiError as error:
+                if error.status.code != 404:
+                    raise
+            if time.monotonic() - reported > _ABSENT_REMINDER_SECONDS or not reported:
+                reported = time.monotonic()
+                logger.info(f"waiting for the ConfigMap {self.run.fullname}-{word}: {COMPLETE}")
+            if self._connection.stopping.wait(_ABSENT_SECONDS):
+                raise StoppedError(STOPPED)
 
-    def follow_log(self, pod: str, role: str) -> Iterator[str]:
-        """The lines of a task's log from now on, until its container ends; no line if the container does not run."""
-        try:
-            yield from self._client.log(pod, container=role, follow=True, tail_lines=1, newlines=False)
-        except httpx2.HTTPError:
-            return
+    def retry_job(self) -> None:
+        """Let the supervisor's Job replace its pod without end."""
+        self._patch_job({"spec": {"backoffLimit": ENDLESS_RETRIES}})
+
+    def fail_job(self) -> None:
+        """Make the next failure of the supervisor's pod the last one of its Job."""
+
+        def fail() -> None:
+            status = self._client.get(Job, self.run.job).status
+            failed = (status and status.failed) or 0
+            # A lower limit would end the Job at once, and remove this pod with its log.
+            self._patch_job({"spec": {"backoffLimit": failed}})
+
+        self._connection.retry(fail)
+
+    def annotate_job(self, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of the supervisor's Job; None removes one."""
+        self._patch_job({"metadata": {"annotations": dict(annotations)}})
+
+    def _patch_job(self, change: Mapping[str, Any]) -> None:
+        self._connection.retry(lambda: self._client.patch(Job, self.run.job, dict(change), patch_type=PatchType.MERGE))
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
         """Create an event for the supervisor's Job. Events are best effort, so a failure is ignored."""
@@ -214,36 +198,3 @@ class KubernetesApi:
             self._client.create(event)
         except httpx2.HTTPError:
             return
-
-
-def _watch_forever(watch: Callable[[], None], changes: Changes) -> None:
-    while True:
-        try:
-            watch()
-        except _UNAVAILABLE:  # the server is unavailable, or the watch's resource version has expired (410 Gone)
-            time.sleep(1)
-        except Exception as error:
-            changes.put(WatchFailed(error))
-            raise
-
-
-def _retry(call: Callable[[], _Result]) -> _Result:
-    """Repeat a call until it succeeds, while the API server is unavailable.
-
-    Raises:
-        ApiError: the server answers that the request is invalid, that the object is absent, or, for a minute, that the
-            request is forbidden.
-    """
-    started = time.monotonic()
-    while True:
-        try:
-            return call()
-        except ApiError as error:
-            code = error.status.code or 0
-            # A server that has just started forbids every request until it has loaded its RBAC rules.
-            starting = code in (401, 403) and time.monotonic() - started < _FORBIDDEN_GRACE_SECONDS
-            if 400 <= code < 500 and code not in (408, 409, 429) and not starting:
-                raise
-        except _UNAVAILABLE:
-            pass
-        time.sleep(1)

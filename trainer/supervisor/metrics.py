@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import get_args
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import Notes, State
 from trainer.supervisor.run import Run
 
-State = Literal["Starting", "Running", "Succeeded", "Failed"]
-STATES: tuple[State, ...] = ("Starting", "Running", "Succeeded", "Failed")
+STATES = get_args(State)
 
 
 class RunMetrics(Collector):
@@ -40,8 +39,10 @@ class RunMetrics(Collector):
 
 
 def state_of(notes: Notes) -> str:
-    """Starting until every task has started, then Running, then Succeeded or Failed."""
-    return notes.state if notes.over else "Running" if notes.running else "Starting"
+    """The state for people: Starting until every task has started, then Running."""
+    if notes.state in ("Starting", "Running"):
+        return "Running" if notes.running else "Starting"
+    return notes.state
 
 
 def seconds_in(notes: Notes, now: float) -> dict[State, float]:

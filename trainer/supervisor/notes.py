@@ -1,13 +1,16 @@
 """The supervisor's notes on a run, in the ConfigMap FULLNAME-run, from which a restarted supervisor continues.
 
-Each finished task has a key of its own, the pod's name. Every task's pod mounts the ConfigMap, and `task.sh` reads that
-key before it starts the command. Pure: strings in, values out.
+Every task's pod mounts a second ConfigMap, FULLNAME-ended, which changes less often: it has the run's hash, and a key
+for each task that has ended for good. `task.sh` reads it before it starts the command. Pure: strings in, values out.
 """
 
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+State = Literal["Suspended", "Stopping", "Starting", "Running", "Succeeded", "Failed"]
+"""Stopping: all tasks end before those of a changed run start. Starting: until every object has the run's scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,19 +18,23 @@ class Notes:
     """The recorded state of a run. A newer supervisor reads an older one's notes, so the fields keep their names."""
 
     hash: str = ""
-    job: str = ""
-    """The uid of the Job that supervises the run. The supervisor of another Job must not write."""
-    state: str = ""
-    """Starting, Running, Succeeded or Failed; empty before the first start."""
+    definition: str = ""
+    attempt: int = 0
+    supervisor: str = ""
+    """The uid of the pod that supervises the run. A supervisor in another pod must not write."""
+    state: State | Literal[""] = ""
+    """Empty before the first start."""
     reason: str = ""
     started: float = 0.0
-    """Seconds since 1970."""
+    """When the tasks were last started, in seconds since 1970."""
     running: float = 0.0
     """When every task had started, in seconds since 1970; 0 before that."""
     resolved: bool = False
     """Whether every task's host name has resolved at some time."""
     replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By role: the scale that the supervisor set."""
+    """By role: the number of tasks in the values."""
+    scales: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By role: the number of tasks that should exist. Users may change that of the workers."""
     leader: str = ""
     """The uid of the leader's last pod that had a node; empty before. From then on its volume has a node too."""
     restarts: int = 0
@@ -44,8 +51,10 @@ class Notes:
     """By pod uid: how many of its restarts are already counted."""
     ungated: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By uid of a pod that had scheduling gates: when they were removed, in seconds since 1970; 0 before."""
+    restarts_of_all: int = 0
+    """How often the failure policy has restarted all tasks."""
     finished: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By pod name: the exit code with which its task ended for good."""
+    """By task: the exit code with which it ended for good."""
 
     @property
     def over(self) -> bool:
@@ -64,9 +73,13 @@ def parse(data: Mapping[str, str]) -> Notes:
 
 
 def to_data(notes: Notes, before: Mapping[str, str]) -> dict[str, str | None]:
-    """The merge patch that makes a ConfigMap's data hold these notes; None removes a key."""
-    data: dict[str, str | None] = {key: None for key in before if key != "notes.json"}
-    data["notes.json"] = json.dumps(dataclasses.asdict(notes), indent=1, sort_keys=True)
+    """The merge patch that makes the data of FULLNAME-run hold these notes; None removes a key."""
+    text = json.dumps(dataclasses.asdict(notes), indent=1, sort_keys=True)
+    return {**dict.fromkeys(before), "notes.json": text}
+
+
+def to_ended(notes: Notes, before: Mapping[str, str]) -> dict[str, str | None]:
+    """The merge patch that makes the data of FULLNAME-ended show the ended tasks; None removes a key."""
     # A pod of a later run may still see these keys. The hash tells it that they belong to another run.
-    data |= {pod: f"{notes.hash} {code}" for pod, code in notes.finished.items()}
-    return data
+    ended = {task: f"{notes.hash} {code}" for task, code in notes.finished.items()}
+    return {**dict.fromkeys(before), "run": notes.hash, **ended}

@@ -53,8 +53,8 @@ class Pod:
     """Seconds since 1970."""
     gated: bool
     """Whether the pod has scheduling gates: a queue such as Kueue has not admitted it yet."""
-    scheduled: bool
-    """Whether the pod has a node."""
+    node: str
+    """The name of the pod's node; empty before it has one."""
     running: bool
     """Whether the task's container runs. A parked container runs too."""
     ready: bool
@@ -66,8 +66,20 @@ class Pod:
     """Whether the pod is being deleted or was evicted. The task does not cause what happens to the pod after that."""
     disrupted_at: float | None
     """When the pod was told to end, in seconds since 1970; None if it was not, or Kubernetes does not report when."""
+    deadline: float | None
+    """The end of the grace period of a pod that is being deleted, in seconds since 1970."""
+    conditions: Mapping[str, str]
+    """The status of each condition, by its type."""
+    has_sidecar: bool
+    """Whether another container than the task's runs."""
     problem: str
     """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
+
+    @property
+    def ending(self) -> str:
+        """How the container last terminated, with the remedy if it used too much memory."""
+        remedy = f"OOMKilled: raise {self.role}.resources.limits.memory"
+        return str(self.terminated).replace("OOMKilled", remedy)
 
 
 def observe(pod: KubernetesPod) -> Pod:
@@ -89,7 +101,7 @@ def observe(pod: KubernetesPod) -> Pod:
         run_hash=environment.get("TASK_RUN") or "",
         created=_seconds(metadata.creationTimestamp),
         gated=bool(pod.spec and pod.spec.schedulingGates),
-        scheduled=bool(pod.spec and pod.spec.nodeName),
+        node=(pod.spec and pod.spec.nodeName) or "",
         running=state.running is not None,
         ready="Ready" in conditions and conditions["Ready"].status == "True",
         restart_count=container.restartCount if container else 0,
@@ -98,6 +110,11 @@ def observe(pod: KubernetesPod) -> Pod:
         else None,
         terminating=metadata.deletionTimestamp is not None or status.phase == "Failed",
         disrupted_at=_disrupted_at(metadata, conditions),
+        deadline=_seconds(metadata.deletionTimestamp) if metadata.deletionTimestamp else None,
+        conditions={entry.type: entry.status for entry in status.conditions or []},
+        has_sidecar=any(
+            entry.name != role and entry.state and entry.state.running for entry in status.containerStatuses or []
+        ),
         problem=_problem(status, conditions),
     )
 

@@ -1,9 +1,9 @@
 """When a run has succeeded or failed, and which restarts count. Pure: pods and notes in, notes and outcome out.
 
 The semantics are those of Kubeflow's TFJob (the chief or all workers decide success; exit codes from 128 on are
-retried). Evictions, preemptions and lost nodes replace a pod and do not count. When one task restarts, others may
-restart because of it, so the restarts within a minute are one incident. The limit counts incidents, and ten minutes
-without a restart reset the count.
+retried); the rules of `run.failurePolicy` are those of Kubernetes' Jobs and JobSets. Evictions, preemptions and lost
+nodes replace a pod and do not count. When one task restarts, others may restart because of it, so the restarts within a
+minute are one incident. The limit counts incidents, and ten minutes without a restart reset the count.
 """
 
 import dataclasses
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod, ended_by_itself
-from trainer.supervisor.run import Run
+from trainer.supervisor.run import Action, Run
 
 INCIDENT_SECONDS = 60.0
 """Restarts within this time after the first one belong to the same incident."""
 RESET_SECONDS = 600.0
 """This time without a restart resets the count of restarts."""
+OVERDUE_SECONDS = 60.0
+"""A pod that still exists this long after its grace period is on a node that no longer answers."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,13 @@ class Outcome:
     reason: str
     failed: tuple[str, ...] = ()
     """The names of the tasks that caused the failure."""
+
+
+@dataclass(frozen=True)
+class RestartAll:
+    """All tasks must end and start again, because a rule of the failure policy says so."""
+
+    reason: str
 
 
 def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
@@ -49,18 +58,20 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
             ungated[pod.uid] = 0.0
         elif ungated.get(pod.uid) == 0.0:
             ungated[pod.uid] = now
-        if pod.name == run.leader and pod.scheduled:
+        if pod.name == run.leader and pod.node:
             leader = pod.uid
         if pod.name in notes.finished:  # later changes of the pod have no effect
             continue
         if pod.terminating and not (ended_by_itself(pod) and pod.terminated and pod.terminated.code == 0):
             continue
-        if pod.terminated and run.roles[pod.role].is_final(pod.terminated.code):
+        if pod.terminated and run.is_final(pod.role, pod.terminated.code):
             finished[pod.name] = pod.terminated.code
         # The restart that parks a finished task is not a failure.
         counted = pod.restart_count - (1 if pod.name in finished else 0)
         new = counted - seen.get(pod.uid, 0)
-        if new > 0:
+        if new > 0 and pod.terminated and run.failure_policy.on_exit(pod.role, pod.terminated.code) == "Ignore":
+            seen[pod.uid] = counted
+        elif new > 0:
             if now - restarted >= RESET_SECONDS:
                 restarts = incidents = 0
             if not incidents or now - incident_began > INCIDENT_SECONDS:
@@ -83,45 +94,72 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
     )
 
 
-def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], scale: Mapping[str, int], now: float) -> Outcome | None:
+def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outcome | RestartAll | None:
     """The run's outcome, or None while it continues.
 
     Args:
         run: The run.
         notes: The notes, updated by `observe_pods`.
         pods: The pods of the run's tasks, by task.
-        scale: The current replicas of each role.
         now: Seconds since 1970.
     """
-    failed = {pod: code for pod, code in notes.finished.items() if code != 0}
     if run.success_policy == "Chief":
         needed = {run.leader}
     else:
-        needed = {
-            f"{run.fullname}-{role}-{index}" for role in ("chief", "worker") for index in range(scale.get(role, 0))
-        }
+        needed = {task for role in ("chief", "worker") for task in run.tasks(role, notes.scales.get(role, 0))}
     if needed and all(notes.finished.get(pod) == 0 for pod in needed):
         who = run.leader if run.success_policy == "Chief" else "every worker"
         return Outcome(True, f"{who} ended with code 0")
-    if failed:
-        pod, code = next(iter(failed.items()))
-        return Outcome(False, f"{pod} failed with {_describe(pods.get(pod), code)}, which is not retried", (pod,))
+    for name, code in notes.finished.items():
+        if code != 0:
+            ending = f"{name} failed with {_describe(pods.get(name), code)}"
+            action = run.failure_policy.on_exit(run.role_of(name), code)
+            return _restart_all(run, notes, ending, name) if action == "RestartAll" else _failure(action, ending, name)
+    for pod in pods.values():
+        action = run.failure_policy.on_conditions(pod.role, pod.conditions)
+        ending = f"{pod.name} was disrupted"
+        if action == "RestartAll":
+            return _restart_all(run, notes, ending, pod.name)
+        if action == "Fail":
+            return _failure(action, ending, pod.name)
     if run.backoff_limit is not None and notes.incidents > run.backoff_limit:
-        culprits = sorted(
-            (pod for pod in pods.values() if pod.terminated),
-            key=lambda pod: -(pod.terminated.finished_at if pod.terminated else 0),
-        )
-        last = culprits[0] if culprits else None
-        ending = f"; the last was {last.name} with {last.terminated}" if last else ""
-        return Outcome(
-            False,
-            f"{notes.incidents} incidents with {notes.restarts} restarts exceed run.backoffLimit "
-            f"({run.backoff_limit}){ending}",
-            (last.name,) if last else (),
-        )
+        return _too_many_incidents(run.backoff_limit, notes, pods)
     if run.active_deadline_seconds is not None and now - notes.started > run.active_deadline_seconds:
         return Outcome(False, f"it took longer than run.activeDeadlineSeconds ({run.active_deadline_seconds} s)")
     return None
+
+
+def _failure(action: Action | None, ending: str, task: str) -> Outcome:
+    why = "and run.failurePolicy fails the run" if action == "Fail" else "which is not retried"
+    return Outcome(False, f"{ending}, {why}", (task,))
+
+
+def _restart_all(run: Run, notes: Notes, ending: str, task: str) -> Outcome | RestartAll:
+    limit = run.failure_policy.max_restarts
+    if limit is not None and notes.restarts_of_all >= limit:
+        return Outcome(
+            False, f"{ending}, and all tasks have restarted run.failurePolicy.maxRestarts ({limit}) times", (task,)
+        )
+    count = f"restart {notes.restarts_of_all + 1}" + ("" if limit is None else f" of {limit}")
+    return RestartAll(f"{ending}: restarting all tasks ({count})")
+
+
+def _too_many_incidents(limit: int, notes: Notes, pods: Mapping[str, Pod]) -> Outcome:
+    ended = [(pod.terminated.finished_at, pod.name, pod.ending) for pod in pods.values() if pod.terminated]
+    _, last, how = max(ended, default=(0.0, "", ""))
+    return Outcome(
+        False,
+        f"{notes.incidents} incidents with {notes.restarts} restarts exceed run.backoffLimit ({limit})"
+        + (f"; the last was {last} with {how}" if last else ""),
+        (last,) if last else (),
+    )
+
+
+def restart_all(notes: Notes) -> Notes:
+    """The notes with which all tasks end, and then start again."""
+    return dataclasses.replace(
+        notes, state="Stopping", restarts_of_all=notes.restarts_of_all + 1, finished={}, seen={}, ungated={}
+    )
 
 
 @dataclass(frozen=True)
@@ -137,7 +175,9 @@ class PendingTask:
     problem: str
     """The reason that Kubernetes reports; empty if its pod has none."""
     gated: bool = False
-    """Whether its pod has scheduling gates."""
+    """Whether its pod has scheduling gates: then no limit applies."""
+    held: bool = False
+    """Whether its pod cannot be created because an object of the release is absent: then no limit applies either."""
     unresolved: bool = False
     """Whether its pod runs, and only its host name does not resolve."""
 
@@ -147,8 +187,9 @@ def pending_tasks(
     notes: Notes,
     pods: Mapping[str, Pod],
     absent: Mapping[str, float],
-    expected: Iterable[tuple[str, str]],
+    scales: Mapping[str, int],
     unresolved: Mapping[str, Unresolved],
+    now: float,
 ) -> list[PendingTask]:
     """The tasks that the run waits for.
 
@@ -156,25 +197,30 @@ def pending_tasks(
         run: The run.
         notes: The notes, updated by `observe_pods`.
         pods: The pods of the run's tasks, by task.
-        absent: By the names of pods that do not exist: since when, in seconds since 1970.
-        expected: The result of `expected_pods`.
+        absent: By task without a pod: since when, in seconds since 1970.
+        scales: The observed scales, by component.
         unresolved: By task: host names that do not resolve.
+        now: Seconds since 1970.
     """
     found = []
-    for name, role in expected:
-        pod = pods.get(name)
-        lookup = unresolved.get(name)
-        started = pod is not None and has_started(pod) and not lookup
-        problem = pod.problem if pod else ""
-        only_unresolved = lookup is not None and not problem
-        if lookup and only_unresolved:
-            problem = f"does not resolve: {lookup.host}"
-        if name not in notes.finished and (problem or not started):
-            since = [notes.started]
-            since += [pod.created, notes.ungated.get(pod.uid, 0.0)] if pod else [absent[name]]
-            since += [lookup.since] if lookup and only_unresolved else []
-            gated = pod is not None and pod.gated
-            found.append(PendingTask(name, role, max(since), started, problem, gated, only_unresolved))
+    for name, role in expected_tasks(run, notes):
+        if name in notes.finished:
+            continue
+        pod, lookup = pods.get(name), unresolved.get(name)
+        if role not in scales:
+            kind = "Job" if run.roles[role].job else "StatefulSet"
+            problem = f"absent: the {kind} {run.roles[role].job or run.stateful_set(role)}"
+            found.append(PendingTask(name, role, absent.get(name, now), False, problem, held=True))
+        elif pod is None:
+            found.append(PendingTask(name, role, max(notes.started, absent.get(name, now)), False, ""))
+        elif pod.deadline is not None and now - pod.deadline > OVERDUE_SECONDS:
+            found.append(PendingTask(name, role, pod.deadline, True, f"lost node: {pod.node}"))
+        elif pod.problem or not has_started(pod):
+            since = max(notes.started, pod.created, notes.ungated.get(pod.uid, 0.0))
+            found.append(PendingTask(name, role, since, has_started(pod), pod.problem, gated=pod.gated))
+        elif lookup:
+            since = max(notes.started, pod.created, notes.ungated.get(pod.uid, 0.0), lookup.since)
+            found.append(PendingTask(name, role, since, False, f"does not resolve: {lookup.host}", unresolved=True))
     return found
 
 
@@ -194,7 +240,7 @@ def start_outcome(
         explain: Returns a sentence on why a task does not run.
     """
     for task in pending:
-        if task.started or task.gated or (task.unresolved and notes.resolved):
+        if task.started or task.gated or task.held or (task.unresolved and notes.resolved):
             continue
         if notes.running and not task.unresolved:
             name, limit = "run.replacementTimeoutSeconds", run.replacement_timeout_seconds
@@ -205,9 +251,9 @@ def start_outcome(
     return None
 
 
-def expected_pods(run: Run, scale: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The names and roles of the pods that should exist."""
-    return [(f"{run.fullname}-{role}-{index}", role) for role in run.roles for index in range(scale.get(role, 0))]
+def expected_tasks(run: Run, notes: Notes) -> list[tuple[str, str]]:
+    """The names and roles of the tasks that should exist."""
+    return [(name, role) for role in run.roles for name in run.tasks(role, notes.scales.get(role, 0))]
 
 
 def has_started(pod: Pod) -> bool:
@@ -216,4 +262,4 @@ def has_started(pod: Pod) -> bool:
 
 
 def _describe(pod: Pod | None, code: int) -> str:
-    return str(pod.terminated) if pod and pod.terminated and pod.terminated.code == code else f"code {code}"
+    return pod.ending if pod and pod.terminated and pod.terminated.code == code else f"code {code}"

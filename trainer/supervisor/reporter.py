@@ -1,18 +1,26 @@
-"""The supervisor's log while a run is in progress: each change once, pending tasks once a minute, and the progress."""
+"""What people see of a run in progress: the supervisor's log, and the events and annotations of its Job.
+
+The log has each change once, pending tasks once a minute, and the progress, which a thread reads from the leader's log.
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
 
 from lightkube.resources.core_v1 import Event
 
 from trainer.supervisor.diagnosis import diagnose
 from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.metrics import state_of
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod
-from trainer.supervisor.policy import PendingTask
+from trainer.supervisor.policy import Outcome, PendingTask
 from trainer.supervisor.run import Run
+from trainer.supervisor.task_logs import TaskLogs
+from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
 
 logger = logging.getLogger(__name__)
@@ -21,26 +29,33 @@ START_GRACE_SECONDS = 10.0
 """A task that is pending for longer than this is reported."""
 REMINDER_SECONDS = 60.0
 PROGRESS_SECONDS = 10.0
+ANNOTATION_SECONDS = 15.0
+ANNOTATIONS = "distributed-tensorflow"
+"""The prefix of the annotations of the supervisor's Job."""
+TERMINATION_MESSAGE = Path("/dev/termination-log")
 
 
 class Reporter:
-    """Logs the changes of one run. A thread reads the progress from the leader's log."""
+    """Reports the changes of one run. A thread reads the progress from the leader's log."""
 
-    def __init__(self, run: Run, api: KubernetesApi) -> None:
-        self._run, self._api = run, api
+    def __init__(self, run: Run, api: KubernetesApi, logs: TaskLogs) -> None:
+        self._run, self._api, self._logs = run, api, logs
         self._warnings: dict[str, str] = {}
         self._uids: dict[str, str] = {}
+        self._lost: set[str] = set()
         self._reported: dict[str, tuple[str, float]] = {}
+        self._stopping_reported = time.time()
         self._progress: Progress | None = None
         self._progress_reported = 0.0
+        self._annotations: dict[str, str] = {}
+        self._annotated = 0.0
         self._followed = ""
 
     def record_warning(self, event: Event) -> None:
         """Keep the last warning about each pod or its owner: it has reasons that no status has, such as a volume's."""
-        if event.reason in ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox"):
-            about = event.involvedObject.name or ""
-            jobs = (role.job for role in self._run.roles.values() if role.job and about.startswith(role.job))
-            self._warnings[next(jobs, about)] = f"{event.reason}: {event.message}"
+        about = event.involvedObject.name or ""
+        jobs = (role.job for role in self._run.roles.values() if role.job and about.startswith(role.job))
+        self._warnings[next(jobs, about)] = f"{event.reason}: {event.message}"
 
     def explain(self, task: PendingTask) -> str:
         """Why a task does not run: from its pod's status, else the last warning about the pod or its owner."""
@@ -48,24 +63,56 @@ class Reporter:
         warning = self._warnings.get(task.name) or self._warnings.get(owner, "")
         return diagnose(task.role, task.problem or warning)
 
+    def report_beginning(self, before: Notes, notes: Notes) -> None:
+        """Report what this supervisor does with the run that it finds."""
+        if notes.over:
+            logger.info("this run has already ended")
+            if before.hash != notes.hash:
+                logger.info("only the chart's version has changed; to run it again, raise run.attempt")
+        elif notes.state == "Suspended":
+            logger.info("suspending the run: ending its tasks")
+        elif notes.state == "Stopping":
+            logger.info("the run has changed: ending the tasks of the previous run")
+        elif before.hash == notes.hash and before.started == notes.started:
+            logger.info("continuing the run in progress")
+        else:
+            self._report_start(notes, "RunResumed" if before.state == "Suspended" and before.hash else "RunStarted")
+
+    def _report_start(self, notes: Notes, reason: str) -> None:
+        tasks = ", ".join(f"{scale} {role}" for role, scale in notes.scales.items())
+        sentence = f"starting {tasks}" + (f" (attempt {self._run.attempt})" if self._run.attempt > 1 else "")
+        logger.info(sentence)
+        self._api.record_event("Normal", reason, sentence)
+
+    def report_stopping(self, notes: Notes, pods: Mapping[str, Pod], now: float) -> None:
+        """Report once a minute which tasks have not ended yet."""
+        if pods and now - self._stopping_reported > REMINDER_SECONDS:
+            self._stopping_reported = now
+            logger.info(f"waiting for {', '.join(sorted(pods))} to end")
+        self._annotate({"state": state_of(notes)}, now)
+
     def report_changes(self, before: Notes, after: Notes, pods: Mapping[str, Pod]) -> None:
         """Report what has changed."""
+        if before.state == "Stopping":
+            self._report_start(after, "RunStarted")
         for name, code in after.finished.items():
             if name not in before.finished:
                 logger.info(f"{name} is done" if code == 0 else f"{name} failed with code {code}")
-        if after.restarts != before.restarts and after.restarts > 0:
-            limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
-            for pod in pods.values():
-                if pod.terminated and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
-                    count = f"incident {after.incidents}{limit}"
-                    logger.info(f"{pod.name} ended with {pod.terminated} and restarts ({count})")
+        lost = set()
         for name, pod in pods.items():
+            if pod.terminated and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
+                limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
+                count = f"incident {after.incidents}{limit}" if after.restarts != before.restarts else "not counted"
+                logger.info(f"{name} ended with {pod.ending} and restarts ({count})")
+                lost.add(name)
             if self._uids.setdefault(name, pod.uid) != pod.uid:
                 self._uids[name] = pod.uid
                 if name not in after.finished:
                     logger.info(
                         f"{name} was replaced: its node was drained or lost, or it was deleted; this is not counted"
                     )
+                    lost.add(name)
+        self._report_lost(lost, pods, after)
         if after.running and not before.running:
             logger.info(f"every task has started, {_duration(after.running - after.started)} after the run")
         leader = pods.get(self._run.leader)
@@ -73,6 +120,17 @@ class Reporter:
             self._follow(leader)
         else:
             self._followed = ""
+
+    def _report_lost(self, lost: set[str], pods: Mapping[str, Pod], notes: Notes) -> None:
+        """Create one event for all tasks that were lost since the last pass, and one for those that are back."""
+        back = {
+            name for name in self._lost - lost if name in pods and pods[name].running and not pods[name].terminating
+        }
+        self._lost = (self._lost | lost) - back - notes.finished.keys()
+        if lost:
+            self._api.record_event("Warning", "TasksLost", f"{_listed(lost)} ended or lost its node, and restarts")
+        if back:
+            self._api.record_event("Normal", "TasksBack", f"{_listed(back)} runs again")
 
     def _follow(self, leader: Pod) -> None:
         container = f"{leader.uid}/{leader.restart_count}"
@@ -82,13 +140,15 @@ class Reporter:
 
     def _read(self, leader: Pod, container: str) -> None:
         while self._followed == container:
-            for line in self._api.follow_log(leader.pod_name, leader.role):
+            for line in self._logs.follow(leader.pod_name, leader.role):
                 if self._followed != container:
                     return
                 self._progress = parse(line) or self._progress
+                if checkpoint := report.read(line, "restored", str):
+                    self._api.record_event("Normal", "CheckpointRestored", f"{leader.name} restored {checkpoint}")
             time.sleep(1)  # the API server is unavailable, or does not report the end of the container yet
 
-    def report_pending(self, pending: Sequence[PendingTask], now: float) -> None:
+    def report_pending(self, notes: Notes, pending: Sequence[PendingTask], now: float) -> None:
         """Report pending tasks and the progress at their intervals; tasks with the same reason share one line."""
         by_reason: dict[str, list[str]] = {}
         for task in pending:
@@ -99,8 +159,20 @@ class Reporter:
                 by_reason.setdefault(reason, []).append(task.name)
         for reason, (first, *others) in by_reason.items():
             logger.info(f"waiting for {first}: {reason}" + (f" (and {len(others)} more)" if others else ""))
-        if self._progress and now - self._progress_reported >= PROGRESS_SECONDS:
-            self._report_progress(now)
+        annotations = {"state": "Queued" if any(task.gated for task in pending) else state_of(notes)}
+        if self._progress:
+            annotations |= _progress_annotations(self._progress, now)
+            if now - self._progress_reported >= PROGRESS_SECONDS:
+                self._report_progress(now)
+        self._annotate(annotations, now)
+
+    def _annotate(self, annotations: Mapping[str, str], now: float) -> None:
+        """Annotate the Job at once if the state has changed, else at most every 15 seconds."""
+        changed = {key: value for key, value in annotations.items() if self._annotations.get(key) != value}
+        if "state" in changed or (changed and now - self._annotated > ANNOTATION_SECONDS):
+            self._annotated = now
+            self._annotations |= changed
+            self._api.annotate_job({f"{ANNOTATIONS}/{key}": value for key, value in changed.items()})
 
     def _report_progress(self, now: float) -> None:
         progress, self._progress, self._progress_reported = self._progress, None, now
@@ -108,10 +180,41 @@ class Reporter:
             left = progress.seconds_left
             logger.info(f"{progress}" + (f", {_duration(left)} left" if left else ""))
 
+    def report_suspension(self) -> None:
+        """Report that the run is suspended."""
+        sentence = "the run is suspended; run.suspend=false resumes it from its last checkpoint"
+        self._api.record_event("Normal", "RunSuspended", sentence)
+        self._annotate({"state": "Suspended"}, time.time())
+        logger.info(sentence)
+
+    def report_outcome(self, outcome: Outcome) -> None:
+        """Report how the run ended: in the Job's annotations, the termination message, an event, and the last line."""
+        word = "succeeded" if outcome.succeeded else "failed"
+        sentence = f"the run {word}: {outcome.reason}"
+        self._annotate({"state": word.capitalize(), "outcome": sentence}, time.time())
+        if TERMINATION_MESSAGE.exists():
+            TERMINATION_MESSAGE.write_text(sentence)
+        kind = "Normal" if outcome.succeeded else "Warning"
+        self._api.record_event(kind, f"Run{word.capitalize()}", sentence)
+        logger.info(sentence)
+
     def close(self) -> None:
         """Report the last progress, and stop reading the log."""
         self._followed = ""
         self._report_progress(time.time())
+
+
+def _progress_annotations(progress: Progress, now: float) -> dict[str, str]:
+    annotations = {"progress": str(progress)}
+    if progress.seconds_left is not None:
+        end = datetime.fromtimestamp(now + progress.seconds_left, timezone.utc)
+        annotations["estimated-end"] = end.isoformat(timespec="seconds")
+    return annotations
+
+
+def _listed(names: set[str]) -> str:
+    first, *others = sorted(names)
+    return first + (f" (and {len(others)} more)" if others else "")
 
 
 def _duration(seconds: float) -> str:

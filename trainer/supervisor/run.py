@@ -16,11 +16,79 @@ from trainer.errors import ConfigurationError
 RestartPolicy = Literal["ExitCode", "OnFailure", "Never", "Always"]
 CleanPodPolicy = Literal["All", "Running", "None"]
 SuccessPolicy = Literal["Chief", "AllWorkers"]
+RoleName = Literal["chief", "worker", "ps", "evaluator", "client"]
+Action = Literal["Ignore", "Restart", "RestartAll", "Fail"]
 
 Seconds = Annotated[int, Field(ge=1)]
 
 
 CAMEL_CASE = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExitCodes:
+    """Exit codes of a task that a rule applies to; never 0."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    operator: Literal["In", "NotIn"]
+    values: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(min_length=1)]
+
+    def match(self, code: int) -> bool:
+        """Whether the rule applies to this code."""
+        return (code in self.values) == (self.operator == "In")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PodCondition:
+    """A condition of a pod, such as DisruptionTarget."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    type: str
+    status: str = "True"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What to do when a task fails. A rule has exit codes or conditions; without both it applies to each failure."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    action: Action
+    roles: list[RoleName] = dataclasses.field(default_factory=list)
+    """Empty for all roles."""
+    on_exit_codes: ExitCodes | None = None
+    on_pod_conditions: list[PodCondition] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailurePolicy:
+    """The rules for failures; the first that applies decides. Named as in the Jobs and JobSets of Kubernetes."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    rules: list[Rule] = dataclasses.field(default_factory=list)
+    max_restarts: Annotated[int, Field(ge=0)] | None = None
+    """How often RestartAll may restart all tasks before the run fails; None for no limit."""
+
+    def on_exit(self, role: str, code: int) -> Action | None:
+        """The action after a task of this role ended with this code; None if no rule applies to it."""
+        for rule in self.rules:
+            codes = rule.on_exit_codes
+            if rule.on_pod_conditions or (rule.roles and role not in rule.roles):
+                continue
+            if code != 0 and (codes is None or codes.match(code)):
+                return rule.action
+        return None
+
+    def on_conditions(self, role: str, conditions: Mapping[str, str]) -> Action | None:
+        """The action after a pod of this role has these conditions, by type; None if no rule applies to it."""
+        for rule in self.rules:
+            patterns = {pattern.type: pattern.status for pattern in rule.on_pod_conditions}
+            if (not rule.roles or role in rule.roles) and patterns.items() & conditions.items():
+                return rule.action
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +102,19 @@ class Role:
     job: str | None = None
     """The Job's name; None for a StatefulSet."""
 
-    def is_final(self, code: int) -> bool:
-        """Whether a task does not restart after this exit code. The chart's `task.sh` applies the same rule."""
-        return {"Always": False, "Never": True, "OnFailure": code == 0, "ExitCode": code < 128}[self.restart_policy]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorBoard:
+    """TensorBoard, where it must run on the leader's node and therefore starts only when the leader has one."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    service_account: str | None
+    """The service account that the supervisor creates. None if it exists already."""
+    annotations: Mapping[str, str]
+    """Of that service account."""
+    leaves_node: bool
+    """Whether TensorBoard starts again after the run, because the leader's node has GPUs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +131,11 @@ class RunValues:
     active_deadline_seconds: Seconds | None = None
     start_timeout_seconds: Seconds | None = None
     replacement_timeout_seconds: Seconds | None = None
+    node_loss_seconds: Seconds | None = None
     clean_pod_policy: CleanPodPolicy
+    last_lines: Annotated[int, Field(ge=0)] = 0
+    failure_policy: FailurePolicy = dataclasses.field(default_factory=FailurePolicy)
+    suspend: bool
     attempt: Annotated[int, Field(ge=1)]
     """Part of the hash: users raise it to run a failed run again."""
 
@@ -71,25 +153,44 @@ class Run(RunValues):
     """The supervisor's own Job, which its events refer to."""
     job_uid: str = ""
     """Distinguishes the Job from an earlier one of the same name."""
+    supervisor: str = ""
+    """The uid of this supervisor's pod."""
     hash: str
-    """The hash of all that defines the run. A different hash is a different run."""
+    """The hash of all that defines the run, with its images. A different hash is a different run."""
+    definition: str
+    """The hash of the values that define the run and differ from the chart's defaults, without `attempt`."""
     leader: str
     """The task that initialises the variables, saves checkpoints and writes the result."""
     roles: Mapping[str, Role]
-    tensorboard_gated: bool
-    """Whether TensorBoard starts only when the leader has a node, because it must run on that node."""
+    tensorboard: TensorBoard | None
+    """None if TensorBoard is disabled, or starts at any time on any node."""
     result_command: str | None
     """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """The port of the run's metrics; None to serve none."""
+
+    def is_final(self, role: str, code: int) -> bool:
+        """Whether a task of this role does not restart after this exit code. The chart's `task.sh` applies this too."""
+        if action := self.failure_policy.on_exit(role, code):
+            return action in ("Fail", "RestartAll")
+        policy = self.roles[role].restart_policy
+        return {"Always": False, "Never": True, "OnFailure": code == 0, "ExitCode": code < 128}[policy]
+
+    def role_of(self, task: str) -> str:
+        """The role of a task with this name."""
+        return task.removeprefix(f"{self.fullname}-").rpartition("-")[0]
+
+    def tasks(self, role: str, replicas: int) -> list[str]:
+        """The names of the first tasks of a role."""
+        return [f"{self.fullname}-{role}-{index}" for index in range(replicas)]
 
     def stateful_set(self, role: str) -> str:
         """The name of a role's StatefulSet, and of its headless Service."""
         return f"{self.fullname}-{role}"
 
 
-def read(path: Path, job_uid: str) -> Run:
-    """Read the file that the chart renders. The chart cannot know the uid of the supervisor's Job.
+def read(path: Path, job_uid: str, supervisor: str) -> Run:
+    """Read the file that the chart renders. The chart cannot know the uids of the supervisor's Job and pod.
 
     Raises:
         ConfigurationError: the file cannot be read, or its content is invalid.
@@ -102,4 +203,4 @@ def read(path: Path, job_uid: str) -> Run:
         problem = error.errors()[0]
         where = [".".join(map(str, problem["loc"]))] if problem["loc"] else []
         raise ConfigurationError(": ".join(["--run", str(path), *where, problem["msg"]]) + ".") from None
-    return dataclasses.replace(run, job_uid=job_uid)
+    return dataclasses.replace(run, job_uid=job_uid, supervisor=supervisor)

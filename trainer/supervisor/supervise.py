@@ -1,8 +1,9 @@
 """The control loop of a run inside Kubernetes: start its tasks, watch them, and end with the run's own result.
 
-`trainer supervise` runs as one small Job for each run. `supervise` reads from top to bottom as the run proceeds. All
-state is in the cluster, in the pods and in the notes in the ConfigMap FULLNAME-run, so a restarted supervisor continues
-from there. The other modules of this package interpret the Kubernetes objects.
+`trainer supervise` runs as one small Job for each run. The loop is level-triggered: after each change it compares what
+the cluster has with what the run needs, and puts right what differs. All state is in the cluster, in the pods and in
+the notes in the ConfigMap FULLNAME-run, so a restarted supervisor continues from there. The other modules of this
+package interpret the Kubernetes objects.
 """
 
 import dataclasses
@@ -10,222 +11,258 @@ import logging
 import queue
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.supervisor import policy, tensorboard
+from trainer.supervisor import lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
     PodChanged,
     PodsListed,
+    ScalesObserved,
     StopRequested,
     WarningReported,
     WatchFailed,
 )
+from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import RunMetrics
-from trainer.supervisor.notes import Notes, parse, to_data
-from trainer.supervisor.pods import Pod, apply_change, lacks_termination, observe, with_logged_termination
-from trainer.supervisor.policy import Outcome
+from trainer.supervisor.notes import Notes, State, parse
+from trainer.supervisor.notes_writer import NotesWriter
+from trainer.supervisor.pods import Pod, lacks_termination, observe, with_logged_termination
+from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
+from trainer.supervisor.task_logs import TaskLogs
+from trainer.supervisor.view import View
 from trainer.telemetry import report, result
 from trainer.telemetry.metrics import serve
 
 logger = logging.getLogger(__name__)
 
-REMINDER_SECONDS = 60.0
 LOG_LINES = 200
 """The lines of a failed task's log that the supervisor copies into its own."""
+PASS_SECONDS = 2.0
+"""The longest time between two passes of the loop."""
+PATIENCE_SECONDS = 5.0
+"""A scale that was set is set again if it is not observed within this time."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 
 
-class StoppedError(Exception):
-    """The supervisor stops before the run ends. The run continues, and another supervisor takes over."""
-
-
-def supervise(run: Run, api: KubernetesApi) -> Outcome:
-    """Bring the run to its end, clean up, and return the outcome.
+def supervise(run: Run, connection: Connection) -> Outcome | None:
+    """Bring the run to its end, clean up, and return the outcome; None if the run is suspended.
 
     Raises:
         StoppedError: SIGTERM or SIGINT arrived, or a later supervisor has taken over the run.
         ConfigurationError: the port of the metrics is not available.
-        lightkube.ApiError: the API server refuses a request that the run needs.
+        lightkube.ApiError: the API server answers that a request is invalid.
     """
     changes: Changes = queue.SimpleQueue()
+
+    def stop(*_: object) -> None:
+        connection.stopping.set()
+        changes.put(StopRequested())
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: changes.put(StopRequested()))
-    notes = parse(api.read_notes())
-    metrics = RunMetrics(run, notes if notes.hash == run.hash else Notes())
+        signal.signal(number, stop)
+    api, logs = KubernetesApi(run, connection), TaskLogs(connection)
+    reporter = Reporter(run, api, logs)
+    api.retry_job()
+    before = parse(api.read_notes())
+    metrics = RunMetrics(run, before if before.hash == run.hash else Notes())
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
-    if notes.hash == run.hash and notes.over:
+    pods = [observe(pod) for pod in api.pods()]
+    writer = NotesWriter(api, run.supervisor)
+    notes = metrics.notes = writer.take_over(lifecycle.begin(run, before, pods, time.time()))
+    reporter.report_beginning(before, notes)
+    if notes.over:
         outcome = Outcome(notes.state == "Succeeded", notes.reason)
-        logger.info("this run has already ended")
+        _clean_up(run, api, notes, {pod.name: pod for pod in pods})
     else:
-        api.watch(changes)
-        notes = _start(run, api, notes, changes)
-        notes, outcome, pods = _watch(run, api, notes, changes, metrics)
-        if outcome.succeeded and (leader := pods.get(run.leader)):
-            outcome = _with_result(run, api, outcome, leader)
-        for pod in (pods[name] for name in outcome.failed if name in pods):
-            for line in api.tail_task_log(pod.pod_name, pod.role, LOG_LINES):
-                logger.info(f"| {pod.name}: {report.split(line)[0]}")
-        state = "Succeeded" if outcome.succeeded else "Failed"
-        notes = metrics.notes = dataclasses.replace(notes, state=state, reason=outcome.reason)
-        _write_notes(run, api, notes)
-    _clean_up(run, api, notes)
-    _report_outcome(api, outcome)
+        watches.start(run, connection, changes)
+        loop = _Loop(run, api, logs, reporter, writer, metrics, changes)
+        ended = loop.run_to_end(notes)
+        if ended is None:
+            reporter.report_suspension()
+            return None
+        outcome = _with_result(run, logs, ended, loop.tasks.get(run.leader))
+        _copy_logs(run, logs, outcome, loop.tasks)
+        state: State = "Succeeded" if outcome.succeeded else "Failed"
+        notes = dataclasses.replace(loop.notes, state=state, reason=outcome.reason)
+        metrics.notes = writer.write(notes)
+        _clean_up(run, api, notes, loop.tasks)
+        if run.tensorboard and run.tensorboard.leaves_node and notes.leader:
+            api.stop_tensorboard()
+    if run.tensorboard and notes.leader:
+        _provide_account(run, api)
+        api.set_scale(scales.TENSORBOARD, 1)
+    reporter.report_outcome(outcome)
+    if not outcome.succeeded:
+        api.fail_job()
     return outcome
 
 
-def _write_notes(run: Run, api: KubernetesApi, notes: Notes, take_over: bool = False) -> None:
-    def update(data: Mapping[str, str]) -> dict[str, str | None]:
-        # During an upgrade two supervisors overlap for a moment. Only the later one may write.
-        if not take_over and parse(data).job != run.job_uid:
-            raise StoppedError("another supervisor has taken over the run")
-        return to_data(notes, data)
+class _Loop:
+    """The passes of one supervisor, and what it has seen."""
 
-    api.update_notes(update)
+    def __init__(
+        self,
+        run: Run,
+        api: KubernetesApi,
+        logs: TaskLogs,
+        reporter: Reporter,
+        writer: NotesWriter,
+        metrics: RunMetrics,
+        changes: Changes,
+    ) -> None:
+        self._run, self._api, self._logs = run, api, logs
+        self._reporter, self._writer, self._metrics, self._changes = reporter, writer, metrics, changes
+        self._dns = DnsProbe(run)
+        self._view = View(frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set()))
+        self._absent: dict[str, float] = {}
+        self._confirmed: Mapping[str, int] = {}
+        self._sent: dict[str, tuple[int, float]] = {}
+        self._terminations: dict[str, Pod] = {}
+        self._has_account = False
+        self.notes = Notes()
+        self.tasks: Mapping[str, Pod] = {}
+        """The pods of this run, by task."""
 
+    def run_to_end(self, notes: Notes) -> Outcome | None:
+        """Repeat passes until the run has an outcome; None if it is suspended and all of its tasks are gone."""
+        self.notes = notes
+        self._confirmed = notes.scales if notes.state == "Running" else {}
+        try:
+            while True:
+                self._observe(_next_changes(self._changes))
+                if not self._view.complete:
+                    continue
+                outcome = self._take_pass(time.time())
+                if outcome:
+                    return outcome
+                if self.notes.state == "Suspended" and not self._view.pods:
+                    return None
+        finally:
+            self._reporter.close()
 
-def _start(
-    run: Run,
-    api: KubernetesApi,
-    notes: Notes,
-    changes: Changes,
-) -> Notes:
-    """Start the run, unless an earlier supervisor has started it; return its notes."""
-    if notes.hash == run.hash and notes.job == run.job_uid and notes.state == "Running":
-        logger.info("continuing the run in progress")
-        return notes
-    interrupted = notes.state == "Starting"
-    notes = dataclasses.replace(notes, job=run.job_uid, state="Starting")
-    _write_notes(run, api, notes, take_over=True)
-    pods = [observe(pod) for pod in api.pods()]
-    if any(pod.run_hash != run.hash for pod in pods):
-        # Tasks of two revisions never run at the same time.
-        logger.info("the run has changed: ending the tasks of the previous run")
-        _stop_all_tasks(run, api, changes)
-    if notes.hash != run.hash:
-        notes = Notes(hash=run.hash, job=run.job_uid, leader=notes.leader)
-    scales = {role: api.get_scale(role) for role in run.roles}
-    # The chart omits the scale at an installation and when a run is resumed, and Kubernetes defaults it to 1. A run in
-    # progress may have a scale of 1 too, but then the leader's pod is the one in the notes.
-    initial = all(scale <= 1 for scale in scales.values()) and all(
-        pod.uid != notes.leader or pod.terminating for pod in pods
-    )
-    starting = interrupted or not notes.started or initial
-    if starting:
-        notes = dataclasses.replace(notes, started=time.time(), running=0.0)
-        tasks = ", ".join(f"{values.replicas} {role}" for role, values in run.roles.items())
-        logger.info(f"starting {tasks}" + (f" (attempt {run.attempt})" if run.attempt > 1 else ""))
-    else:
-        logger.info("continuing the run in progress")
-    for role, values in run.roles.items():
-        # While a run is in progress, keep a scale that a user has set, for example with `kubectl scale`. A changed
-        # client is a new Job, which the chart creates suspended.
-        if starting or values.job or notes.replicas.get(role) != values.replicas:
-            api.set_scale(role, values.replicas)
-    replicas = {role: values.replicas for role, values in run.roles.items()}
-    notes = dataclasses.replace(notes, state="Running", replicas=replicas)
-    _write_notes(run, api, notes)
-    return notes
-
-
-def _stop_all_tasks(run: Run, api: KubernetesApi, changes: Changes) -> None:
-    """Scale every role to 0, and wait until all pods of tasks are gone."""
-    for role in run.roles:
-        api.set_scale(role, 0)
-    pods: dict[str, Pod] = {}
-    started = reported = time.monotonic()
-    while True:
-        change = _next_change(changes, 5)
-        if isinstance(change, PodsListed | PodChanged):
-            pods = apply_change(pods, change)
-            if not pods:
-                return
-        if time.monotonic() - reported > REMINDER_SECONDS:
-            reported = time.monotonic()
-            logger.info(f"waiting for {', '.join(sorted(pods))} to end, for {reported - started:.0f} s")
-
-
-def _next_change(changes: Changes, timeout: float) -> Change | None:
-    try:
-        change = changes.get(timeout=timeout)
-    except queue.Empty:
-        return None
-    match change:
-        case StopRequested():
-            raise StoppedError("the supervisor received a signal to stop")
-        case WatchFailed(error):
-            raise RuntimeError("the watch of the cluster failed") from error
-    return change
-
-
-def _watch(
-    run: Run,
-    api: KubernetesApi,
-    notes: Notes,
-    changes: Changes,
-    metrics: RunMetrics,
-) -> tuple[Notes, Outcome, Mapping[str, Pod]]:
-    """Watch the run until it has an outcome; return its notes, the outcome, and its pods at that time."""
-    pods: dict[str, Pod] = {}
-    absent: dict[str, float] = {}
-    scale = {role: api.get_scale(role) for role in run.roles}
-    tensorboard_scale: int | None = None
-    dns = DnsProbe(run)
-    reporter = Reporter(run, api)
-    try:
-        while True:
-            change = _next_change(changes, 2)
+    def _observe(self, batch: Sequence[Change]) -> None:
+        """Apply changes to the view, and look into the logs of changed pods that lack their termination."""
+        changed: set[str] = set()
+        for change in batch:
             match change:
                 case WarningReported(event):
-                    reporter.record_warning(event)
-                case PodsListed() | PodChanged():
-                    current = {name: pod for name, pod in apply_change(pods, change).items() if pod.role in run.roles}
-                    pods = _with_logged_terminations(api, notes, current)
-                    if not (isinstance(change, PodChanged) and change.kind == "MODIFIED"):
-                        # A pod was added or deleted, for example by `kubectl scale`.
-                        scale = {role: api.get_scale(role) for role in run.roles}
-            now = time.time()
-            expected = policy.expected_pods(run, scale)
-            absent = {name: absent.get(name, now) for name, _ in expected if name not in pods}
-            dns.look_up(pods.values())
+                    self._reporter.record_warning(event)
+                case PodsListed() | PodChanged() | ScalesObserved():
+                    before = self._view.pods or {}
+                    self._view = self._view.after(change)
+                    pods = self._view.pods or {}
+                    changed |= {name for name, pod in pods.items() if pod is not before.get(name)}
+        pods = self._view.pods or {}
+        for name in changed & pods.keys():
+            self._terminations.pop(name, None)
+            pod = pods[name]
+            if pod.role in self._run.roles and lacks_termination(pod) and name not in self.notes.finished:
+                line = self._logs.last_line(pod.pod_name, pod.role)
+                self._terminations[name] = with_logged_termination(pod, line, time.time())
+        self.tasks = {
+            name: self._terminations.get(name, pod)
+            for name, pod in pods.items()
+            if pod.role in self._run.roles and pod.run_hash == self._run.hash
+        }
 
-            observed = policy.observe_pods(run, notes, pods.values(), now)
-            pending = policy.pending_tasks(run, observed, pods, absent, expected, dns.unresolved())
-            if expected and not observed.running and all(task.started for task in pending):
-                observed = dataclasses.replace(observed, running=now)
-            if expected and not observed.resolved and dns.have_resolved(expected):
-                observed = dataclasses.replace(observed, resolved=True)
-            if observed != notes:
-                _write_notes(run, api, observed)
-            reporter.report_changes(notes, observed, pods)
-            notes = metrics.notes = observed
+    def _take_pass(self, now: float) -> Outcome | None:
+        """Compare what the cluster has with what the run needs, and put right what differs."""
+        run, before = self._run, self.notes
+        notes = scales.adopt(run, before, self._confirmed, self._view.scales)
+        notes = lifecycle.advance(notes, self._view.pods or {}, self._view.scales, now)
+        self._confirmed = self._view.scales
+        outcome: Outcome | None = None
+        if notes.state in ("Starting", "Running"):
+            notes, outcome = self._judge(notes, now)
+        else:
+            self._reporter.report_stopping(notes, self._view.pods or {}, now)
+        self.notes = self._metrics.notes = self._writer.write_later(notes)
+        if outcome is None:
+            self._put_right(now)
+        return outcome
 
-            wanted = tensorboard.scale(run, pods.get(run.leader))
-            if wanted is not None and wanted != tensorboard_scale:
-                tensorboard_scale = wanted
-                api.set_tensorboard_scale(wanted)
+    def _judge(self, notes: Notes, now: float) -> tuple[Notes, Outcome | None]:
+        """The notes on what the pods show, and the outcome that follows from them."""
+        run, tasks = self._run, self.tasks
+        before = notes
+        expected = policy.expected_tasks(run, notes)
+        self._absent = {name: self._absent.get(name, now) for name, _ in expected if name not in tasks}
+        self._dns.look_up(tasks.values())
+        notes = policy.observe_pods(run, notes, tasks.values(), now)
+        pending = policy.pending_tasks(run, notes, tasks, self._absent, self._view.scales, self._dns.unresolved(), now)
+        if notes.state == "Running" and not notes.running and all(task.started for task in pending):
+            notes = dataclasses.replace(notes, running=now)
+        if not notes.resolved and self._dns.have_resolved(expected):
+            notes = dataclasses.replace(notes, resolved=True)
+        self._reporter.report_changes(before, notes, tasks)
+        self._reporter.report_pending(notes, pending, now)
+        decision = policy.outcome(run, notes, tasks, now)
+        decision = decision or policy.start_outcome(run, notes, pending, now, self._reporter.explain)
+        if isinstance(decision, RestartAll):
+            logger.info(decision.reason)
+            return policy.restart_all(notes), None
+        return notes, decision
 
-            reporter.report_pending(pending, now)
-            outcome = policy.outcome(run, notes, pods, scale, now) or policy.start_outcome(
-                run, notes, pending, now, reporter.explain
-            )
-            if outcome:
-                return notes, outcome, pods
-    finally:
-        reporter.close()
+    def _put_right(self, now: float) -> None:
+        """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
+        leader = self.tasks.get(self._run.leader)
+        for component, scale in scales.wanted(self._run, self.notes, leader).items():
+            observed = self._view.scales.get(component)
+            sent, at = self._sent.get(component, (observed, 0.0))
+            if observed in (None, scale) or (sent == scale and now - at < PATIENCE_SECONDS):
+                continue
+            if component == scales.TENSORBOARD and scale:
+                self._provide_account()
+            if self.notes.state == "Running" and component != scales.TENSORBOARD:
+                logger.info(f"{component} had the scale {observed} instead of {scale}: set it again")
+            self._sent[component] = (scale, now)
+            self._api.set_scale(component, scale)
+        if leader and leader.node:
+            self._provide_account()
+        limit = self._run.node_loss_seconds
+        for pod in (self._view.pods or {}).values():
+            if limit is not None and pod.deadline is not None and now - pod.deadline > limit:
+                logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
+                self._api.delete_pod(pod.pod_name)
+
+    def _provide_account(self) -> None:
+        if not self._has_account:
+            _provide_account(self._run, self._api)
+            self._has_account = True
 
 
-def _with_result(run: Run, api: KubernetesApi, outcome: Outcome, leader: Pod) -> Outcome:
+def _next_changes(changes: Changes) -> list[Change]:
+    """All changes in the queue; waits for the first one."""
+    batch: list[Change] = []
+    try:
+        batch.append(changes.get(timeout=PASS_SECONDS))
+        while True:
+            batch.append(changes.get_nowait())
+    except queue.Empty:
+        pass
+    for change in batch:
+        match change:
+            case StopRequested():
+                raise StoppedError(STOPPED)
+            case WatchFailed(error):
+                raise RuntimeError("the watch of the cluster failed") from error
+    return batch
+
+
+def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None) -> Outcome:
     """The outcome with the result at the end of the leader's log, if any, and the command that prints it."""
-    # Not `tail_task_log`: if the leader restarted during the run, that may return the log before the last one.
-    lines = api.tail_both_logs(leader.pod_name, leader.role, LOG_LINES)
+    if not outcome.succeeded or leader is None:
+        return outcome
+    # Not `tail`: if the leader restarted during the run, that may return the log before the last one.
+    lines = logs.tail_both(leader.pod_name, leader.role, LOG_LINES)
     found = next(filter(None, map(result.parse, reversed(lines))), None)
     if found is None:
         return outcome
@@ -233,39 +270,31 @@ def _with_result(run: Run, api: KubernetesApi, outcome: Outcome, leader: Pod) ->
     return dataclasses.replace(outcome, reason=f"{outcome.reason}; {result.describe(found)}{command}")
 
 
-def _with_logged_terminations(api: KubernetesApi, notes: Notes, pods: Mapping[str, Pod]) -> dict[str, Pod]:
-    """The pods, with terminations from the logs of parked containers where Kubernetes no longer reports them."""
-    return {
-        name: with_logged_termination(pod, api.tail_current_log(pod.pod_name, pod.role), time.time())
-        if lacks_termination(pod) and name not in notes.finished
-        else pod
-        for name, pod in pods.items()
-    }
+def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod]) -> None:
+    """Copy the last lines of failed tasks, and `run.lastLines` of all others, into the supervisor's log."""
+    for name, pod in sorted(tasks.items()):
+        count = LOG_LINES if name in outcome.failed else run.last_lines
+        for line in logs.tail(pod.pod_name, pod.role, count) if count else []:
+            logger.info(f"| {name}: {report.split(line)[0]}")
 
 
-def _clean_up(run: Run, api: KubernetesApi, notes: Notes) -> None:
+def _clean_up(run: Run, api: KubernetesApi, notes: Notes, tasks: Mapping[str, Pod]) -> None:
     """Free the resources of the tasks according to run.cleanPodPolicy."""
     freed = []
     for role, values in run.roles.items():
-        tasks = {f"{run.fullname}-{role}-{index}" for index in range(api.get_scale(role))}
-        if values.job and all(notes.finished.get(task) == 0 for task in tasks):
-            continue  # a Job that has completed holds no resources, and keeps its log
-        if tasks and (
-            run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not tasks <= set(notes.finished))
-        ):
+        names = run.tasks(role, notes.scales.get(role, 0))
+        is_done = set(names) <= set(notes.finished)
+        completes = values.job and is_done and not any(notes.finished[name] for name in names)
+        there = [tasks[name] for name in names if name in tasks]
+        if completes and not any(pod.running or pod.has_sidecar for pod in there):
+            continue  # a Job that completes holds no resources, and keeps its log
+        if names and (run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not is_done)):
             api.set_scale(role, 0)
-            freed.append(role)
-    if run.tensorboard_gated and notes.leader:
-        api.set_tensorboard_scale(1)
+            freed += [role] if there else []
     if freed:
         logger.info(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
 
 
-def _report_outcome(api: KubernetesApi, outcome: Outcome) -> None:
-    """Report the outcome in the termination message, in an event, and in the last line of the log."""
-    word = "succeeded" if outcome.succeeded else "failed"
-    sentence = f"the run {word}: {outcome.reason}"
-    if TERMINATION_MESSAGE.exists():
-        TERMINATION_MESSAGE.write_text(sentence)
-    api.record_event(*("Normal", "RunSucceeded") if outcome.succeeded else ("Warning", "RunFailed"), sentence)
-    logger.info(sentence)
+def _provide_account(run: Run, api: KubernetesApi) -> None:
+    if run.tensorboard and run.tensorboard.service_account:
+        api.provide_tensorboard_account(run.tensorboard.service_account, run.tensorboard.annotations)

@@ -13,6 +13,7 @@ import time
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.graph.checkpoints import CheckpointList, Saver
 from trainer.graph.replica import Replica
+from trainer.telemetry import report
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
@@ -140,7 +141,7 @@ class Chief(Callback):
                 continue
             self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
-            logger.info(f"restored {checkpoint}")
+            report.log(logger, f"restored {checkpoint}", restored=str(checkpoint))
             return
         if checkpoints:
             raise ConfigurationError(

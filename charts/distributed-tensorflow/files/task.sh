@@ -4,12 +4,13 @@
 # writes a marker into $TASK_DIR, an emptyDir of the pod. A container that starts after that is parked: it only sleeps. The
 # script exits with the command's exit code, which the pod's status then shows. The image needs no program except `sh`.
 #
-# TASK_RESTART_POLICY: OnFailure (restart unless 0), ExitCode (restart from 128 on), Never, or Always.
+# TASK_RESTART_POLICY: OnFailure (restart unless 0), ExitCode (restart from 128 on), Never, or Always. TASK_RULES, from
+# run.failurePolicy, override it.
 marker=$TASK_DIR/done
-notes=$TASK_NOTES/$TASK_POD
-# A replacement pod has no marker, but the supervisor's notes may show that its task has already ended in this run.
-if [ ! -e "$marker" ] && [ -f "$notes" ]; then
-  read -r run code < "$notes"
+ended=$TASK_ENDED/$TASK_POD
+# A replacement pod has no marker, but the supervisor may have noted that its task has already ended in this run.
+if [ ! -e "$marker" ] && [ -f "$ended" ]; then
+  read -r run code < "$ended"
   if [ "$run" = "$TASK_RUN" ]; then echo "$code" > "$marker"; fi
 fi
 if [ -e "$marker" ]; then
@@ -19,6 +20,16 @@ if [ -e "$marker" ]; then
     "#trainer {\"parked\": {\"exit_code\": $code}}"
   trap 'exit "$code"' TERM INT # so that the pod of a Job reports it
   while :; do sleep 3600 & wait $!; done
+fi
+
+# Kubernetes starts the new Job of a client at once. While the previous run ends, the supervisor suspends the Job.
+if [ "$TASK_WAITS" ] && [ -f "$TASK_ENDED/run" ]; then
+  read -r run < "$TASK_ENDED/run"
+  if [ "$run" != "$TASK_RUN" ]; then
+    trap 'exit 143' TERM INT
+    echo "task: waiting for the end of the previous run"
+    while :; do sleep 3600 & wait $!; done
+  fi
 fi
 
 starts=0
@@ -58,6 +69,17 @@ case $TASK_RESTART_POLICY in
   OnFailure) if [ "$code" -eq 0 ]; then final=yes; fi ;;
   ExitCode) if [ "$code" -lt 128 ]; then final=yes; fi ;;
 esac
+# EFFECT:OPERATOR:CODES, such as restart:In:1,2; the first that applies decides.
+for rule in $TASK_RULES; do
+  if [ "$code" -eq 0 ]; then break; fi
+  operator=${rule#*:}
+  operator=${operator%%:*}
+  case ,${rule##*:}, in *",$code,"*) listed=In ;; *) listed=NotIn ;; esac
+  if [ "$listed" = "$operator" ]; then
+    case $rule in end:*) final=yes ;; *) final= ;; esac
+    break
+  fi
+done
 if [ "$final" ]; then echo "$code" > "$marker"; fi
 if [ "$writer" ]; then
   # Wait until `tee` has written the last lines, but not for background processes of the command that keep the pipe open.

@@ -160,10 +160,14 @@ spec:
             fieldRef:
               fieldPath: metadata.name
         {{- if $values.supervisor.enabled }}
-        - name: TASK_NOTES
-          value: /etc/distributed-tensorflow-run
+        - name: TASK_ENDED
+          value: /etc/distributed-tensorflow-ended
         - name: TASK_RUN
           value: {{ include "distributed-tensorflow.runHash" $root | quote }}
+        {{- end }}
+        {{- if and $values.supervisor.enabled (eq $spec.role "client") }}
+        - name: TASK_WAITS
+          value: "yes"
         {{- end }}
         {{- if $spec.mountsTraining }}
         - name: TASK_LOG
@@ -175,6 +179,10 @@ spec:
         {{- end }}
         - name: TASK_RESTART_POLICY
           value: {{ $spec.restartPolicy }}
+        {{- with include "distributed-tensorflow.taskRules" (list $root $spec.role) }}
+        - name: TASK_RULES
+          value: {{ . | quote }}
+        {{- end }}
         {{- if $metrics }}
         - name: TRAINER_METRICS_PORT
           value: {{ $values.metrics.port | quote }}
@@ -242,8 +250,8 @@ spec:
         - name: task
           mountPath: /run/task
         {{- if $values.supervisor.enabled }}
-        - name: run
-          mountPath: /etc/distributed-tensorflow-run
+        - name: ended
+          mountPath: /etc/distributed-tensorflow-ended
           readOnly: true
         {{- end }}
         {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
@@ -270,9 +278,9 @@ spec:
     - name: task
       emptyDir: {}
     {{- if $values.supervisor.enabled }}
-    - name: run
+    - name: ended
       configMap:
-        name: {{ include "distributed-tensorflow.fullname" $root }}-run
+        name: {{ include "distributed-tensorflow.fullname" $root }}-ended
     {{- end }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
     {{- if $spec.mountsTraining }}

@@ -1,5 +1,34 @@
 {{/* Each role has the values of `common`, merged with its own. */}}
 
+{{/* The rules of run.failurePolicy for the exit codes of a role, for task.sh: "restart:In:1,2 end:NotIn:3". (list $ role) */}}
+{{- define "distributed-tensorflow.taskRules" -}}
+{{- $role := index . 1 -}}
+{{- $rules := list -}}
+{{- range (index . 0).Values.run.failurePolicy.rules -}}
+{{- if and (not .onPodConditions) (or (not .roles) (has $role .roles)) -}}
+{{- $codes := .onExitCodes | default (dict "operator" "NotIn" "values" (list 0)) -}}
+{{- $effect := ternary "restart" "end" (has .action (list "Ignore" "Restart")) -}}
+{{- $rules = append $rules (printf "%s:%s:%s" $effect $codes.operator (join "," $codes.values)) -}}
+{{- end -}}
+{{- end -}}
+{{- join " " $rules -}}
+{{- end }}
+
+{{/* Of a map, what differs from another one, as YAML. (list map other) */}}
+{{- define "distributed-tensorflow.changed" -}}
+{{- $changed := dict -}}
+{{- $other := index . 1 -}}
+{{- range $key, $value := index . 0 -}}
+{{- $default := get $other $key -}}
+{{- if and (kindIs "map" $value) (kindIs "map" $default) -}}
+{{- with include "distributed-tensorflow.changed" (list $value $default) | fromYaml }}{{ $_ := set $changed $key . }}{{ end -}}
+{{- else if ne (toJson $value) (toJson (ternary $default nil (hasKey $other $key))) -}}
+{{- $_ := set $changed $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $changed -}}
+{{- end }}
+
 {{/* Merges another map into a map in place: maps key by key, every other value as a whole. Null removes a key, and an
      empty map replaces it. Unlike with mergeOverwrite, false, 0 and [] override too. (list map other) */}}
 {{- define "distributed-tensorflow.merge" -}}

@@ -15,11 +15,37 @@
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
 
-{{/* A Job's template is immutable, so a changed template needs a new name. A changed run.json and a changed run.suspend
-     need one too, because a new supervisor must take over. */}}
+{{/* The hash of the values that define a run and differ from the chart's defaults, without run.attempt. Unlike the hash of
+     the run, a new version of the chart does not change it. files/defaults.json has the defaults (make chart-docs). */}}
+{{- define "distributed-tensorflow.definition" -}}
+{{- $defaults := .Files.Get "files/defaults.json" | fromJson -}}
+{{- $values := dict -}}
+{{- range $key, $default := $defaults -}}
+{{- $value := get $.Values $key -}}
+{{- if has $key (list "common" "chief" "worker" "ps" "evaluator" "client") -}}
+{{- $value = pick $value "replicas" "maxReplicas" "taskType" "gpus" "image" "command" "args" "env" "envFrom" "restartPolicy" -}}
+{{- end -}}
+{{- $_ := set $values $key $value -}}
+{{- end -}}
+{{- range $map := list $values $defaults -}}
+{{- $worker := omit $map.worker "replicas" -}}
+{{- $_ := set $map "worker" (set $worker "maxReplicas" (int ($map.worker.maxReplicas | default $map.worker.replicas))) -}}
+{{- end -}}
+{{- include "distributed-tensorflow.changed" (list $values $defaults) | sha256sum | trunc 8 -}}
+{{- end }}
+
+{{/* The supervisor's Job and its settings are immutable: a changed pod template or run.json is another object, whose name
+     ends with another hash. So a failed upgrade does not change what the present supervisor reads. */}}
+{{- define "distributed-tensorflow.supervisorHash" -}}
+{{- list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" (list . "")) | join "\n" | sha256sum | trunc 8 -}}
+{{- end }}
+
 {{- define "distributed-tensorflow.supervisorJob" -}}
-{{- $parts := list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" .) (toString .Values.run.suspend) -}}
-{{ include "distributed-tensorflow.fullname" . }}-run-{{ join "\n" $parts | sha256sum | trunc 8 }}
+{{ include "distributed-tensorflow.fullname" . }}-run-{{ include "distributed-tensorflow.supervisorHash" . }}
+{{- end }}
+
+{{- define "distributed-tensorflow.supervisorConfigMap" -}}
+{{ include "distributed-tensorflow.fullname" . }}-supervisor-{{ include "distributed-tensorflow.supervisorHash" . }}
 {{- end }}
 
 {{- define "distributed-tensorflow.supervisorSpec" -}}
@@ -48,21 +74,33 @@
 {{- if and .Values.tensorboard.enabled .Values.trainingDirectory.enabled -}}
 {{- $result = printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace $fullname .Values.trainingDirectory.path -}}
 {{- end -}}
+{{- $tensorboard := dict -}}
+{{- if include "distributed-tensorflow.tensorboardGated" . -}}
+{{- $own := .Values.tensorboard.serviceAccount -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- $_ := set $tensorboard "serviceAccount" (ternary nil (printf "%s-tensorboard" $fullname) (not (empty $own.name))) -}}
+{{- $_ := set $tensorboard "annotations" ($own.annotations | default dict) -}}
+{{- $_ := set $tensorboard "leavesNode" (not (empty $leader.gpus)) -}}
+{{- end -}}
 {{- $facts := dict
   "fullname" $fullname
   "chart" .Chart.Name
   "release" .Release.Name
   "hash" (include "distributed-tensorflow.runHash" .)
+  "definition" (include "distributed-tensorflow.definition" .)
   "leader" (printf "%s-%s-0" $fullname (include "distributed-tensorflow.leader" .))
   "roles" $roles
-  "tensorboardGated" (not (empty (include "distributed-tensorflow.tensorboardGated" .)))
+  "tensorboard" ($tensorboard | default nil)
   "resultCommand" ($result | default nil)
   "metricsPort" (ternary .Values.metrics.port nil .Values.metrics.enabled)
 -}}
-{{- merge $facts (omit .Values.run "suspend" "ttlSecondsAfterFinished") | toJson -}}
+{{- merge $facts (omit .Values.run "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
 
+{{/* The supervisor's pod template. (list $ configMap) */}}
 {{- define "distributed-tensorflow.supervisorPod" -}}
+{{- $configMap := index . 1 -}}
+{{- with index . 0 -}}
 {{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
 metadata:
   {{- include "distributed-tensorflow.podMetadata" (list . "supervisor" $spec "{}") | nindent 2 }}
@@ -80,6 +118,10 @@ spec:
           valueFrom:
             fieldRef:
               fieldPath: metadata.labels['batch.kubernetes.io/controller-uid']
+        - name: POD_UID
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.uid
         - name: HOME
           value: /home/trainer
         {{- with $spec.env }}
@@ -106,6 +148,7 @@ spec:
   volumes:
     - name: config
       configMap:
-        name: {{ include "distributed-tensorflow.fullname" . }}-supervisor
+        name: {{ $configMap | quote }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
+{{- end }}
 {{- end }}

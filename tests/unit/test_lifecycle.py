@@ -1,0 +1,205 @@
+"""The supervisor's pure parts that act on a cluster which changes: states, scales, rules for failures, lost nodes."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.test_supervision import NOW, SCALE, STARTED, a_pod, a_run
+from trainer.supervisor import diagnosis, lifecycle, policy, scales
+from trainer.supervisor.changes import PodsListed, ScalesObserved
+from trainer.supervisor.notes import Notes
+from trainer.supervisor.pods import Pod
+from trainer.supervisor.run import ExitCodes, FailurePolicy, PodCondition, Role, Rule, Run
+from trainer.supervisor.view import View
+
+SUCCEEDED = dataclasses.replace(STARTED, state="Succeeded", reason="so")
+TASKS = [a_pod("mnist-worker-0"), a_pod("mnist-worker-1"), a_pod("mnist-ps-0")]
+
+
+def test_a_new_run_starts_with_the_scales_of_the_values() -> None:
+    notes = lifecycle.begin(a_run(), Notes(), [], NOW)
+    assert (notes.hash, notes.state, notes.started) == ("abc", "Starting", NOW)
+    assert notes.scales == notes.replicas == SCALE
+    assert scales.wanted(a_run(), notes, None) == SCALE
+
+
+def test_the_tasks_of_a_changed_run_end_before_the_new_ones_start() -> None:
+    changed = a_run(hash="new")
+    notes = lifecycle.begin(changed, STARTED, TASKS, NOW + 9)
+    assert notes.state == "Stopping"
+    assert scales.wanted(changed, notes, None) == {"worker": 0, "ps": 0}
+    nothing = {"worker": 0, "ps": 0}
+    assert lifecycle.advance(notes, {"mnist-ps-0": TASKS[2]}, nothing, NOW + 10) == notes
+    assert lifecycle.advance(notes, {}, SCALE, NOW + 10) == notes, "StatefulSets could still create pods"
+    started = lifecycle.advance(notes, {}, nothing, NOW + 10)
+    assert (started.state, started.started) == ("Starting", NOW + 10)
+    assert lifecycle.advance(started, {}, {"worker": 1, "ps": 1}, NOW + 11).state == "Starting"
+    assert lifecycle.advance(started, {}, SCALE, NOW + 11).state == "Running"
+
+
+def test_a_supervisor_continues_where_the_one_before_it_was_interrupted() -> None:
+    for state in ("Stopping", "Starting", "Running"):
+        notes = dataclasses.replace(STARTED, state=state)
+        assert lifecycle.begin(a_run(), notes, TASKS, NOW + 9) == notes
+
+
+def test_a_run_is_suspended_and_resumed() -> None:
+    notes = lifecycle.begin(a_run(suspend=True), STARTED, TASKS, NOW + 9)
+    assert notes.state == "Suspended"
+    assert scales.wanted(a_run(suspend=True), notes, None) == {"worker": 0, "ps": 0}
+    resumed = lifecycle.begin(a_run(), notes, [], NOW + 99)
+    assert (resumed.state, resumed.started, resumed.scales) == ("Starting", NOW + 99, SCALE)
+    changed = lifecycle.begin(a_run(hash="new"), notes, [], NOW + 99)
+    assert (changed.state, changed.hash) == ("Starting", "new")
+
+
+@pytest.mark.parametrize(
+    ("run", "starts"),
+    [
+        ({}, False),
+        ({"suspend": True}, False),
+        ({"hash": "of a new version of the chart"}, False),
+        ({"hash": "2", "attempt": 2}, True),
+        ({"hash": "2", "definition": "the user's own change"}, True),
+    ],
+)
+def test_a_run_that_is_over_starts_again_only_for_an_attempt_or_the_users_own_change(
+    run: dict[str, Any], starts: bool
+) -> None:
+    notes = lifecycle.begin(a_run(**run), SUCCEEDED, [], NOW + 9)
+    assert notes.over != starts
+    assert notes.hash == a_run(**run).hash
+
+
+def test_a_lower_attempt_after_a_rollback_starts_nothing() -> None:
+    ended = dataclasses.replace(SUCCEEDED, attempt=2, hash="2")
+    assert lifecycle.begin(a_run(), ended, [], NOW).over
+
+
+def test_changed_replicas_are_set_and_a_users_scale_of_an_unchanged_role_is_kept() -> None:
+    notes = dataclasses.replace(STARTED, scales={"worker": 3, "ps": 1})
+    assert lifecycle.begin(a_run(), notes, TASKS, NOW).scales == {"worker": 3, "ps": 1}
+    roles = {"worker": Role(replicas=4, restart_policy="ExitCode"), "ps": Role(replicas=1, restart_policy="ExitCode")}
+    found = lifecycle.begin(a_run(roles=roles), notes, TASKS, NOW)
+    assert (found.scales, found.state) == ({"worker": 4, "ps": 1}, "Starting")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "adopted"),
+    [
+        ({"worker": 2}, {"worker": 3}, 3),
+        ({"worker": 2}, {"worker": 0}, 2),
+        ({"worker": 2}, {}, 2),
+        ({}, {"worker": 1}, 2),
+    ],
+    ids=["kubectl scale", "scaled to 0", "deleted", "created anew"],
+)
+def test_only_a_users_scale_of_the_workers_is_adopted(before: Any, now: Any, adopted: int) -> None:
+    assert scales.adopt(a_run(), STARTED, before, now).scales["worker"] == adopted
+    starting = dataclasses.replace(STARTED, state="Starting")
+    assert scales.adopt(a_run(), starting, before, now) == starting
+
+
+def test_a_changed_scale_of_parameter_servers_is_put_right() -> None:
+    notes = scales.adopt(a_run(), STARTED, SCALE, {"worker": 2, "ps": 3})
+    assert scales.wanted(a_run(), notes, None)["ps"] == 1
+
+
+def test_the_view_is_complete_when_every_watch_has_shown_its_list() -> None:
+    view = View(frozenset({"worker", "ps", "tensorboard"})).after(PodsListed([]))
+    view = view.after(ScalesObserved(frozenset({"worker", "ps"}), {"worker": 1}))
+    assert not view.complete
+    view = view.after(ScalesObserved(frozenset({"tensorboard"}), {"tensorboard": 1}))
+    assert view.complete
+    assert view.scales == {"worker": 1, "tensorboard": 1}
+    view = view.after(ScalesObserved(frozenset({"worker", "ps"}), {"worker": 2, "ps": 1}))
+    assert view.scales == {"worker": 2, "ps": 1, "tensorboard": 1}
+
+
+def pending(pods: list[Pod], observed: dict[str, int], now: float) -> list[policy.PendingTask]:
+    there = {pod.name: pod for pod in pods}
+    return policy.pending_tasks(a_run(), STARTED, there, {}, observed, {}, now)
+
+
+def test_an_absent_object_is_waited_for_without_a_limit() -> None:
+    found = pending([], {"worker": 2}, NOW + 9000)
+    waiting = {task.name: diagnosis.diagnose(task.role, task.problem) for task in found if task.held}
+    assert waiting == {
+        "mnist-ps-0": "the StatefulSet mnist-ps does not exist: complete the installation with `helm upgrade`"
+    }
+    the_run = a_run(start_timeout_seconds=5)
+    assert policy.start_outcome(the_run, STARTED, [task for task in found if task.held], NOW + 9000, str) is None
+
+
+def test_a_pod_that_outlives_its_grace_period_is_on_a_lost_node() -> None:
+    hanging = a_pod("mnist-ps-0", terminating=True, deadline=NOW + 30, node="node-7")
+    pods = [*TASKS[:2], hanging]
+    assert pending(pods, SCALE, NOW + 90) == []
+    (task,) = pending(pods, SCALE, NOW + 91)
+    assert "the node node-7 does not answer" in diagnosis.diagnose(task.role, task.problem)
+    assert policy.start_outcome(a_run(start_timeout_seconds=5), STARTED, [task], NOW + 9000, str) is None
+
+
+def a_policy(*rules: Rule, max_restarts: int | None = None) -> Run:
+    return a_run(failure_policy=FailurePolicy(rules=[*rules], max_restarts=max_restarts), backoff_limit=0)
+
+
+def codes(*values: int, operator: Any = "In") -> ExitCodes:
+    return ExitCodes(operator=operator, values=[*values])
+
+
+def judged(run: Run, *pods: Pod, before: Notes = STARTED) -> tuple[Notes, Any]:
+    notes = policy.observe_pods(run, before, pods, NOW)
+    return notes, policy.outcome(run, notes, {pod.name: pod for pod in pods}, NOW)
+
+
+def test_the_first_rule_that_applies_to_a_role_and_code_decides() -> None:
+    run = a_policy(
+        Rule(action="Ignore", on_exit_codes=codes(1, 2), roles=["worker"]),
+        Rule(action="Fail", on_exit_codes=codes(137, operator="NotIn")),
+        Rule(action="Restart"),
+    )
+    actions = {
+        (role, code): run.failure_policy.on_exit(role, code) for role in ("worker", "ps") for code in (0, 1, 137)
+    }
+    assert actions == {
+        ("worker", 0): None,
+        ("worker", 1): "Ignore",
+        ("worker", 137): "Restart",
+        ("ps", 0): None,
+        ("ps", 1): "Fail",
+        ("ps", 137): "Restart",
+    }
+
+
+def test_an_ignored_failure_restarts_the_task_and_does_not_count() -> None:
+    run = a_policy(Rule(action="Ignore", on_exit_codes=codes(1)))
+    notes, outcome = judged(run, a_pod("mnist-worker-0", 1, 1))
+    assert (notes.incidents, notes.finished, outcome) == (0, {}, None)
+    notes, outcome = judged(run, a_pod("mnist-worker-0", 137, 1))
+    assert notes.incidents == 1
+    assert "exceed run.backoffLimit (0)" in outcome.reason
+
+
+def test_restart_all_ends_every_task_up_to_its_limit() -> None:
+    run = a_policy(Rule(action="RestartAll", on_exit_codes=codes(138)), max_restarts=1)
+    notes, decision = judged(run, a_pod("mnist-worker-0"), a_pod("mnist-worker-1", 138, 0))
+    reason = "mnist-worker-1 failed with code 138: restarting all tasks (restart 1 of 1)"
+    assert decision == policy.RestartAll(reason)
+    notes = policy.restart_all(notes)
+    assert (notes.state, notes.finished, notes.restarts_of_all) == ("Stopping", {}, 1)
+    _, decision = judged(run, a_pod("mnist-worker-1", 138, 0), before=dataclasses.replace(notes, state="Running"))
+    assert decision.reason.endswith("all tasks have restarted run.failurePolicy.maxRestarts (1) times")
+
+
+def test_a_rule_may_act_on_a_disruption() -> None:
+    rule = Rule(action="Fail", roles=["ps"], on_pod_conditions=[PodCondition(type="DisruptionTarget")])
+    worker, server = (
+        a_pod(name, terminating=True, conditions={"DisruptionTarget": "True"})
+        for name in ("mnist-worker-0", "mnist-ps-0")
+    )
+    _, outcome = judged(a_policy(rule), worker, a_pod("mnist-ps-0"))
+    assert outcome is None
+    _, outcome = judged(a_policy(rule), a_pod("mnist-worker-0"), server)
+    assert outcome.reason == "mnist-ps-0 was disrupted, and run.failurePolicy fails the run"

@@ -1,0 +1,64 @@
+"""The states of a run: what a supervisor does with the notes that it finds, and what follows when. Pure."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from trainer.supervisor.notes import Notes, State
+from trainer.supervisor.pods import Pod
+from trainer.supervisor.run import Run
+
+
+def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
+    """The notes with which a supervisor begins.
+
+    Args:
+        run: The run, as the values define it now.
+        notes: The notes that an earlier supervisor left.
+        pods: The pods of tasks.
+        now: Seconds since 1970.
+    """
+    current = dataclasses.replace(notes, definition=run.definition, attempt=run.attempt)
+    if is_over(run, notes):
+        return dataclasses.replace(current, hash=run.hash)
+    if run.suspend:
+        return dataclasses.replace(notes, state="Suspended", reason="")
+    replicas = {role: values.replicas for role, values in run.roles.items()}
+    if notes.hash != run.hash:
+        # Tasks of two runs never run at the same time. A client's new Job waits until it is suspended and resumed.
+        client_waits = bool(notes.hash) and "client" in run.roles
+        doomed = client_waits or any(pod.run_hash != run.hash for pod in pods)
+        state: State = "Stopping" if doomed else "Starting"
+        current = Notes(hash=run.hash, definition=run.definition, attempt=run.attempt, leader=notes.leader)
+        return dataclasses.replace(current, state=state, started=now, replicas=replicas, scales=replicas)
+    if notes.state == "Suspended":
+        return dataclasses.replace(
+            current, state="Starting", started=now, running=0.0, replicas=replicas, scales=replicas
+        )
+    if notes.replicas != replicas:
+        # Users may have set another scale of a role whose values are unchanged.
+        scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
+        state = "Stopping" if notes.state == "Stopping" else "Starting"
+        return dataclasses.replace(current, state=state, replicas=replicas, scales=scales)
+    return current
+
+
+def is_over(run: Run, notes: Notes) -> bool:
+    """Whether the run has ended, and nothing asks for a new one: a higher attempt, or other values of the user."""
+    unchanged = notes.definition == run.definition and run.attempt <= notes.attempt
+    return notes.over and (notes.hash == run.hash or unchanged)
+
+
+def advance(notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float) -> Notes:
+    """The notes in the next state, if the cluster has what the current state waits for.
+
+    Args:
+        notes: The notes.
+        pods: The pods of tasks, including those of an earlier run.
+        scales: The observed scales, by component.
+        now: Seconds since 1970.
+    """
+    if notes.state == "Stopping" and not pods and not any(scales.get(role) for role in notes.scales):
+        return dataclasses.replace(notes, state="Starting", started=now)
+    if notes.state == "Starting" and all(scales.get(role) == scale for role, scale in notes.scales.items()):
+        return dataclasses.replace(notes, state="Running")
+    return notes

@@ -1,0 +1,57 @@
+"""Writes the notes to the cluster: at most every two seconds, because a thousand tasks may end in one."""
+
+import time
+from collections.abc import Mapping
+
+from trainer.supervisor.connection import StoppedError
+from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.notes import Notes, parse, to_data, to_ended
+
+INTERVAL = 2.0
+
+
+class NotesWriter:
+    """The notes of one supervisor, as they were last written."""
+
+    def __init__(self, api: KubernetesApi, supervisor: str) -> None:
+        self._api = api
+        self._supervisor = supervisor
+        self._written: Notes | None = None
+        self._ended: tuple[str, Mapping[str, int]] | None = None
+        self._at = 0.0
+
+    def take_over(self, notes: Notes) -> Notes:
+        """Write the notes of another supervisor, which stops at its next write, as this one's."""
+        return self._write(notes, take_over=True)
+
+    def write(self, notes: Notes) -> Notes:
+        """Write the notes if they have changed.
+
+        Raises:
+            StoppedError: another supervisor has taken over the run.
+        """
+        return self._write(notes) if notes != self._written else notes
+
+    def write_later(self, notes: Notes) -> Notes:
+        """Write the notes if they have changed, and the last time was long enough ago or the state has changed.
+
+        Raises:
+            StoppedError: another supervisor has taken over the run.
+        """
+        is_due = time.monotonic() - self._at >= INTERVAL
+        return self.write(notes) if is_due or self._written is None or notes.state != self._written.state else notes
+
+    def _write(self, notes: Notes, take_over: bool = False) -> Notes:
+        def update(data: Mapping[str, str]) -> dict[str, str | None]:
+            # During an upgrade two supervisors overlap for a moment. Only the later one may write.
+            if not take_over and parse(data).supervisor != self._supervisor:
+                raise StoppedError("another supervisor has taken over the run")
+            return to_data(notes, data)
+
+        notes = Notes(**{**vars(notes), "supervisor": self._supervisor})
+        if (ended := (notes.hash, notes.finished)) != self._ended:
+            self._api.update_ended(lambda data: to_ended(notes, data))
+            self._ended = ended
+        self._api.update_notes(update)
+        self._written, self._at = notes, time.monotonic()
+        return notes

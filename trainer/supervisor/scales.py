@@ -1,0 +1,58 @@
+"""How many tasks of each role the cluster should have now, and whether TensorBoard should run. Pure.
+
+The supervisor compares these scales with the observed ones again and again, and sets those that differ. So it does not
+matter who has changed a scale: an interrupted supervisor, a rollback, or a tool that applies manifests again.
+
+TensorBoard and the leader mount the same volume. If only one node at a time can mount it, the first of the two to be
+scheduled decides the node for both. TensorBoard fits on any node and the leader does not, so the leader is scheduled
+first, and TensorBoard is scaled to 0 while the leader is unschedulable.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from trainer.supervisor.notes import Notes
+from trainer.supervisor.pods import Pod
+from trainer.supervisor.run import Run
+
+TENSORBOARD = "tensorboard"
+ELASTIC = "worker"
+"""The role whose scale users may change."""
+
+
+def wanted(run: Run, notes: Notes, leader: Pod | None) -> dict[str, int]:
+    """The scale that each object should have now, by component; without those that may have any scale.
+
+    Args:
+        run: The run.
+        notes: The notes.
+        leader: The leader's pod; None if it does not exist.
+    """
+    stopped = notes.state in ("Stopping", "Suspended")
+    scales = dict.fromkeys(run.roles, 0) if stopped else dict(notes.scales)
+    tensorboard = _tensorboard(run, leader)
+    return scales if tensorboard is None else scales | {TENSORBOARD: tensorboard}
+
+
+def _tensorboard(run: Run, leader: Pod | None) -> int | None:
+    if not run.tensorboard or leader is None:
+        return None
+    if leader.node:
+        return 1
+    return 0 if leader.problem else None
+
+
+def adopt(run: Run, notes: Notes, confirmed: Mapping[str, int], observed: Mapping[str, int]) -> Notes:
+    """The notes with the scale that a user has set, for example with `kubectl scale`.
+
+    Args:
+        run: The run.
+        notes: The notes.
+        confirmed: By component: the scale that was observed before.
+        observed: By component: the scale that is observed now.
+    """
+    scale = observed.get(ELASTIC, 0)
+    was_right = confirmed.get(ELASTIC) == notes.scales.get(ELASTIC)
+    if notes.state != "Running" or ELASTIC not in run.roles or not was_right or scale == 0:
+        return notes
+    return dataclasses.replace(notes, scales={**notes.scales, ELASTIC: scale})

@@ -1,0 +1,56 @@
+"""The logs of the run's tasks, as the kubelet has them."""
+
+from collections.abc import Iterator
+
+import httpx2
+
+from trainer.supervisor.connection import Connection
+from trainer.supervisor.pods import parse_parked
+
+_GONE = "unable to retrieve container logs for "
+"""The start of the kubelet's answer for a container that is gone."""
+
+
+class TaskLogs:
+    """Reads logs by the name of a pod and the role of its task, which is the name of the task's container."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def tail(self, pod: str, role: str, lines: int) -> list[str]:
+        """The last lines of a task before it terminated, or else of its running container; empty if there are none."""
+        # Between two requests the container may restart and be parked. The log is then the previous container's.
+        for previous in ("true", "false", "true"):
+            text = self._read(pod, role, lines, previous)
+            if text is not None and not text.startswith(_GONE) and not parse_parked(text):
+                return text.splitlines()
+        return []
+
+    def tail_both(self, pod: str, role: str, lines: int) -> list[str]:
+        """The last lines of the previous container, then of the current one; empty if there are none."""
+        # In this order: if the container restarts between the two requests, its log is the previous one in the second.
+        current = self._read(pod, role, lines, "false") or ""
+        previous = self._read(pod, role, lines, "true") or ""
+        return [*previous.splitlines(), *current.splitlines()]
+
+    def last_line(self, pod: str, role: str) -> str:
+        """The last line of the current container, which may be parked; empty if it has no output."""
+        return self._read(pod, role, 1, "false") or ""
+
+    def follow(self, pod: str, role: str) -> Iterator[str]:
+        """The lines of a task's log from now on, until its container ends; no line if the container does not run."""
+        try:
+            yield from self._connection.client.log(pod, container=role, follow=True, tail_lines=1, newlines=False)
+        except httpx2.HTTPError:
+            return
+
+    def _read(self, pod: str, role: str, lines: int, previous: str) -> str | None:
+        """The last lines of a container, or of its previous instance; None if the API server does not return them."""
+        # lightkube's log() cannot read the log of a container's previous instance.
+        address = f"/api/v1/namespaces/{self._connection.client.namespace}/pods/{pod}/log"
+        parameters = {"container": role, "tailLines": str(lines), "previous": previous}
+        try:
+            answer = self._connection.raw.get(address, params=parameters)
+        except httpx2.HTTPError:
+            return None
+        return answer.text if answer.is_success else None

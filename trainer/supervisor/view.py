@@ -1,0 +1,34 @@
+"""What the watches have shown so far: the run's pods, and the scales of its objects. Pure."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainer.supervisor.changes import PodChanged, PodsListed, ScalesObserved
+from trainer.supervisor.pods import Pod, apply_change
+
+
+@dataclass(frozen=True)
+class View:
+    """The observed state of the cluster."""
+
+    components: frozenset[str]
+    """The components whose scales are watched: the roles, and TensorBoard if the supervisor starts it."""
+    pods: Mapping[str, Pod] | None = None
+    """By task; None before the first list."""
+    scales: Mapping[str, int] = field(default_factory=dict)
+    """By component; without those whose object does not exist."""
+    listed: frozenset[str] = frozenset()
+    """The components whose objects have been listed."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every watch has shown its first list."""
+        return self.pods is not None and self.listed >= self.components
+
+    def after(self, change: PodsListed | PodChanged | ScalesObserved) -> "View":
+        """The view after a change."""
+        if not isinstance(change, ScalesObserved):
+            return dataclasses.replace(self, pods=apply_change(self.pods or {}, change))
+        others = {name: scale for name, scale in self.scales.items() if name not in change.components}
+        return dataclasses.replace(self, scales=others | {**change.scales}, listed=self.listed | change.components)

@@ -1,0 +1,138 @@
+"""Watches of the run's objects. Each runs in a thread of its own, and puts what it sees into the supervisor's queue."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from lightkube.models.meta_v1 import ObjectMeta, Status
+from lightkube.resources.apps_v1 import Deployment, StatefulSet
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import ConfigMap, Event, Pod
+
+from trainer.cluster.spec import ROLES
+from trainer.supervisor.changes import Changes, PodChanged, PodsListed, ScalesObserved, WarningReported, WatchFailed
+from trainer.supervisor.connection import UNAVAILABLE, WATCH_SECONDS, Backoff, Connection, StoppedError
+from trainer.supervisor.run import Run
+
+WARNINGS = ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox")
+"""Reasons of events that explain why a task does not run, and that no status has."""
+
+
+_Watch = Callable[[Run, Connection, Changes], None]
+
+
+class _Named(Protocol):
+    @property
+    def metadata(self) -> ObjectMeta | None: ...
+
+
+def start(run: Run, connection: Connection, changes: Changes) -> None:
+    """Put changes of the run's pods and scales, and its warnings, into the queue without end.
+
+    Each watch begins with a list, and again after the API server was unavailable or the watch expired.
+    """
+    for kind in (Pod, Event, ConfigMap, Job, Status, StatefulSet, Deployment, StatefulSet.Scale, Deployment.Scale):
+        # msgspec, which lightkube decodes with, analyses a type at first use. Python crashes if two threads do so.
+        msgspec.json.Decoder(kind)
+    watches: list[_Watch] = [_pods, _warnings]
+    stateful_sets = {run.stateful_set(role): role for role, values in run.roles.items() if not values.job}
+    jobs = {values.job: role for role, values in run.roles.items() if values.job}
+    deployments = {f"{run.fullname}-tensorboard": "tensorboard"} if run.tensorboard else {}
+    for kind, components, scale in (
+        (StatefulSet, stateful_sets, _replicas),
+        (Deployment, deployments, _replicas),
+        (Job, jobs, _active),
+    ):
+        if components:
+            watches.append(_scales(kind, components, scale))
+    for watch in watches:
+        threading.Thread(target=_watch_forever, args=(watch, run, connection, changes), daemon=True).start()
+
+
+def task_labels(run: Run) -> dict[str, Any]:
+    """The labels of the run's tasks, including tasks of a role that the run no longer has."""
+    return _release_labels(run) | {"app.kubernetes.io/component": [*ROLES, "client"]}
+
+
+def _release_labels(run: Run) -> dict[str, Any]:
+    return {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
+
+
+def _pods(run: Run, connection: Connection, changes: Changes) -> None:
+    labels = task_labels(run)
+    listed = connection.client.list(Pod, labels=labels)
+    changes.put(PodsListed(list(listed)))
+    for kind, pod in connection.client.watch(
+        Pod, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
+    ):
+        changes.put(PodChanged(kind, pod))
+
+
+def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
+    fields: dict[str, Any] = {"type": "Warning"}
+
+    def put(events: Iterable[Event]) -> None:
+        for event in events:
+            about = event.involvedObject.name or ""
+            if event.reason in WARNINGS and about.startswith(f"{run.fullname}-"):
+                changes.put(WarningReported(event))
+
+    listed = connection.client.list(Event, fields=fields)
+    put(listed)
+    put(
+        event
+        for _, event in connection.client.watch(
+            Event, fields=fields, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
+        )
+    )
+
+
+def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int]) -> _Watch:
+    """A watch of the objects of one kind with these names."""
+
+    def watch(run: Run, connection: Connection, changes: Changes) -> None:
+        def put() -> None:
+            changes.put(ScalesObserved(frozenset(components.values()), dict(scales)))
+
+        labels = _release_labels(run)
+        listed = connection.client.list(kind, labels=labels)
+        scales = {components[_name(item)]: scale(item) for item in listed if _name(item) in components}
+        put()
+        for change, item in connection.client.watch(
+            kind, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
+        ):
+            if component := components.get(_name(item)):
+                scales.pop(component, None)
+                if change != "DELETED":
+                    scales[component] = scale(item)
+                put()
+
+    return watch
+
+
+def _name(item: _Named) -> str:
+    return (item.metadata and item.metadata.name) or ""
+
+
+def _replicas(item: StatefulSet | Deployment) -> int:
+    return (item.spec and item.spec.replicas) or 0
+
+
+def _active(job: Job) -> int:
+    return 0 if job.spec and job.spec.suspend else 1
+
+
+def _watch_forever(watch: _Watch, run: Run, connection: Connection, changes: Changes) -> None:
+    backoff = Backoff(connection.stopping)
+    while True:
+        try:
+            watch(run, connection, changes)
+        except UNAVAILABLE as error:  # the server is unavailable, or the resource version has expired (410 Gone)
+            try:
+                backoff.wait(error)
+            except StoppedError:
+                return
+        except Exception as error:
+            changes.put(WatchFailed(error))
+            raise
