@@ -199,11 +199,7 @@ spec:
           containerPort: {{ $values.metrics.port }}
         {{- end }}
       {{- end }}
-      {{- $resources := deepCopy ($spec.resources | default dict) }}
-      {{- if $spec.gpus }}
-      {{- $_ := set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus) }}
-      {{- end }}
-      {{- with $resources }}
+      {{- with $spec.resources }}
       resources:
         {{- toYaml . | nindent 8 }}
       {{- end }}
