@@ -1,17 +1,19 @@
 """What `make chart-docs` writes into the chart from other sources.
 
-The trainer's and the supervisor's settings, into the schema and the README; and the defaults of the values that define
-a run, into a file that templates can read, because they cannot read values.yaml.
+The trainer's and the supervisor's settings, into the schema, the checks and the README; and the defaults of the values
+that define a run, into a file that templates can read, because they cannot read values.yaml.
 """
 
 import dataclasses
 import json
+import pkgutil
 from typing import Any
 
+import yaml
 from pydantic import TypeAdapter
 
 from tests.chart.chart import CHART, DEFAULTS
-from trainer import config
+from trainer import config, models
 from trainer.cluster.spec import ROLES
 from trainer.supervisor.run import RunValues
 
@@ -24,7 +26,7 @@ CHARTS_OWN = {
     *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
 """Settings that the chart sets from other values."""
-AS_TEXT = {"$ref": "#/definitions/positiveNumberAsText"}
+CHECKS_FILE = CHART / "templates/_settings.tpl"
 
 
 def run_schema() -> dict[str, Any]:
@@ -63,16 +65,32 @@ def train_schema() -> dict[str, Any]:
 def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
     """Convert one setting of pydantic's JSON schema: remove the title, and write null as a second type.
 
-    For a bound behind a validator, pydantic uses its own name. Helm passes `--set train.learning_rate=0.003` as text.
+    For a bound behind a validator, pydantic uses its own name. Helm passes `--set train.learning_rate=0.003` as text. A
+    pattern is for templates/_checks_train.tpl: Helm's error would show the regular expression.
     """
     variants = setting.pop("anyOf", [{}])
     merged = {**setting, **variants[0]}
     if {"type": "null"} in variants:
         merged["type"] = [merged["type"], "null"]
     names = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
-    found = {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default")}
-    is_number = "number" in (found.get("type"), *(found["type"] if isinstance(found.get("type"), list) else ()))
-    return {"anyOf": [found, AS_TEXT]} if is_number else found
+    found = {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default", "pattern")}
+    types = [found["type"]] if isinstance(found["type"], str) else found["type"]
+    return {**found, "type": [*types, "string"]} if "number" in types else found
+
+
+def settings_template() -> str:
+    """Return the template with what templates/_checks_train.tpl must know about the settings."""
+    numbers = {
+        name: "a positive number" if "exclusiveMinimum" in setting else "a number"
+        for name, setting in train_schema().items()
+        if "number" in setting["type"]
+    }
+    built_in = sorted(module.name for module in pkgutil.iter_modules(models.__path__))
+    facts = yaml.safe_dump({"train_steps": config.Settings().train_steps, "models": built_in, "numbers": numbers})
+    return (
+        "{{/* Facts about the trainer's settings; `make chart-docs` writes this file. */}}\n"
+        f'{{{{- define "distributed-tensorflow.settings" -}}}}\n{facts}{{{{- end }}}}\n'
+    )
 
 
 def readme_template() -> str:
@@ -100,6 +118,7 @@ def main() -> None:
     schema["properties"]["train"]["properties"] = train_schema()
     schema["properties"]["run"]["properties"] |= run_schema()
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
+    CHECKS_FILE.write_text(settings_template())
     README_TEMPLATE.write_text(readme_template())
     DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")
 

@@ -127,3 +127,50 @@ def test_they_say_that_tasks_read_a_large_cluster_from_a_file(notes: Notes) -> N
 def test_the_notes_say_that_the_nodes_need_the_images_without_a_registry(notes: Notes) -> None:
     assert "image.registry is empty" in notes({})
     assert "image.registry is empty" not in notes({"image.registry": "registry.example.com/team"})
+
+
+INGRESS = {"tensorboard.ingress.enabled": True}
+ROUTE = {"tensorboard.httpRoute.enabled": True, "tensorboard.httpRoute.parentRefs": [{"name": "public"}]}
+HOSTS = ["a.example.com", "b.example.com"]
+
+
+@pytest.mark.parametrize(
+    ("values", "addresses"),
+    [
+        (INGRESS, "http://ADDRESS-OF-THE-INGRESS"),
+        ({**INGRESS, "tensorboard.ingress.hosts": HOSTS}, "http://a.example.com http://b.example.com"),
+        (
+            {**INGRESS, "tensorboard.ingress.hosts": HOSTS[:1], "tensorboard.ingress.tls": [{"hosts": HOSTS}]},
+            "https://a.example.com",
+        ),
+        (ROUTE, "ADDRESS-OF-THE-GATEWAY"),
+        ({**ROUTE, "tensorboard.httpRoute.hostnames": HOSTS[:1]}, "a.example.com"),
+    ],
+)
+def test_the_notes_name_the_published_addresses(notes: Notes, values: dict[str, Any], addresses: str) -> None:
+    assert f"TensorBoard is published at {addresses}\n" in notes(values)
+    with_path = " ".join(f"{address}/mnist" for address in addresses.split())
+    assert f"TensorBoard is published at {with_path}\n" in notes({**values, "tensorboard.pathPrefix": "/mnist"})
+
+
+def test_the_notes_name_no_address_of_a_service_without_one(notes: Notes) -> None:
+    assert "published" not in notes({})
+    assert "published" not in notes({**INGRESS, "tensorboard.enabled": False})
+
+
+@pytest.mark.parametrize("published", [INGRESS, ROUTE])
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, "tensorboardFrom admits only pods of the namespace ml."),
+        ({"networkPolicy.tensorboardFrom": []}, "tensorboardFrom is empty, so the NetworkPolicy closes this address"),
+        ({"networkPolicy.tensorboardFrom": [{"namespaceSelector": {}}]}, None),
+        ({"networkPolicy.tensorboardFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}, None),
+        ({"networkPolicy.enabled": False, "networkPolicy.tensorboardFrom": []}, None),
+    ],
+)
+def test_the_notes_say_if_the_network_policy_closes_the_address(
+    notes: Notes, published: dict[str, Any], values: dict[str, Any], sentence: str | None
+) -> None:
+    text = notes({**published, **values})
+    assert sentence in text if sentence else "networkPolicy" not in text

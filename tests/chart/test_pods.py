@@ -46,3 +46,11 @@ def test_topology_spread_constraints_may_have_templates() -> None:
         "StatefulSet/ps spec template spec topologySpreadConstraints"
     )
     assert found["labelSelector"]["matchLabels"] == {"app.kubernetes.io/instance": "mnist"}
+
+
+@pytest.mark.parametrize("key", ["commonAnnotations", "tensorboard.annotations"])
+def test_the_cluster_autoscaler_may_evict_tensorboard_unless_annotations_forbid_it(key: str) -> None:
+    name = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    found = {role: pod["metadata"]["annotations"].get(name) for role, pod in render(ALL_ROLES).pods().items()}
+    assert found == {**dict.fromkeys(found, None), "tensorboard": "true"}
+    assert render({key: {name: "false"}}).pods()["tensorboard"]["metadata"]["annotations"][name] == "false"

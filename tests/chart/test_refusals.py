@@ -1,4 +1,4 @@
-"""The schema or a rule of templates/_checks.tpl refuses invalid values, with an error that names the key."""
+"""The schema or a rule of templates/_checks*.tpl refuses invalid values, with an error that names the key."""
 
 import re
 from typing import Any
@@ -106,6 +106,60 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"supervisor.podSpec.restartPolicy": "Never"},
     ),
     "a path prefix without a slash": ("tensorboard.pathPrefix", {"tensorboard.pathPrefix": "mnist"}),
+    "requests above limits": ("worker.resources.requests.memory", {"worker.resources.limits.memory": "256Mi"}),
+    "requests above the limits of common": (
+        "ps.resources.requests.cpu",
+        {"common.resources.limits.cpu": 1.5, "ps.resources.requests.cpu": "1600m"},
+    ),
+    "TensorBoard's requests above its limits": (
+        "tensorboard.resources.requests.memory",
+        {"tensorboard.resources.limits.memory": "200M"},
+    ),
+    "more GPUs requested than `gpus`": (
+        "worker.resources.requests.nvidia.com/gpu",
+        {"worker.gpus": 1, "worker.resources": {"requests": {"nvidia.com/gpu": 2}}},
+    ),
+    "an unknown unit": (
+        "chief.resources.limits.memory",
+        {"chief": {"replicas": 1, "resources": {"limits": {"memory": "32MB"}}}},
+    ),
+    "text for a quantity": ("supervisor.resources.requests.cpu", {"supervisor.resources.requests.cpu": "abc"}),
+    "text for the size of /dev/shm": ("worker.sharedMemorySize", {"worker.sharedMemorySize": "1GB"}),
+    "a size without a number": ("trainingDirectory.size", {"trainingDirectory.size": "much"}),
+    "a size with a space": ("data.size", {"data.size": "5 Gi"}),
+    "a registry with a scheme": ("image.registry", {"image.registry": "https://registry.example.com"}),
+    "a registry with a slash at its end": (
+        "worker.image.registry",
+        {"worker.image.registry": "registry.example.com/team/"},
+    ),
+    "an invalid digest": ("image.digest", {"image.digest": "sha256:abc"}),
+    "an invalid digest of an image of one's own": ("tensorboard.image.digest", {"tensorboard.image.digest": "abc"}),
+    "a GPU resource without a domain": ("gpu.resourceName", {"gpu.resourceName": "gpu"}),
+    "a port name with a capital": ("portName", {"portName": "gRPC"}),
+    "a time without a unit": ("metrics.podMonitor.interval", {"metrics.podMonitor.interval": "15"}),
+    "a relative path": ("trainingDirectory.path", {"trainingDirectory.path": "runs"}),
+    "a relative path of the data": ("data.path", {"data.path": "mnist"}),
+    "an invalid number of pods": (
+        "ps.podDisruptionBudget.maxUnavailable",
+        {"ps.podDisruptionBudget.maxUnavailable": "a"},
+    ),
+    "the network of the node for a part of the tasks": ("worker.hostNetwork", {"worker.hostNetwork": True}),
+    "text for a rate": ("train.learning_rate", {"train.learning_rate": "fast"}),
+    "a rate with two points": ("train.learning_rate", {"train.learning_rate": "1.2.3"}),
+    "a rate of zero as text": ("train.learning_rate", {"train.learning_rate": "0.0"}),
+    "an unknown model": ("train.model", {"train.model": "resnet"}),
+    "averaging that all-reduce always does": (
+        "train.sync_replicas",
+        {"train.strategy": "allreduce", "ps.replicas": 0, "train.sync_replicas": True},
+    ),
+    "aggregation without synchronous training": ("train.replicas_to_aggregate", {"train.replicas_to_aggregate": 2}),
+    "local steps without synchronous training": ("train.local_steps", {"train.local_steps": 4}),
+    "local steps that do not divide the run": (
+        "train.local_steps",
+        {"train.local_steps": 3, "train.sync_replicas": True},
+    ),
+    "a profile without an end": ("train.profile_steps", {"train.profile_steps": "100"}),
+    "a profile after the run": ("train.profile_steps", {"train.profile_steps": "2001-2002"}),
 }
 
 BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
@@ -123,25 +177,17 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "a port above 65535": ("/metrics/port", {"metrics.port": 65536}),
     "an unknown data set": ("/train/dataset", {"train.dataset": "cifar"}),
     "zero steps": ("/train/train_steps", {"train.train_steps": 0}),
-    "text for a rate": ("/train/learning_rate", {"train.learning_rate": "fast"}),
-    "a rate of zero as text": ("/train/learning_rate", {"train.learning_rate": "0.0"}),
-    "a relative path": ("/trainingDirectory/path", {"trainingDirectory.path": "runs"}),
     "an unknown access mode": ("/data/accessModes/0", {"data.accessModes": ["ReadWriteAll"]}),
     "no access mode": ("/data/accessModes", {"data.accessModes": []}),
-    "a size without a number": ("/trainingDirectory/size", {"trainingDirectory.size": "much"}),
-    "an invalid digest": ("/image/digest", {"image.digest": "sha256:abc"}),
     "an invalid pull policy": ("/image/pullPolicy", {"image.pullPolicy": "Sometimes"}),
     "an image without a repository": ("/image/repository", {"image.repository": ""}),
     "a number as a label": ("/common/labels/team", {"common.labels": {"team": 1}}),
-    "a GPU resource without a domain": ("/gpu/resourceName", {"gpu.resourceName": "gpu"}),
-    "a time without a unit": ("/metrics/podMonitor/interval", {"metrics.podMonitor.interval": "15"}),
-    "an invalid number": ("/ps/podDisruptionBudget/maxUnavailable", {"ps.podDisruptionBudget.maxUnavailable": "a"}),
 }
 
 
 def rules() -> list[str]:
-    """The messages of templates/_checks.tpl, as patterns of Helm's error."""
-    source = (CHART / "templates/_checks.tpl").read_text()
+    """The messages of templates/_checks*.tpl, as patterns of Helm's error."""
+    source = "".join(file.read_text() for file in sorted((CHART / "templates").glob("_checks*.tpl")))
     sentences = [found.replace('\\"', '"') for found in re.findall(r'fail (?:\(printf )?"((?:[^"\\]|\\.)*)"', source)]
     assert len(sentences) == source.count("- fail ")
     return [re.sub("%[sdq]", ".*", re.escape(sentence)) for sentence in sentences]
@@ -152,7 +198,7 @@ def test_a_rule_refuses(case: str) -> None:
     key, values = BY_RULE[case]
     error = refusal(values)
     assert f": {key}: " in error
-    assert [rule for rule in rules() if re.search(rule, error)], "no rule of _checks.tpl has this message"
+    assert [rule for rule in rules() if re.search(rule, error)], "no rule of _checks*.tpl has this message"
 
 
 def test_every_rule_has_a_case() -> None:
@@ -192,3 +238,38 @@ def test_all_reduce_and_custom_programs_may_run_without_parameter_servers() -> N
 def test_a_chief_may_train_without_workers() -> None:
     alone = render({"worker.replicas": 0, "chief.replicas": 1})
     assert [item["metadata"]["name"] for item in alone.of("StatefulSet")] == ["mnist-chief", "mnist-ps"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "limit"),
+    [
+        ("500m", 0.5),
+        ("1", "1000m"),
+        ("0.1", "100m"),
+        ("1024Ki", "1Mi"),
+        ("1G", "1Gi"),
+        ("2e3", "2k"),
+        ("1E", "2E18"),
+        (".5", "1."),
+    ],
+)
+def test_quantities_with_different_units_are_compared(requested: Any, limit: Any) -> None:
+    values = {
+        "worker.resources": {"requests": {"cpu": requested, "memory": 1}, "limits": {"cpu": limit, "example.com/a": 1}}
+    }
+    resources = render(values).get("StatefulSet/worker spec template spec containers worker resources")
+    assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == (requested, limit)
+
+
+def test_all_tasks_may_use_the_network_of_their_nodes_and_without_policy_a_part_of_them() -> None:
+    render({"common.hostNetwork": True})
+    render({"worker.hostNetwork": True, "networkPolicy.enabled": False})
+    render({"evaluator.hostNetwork": True})
+
+
+def test_arguments_may_complete_the_settings_of_train() -> None:
+    render({"train.local_steps": 4, "extraArgs": ["--sync_replicas"]})
+
+
+def test_no_error_of_the_schema_shows_a_regular_expression() -> None:
+    assert "pattern" not in (CHART / "values.schema.json").read_text()

@@ -1,12 +1,15 @@
 """With default values every pod meets Pod Security "restricted"; tokens and network access are minimal."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.chart.chart import ALL_ROLES, Object, render
+from tests.chart.chart import ALL_ROLES, CHART, Object, render
 from trainer.cluster.spec import ROLES
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}
 COMPONENTS = (*ROLES, "tensorboard", "supervisor", "test")
 DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
@@ -79,6 +82,25 @@ def test_null_removes_the_security_contexts_for_an_image_that_needs_root() -> No
     pod = render({"common.podSecurityContext": None, "common.securityContext": None}).pods()["worker"]
     assert "securityContext" not in pod["spec"]
     assert "securityContext" not in pod["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    "file", [EXAMPLES / "values-openshift.yaml", CHART / "ci/openshift-values.yaml"], ids=["example", "ci"]
+)
+@pytest.mark.parametrize("supervised", [True, False])
+def test_on_openshift_no_pod_has_a_fixed_user_or_group(file: Path, supervised: bool) -> None:
+    values = yaml.safe_load(file.read_text())
+    values |= {**ALL_ROLES, "client.replicas": 1, "client.command": ["ask"], "supervisor.enabled": supervised}
+    values["supervisor.podSecurityContext"] = values.pop("supervisor")["podSecurityContext"]
+    pods = render(values).pods()
+    assert set(pods) == {*COMPONENTS, "client"} - (set() if supervised else {"supervisor"})
+    for pod in pods.values():
+        for context in (
+            pod["spec"]["securityContext"],
+            *(each["securityContext"] for each in pod["spec"]["containers"]),
+        ):
+            assert not {"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"} & set(context)
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
 def test_parameter_servers_and_tensorboard_never_get_gpus() -> None:

@@ -1,4 +1,5 @@
-{{/* Rules that the schema cannot express. Each error is one sentence that names the key, the value, the rule and the remedy. */}}
+{{/* Rules that the schema cannot express, or not in a sentence without a regular expression. Each error is one sentence that
+     names the key, the value, the rule and the remedy. */}}
 
 {{- define "distributed-tensorflow.checks" -}}
 {{- $values := .Values -}}
@@ -33,20 +34,8 @@
 {{- end -}}
 {{- end -}}
 
-{{- $keys := dict "containers" "sidecars" "volumes" "extraVolumes" "securityContext" "podSecurityContext" "serviceAccountName" "serviceAccount" -}}
-{{- $owned := list "containers" "volumes" "tolerations" "affinity" "serviceAccountName" "serviceAccount" "restartPolicy" "hostname" "subdomain" -}}
-{{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" "tensorboard" "supervisor" -}}
-{{- $known := ternary (get $values $component) $values.common (has $component (list "tensorboard" "supervisor")) -}}
-{{- range $field := keys (get (get $values $component) "podSpec" | default dict) | sortAlpha -}}
-{{- $key := get $keys $field | default $field -}}
-{{- /* `resources` is a field of the pod too, and a different one. */}}
-{{- if and (hasKey $known $key) (ne $key "resources") -}}
-{{- fail (printf "%s.podSpec.%s: this field has a key of its own; set %s.%s." $component $field $component $key) -}}
-{{- else if has $field $owned -}}
-{{- fail (printf "%s.podSpec.%s: the chart itself sets this field; remove it." $component $field) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
+{{- include "distributed-tensorflow.checkFormats" . -}}
+{{- include "distributed-tensorflow.checkPods" . -}}
 
 {{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
 {{- $replicas := int $worker.replicas -}}
@@ -93,6 +82,8 @@
 {{- fail (printf "worker.maxReplicas: with train.strategy allreduce all %d listed workers must take part, but worker.replicas is %d; remove worker.maxReplicas." $addresses $replicas) -}}
 {{- end -}}
 {{- end -}}
+{{- /* Arguments override `train`, so what they say is the trainer's to check. */}}
+{{- if and $packaged (not $values.extraArgs) }}{{ include "distributed-tensorflow.checkTrain" . }}{{ end -}}
 {{- if and $foreign (include "distributed-tensorflow.clusterIsTooLong" .) -}}
 {{- fail (printf "%s.replicas: TF_CONFIG would exceed the 128 KiB that Linux allows for one environment variable, and only the packaged trainer reads the cluster from a file; use fewer tasks or a shorter release name." (first $foreign)) -}}
 {{- end -}}

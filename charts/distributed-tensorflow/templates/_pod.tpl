@@ -9,6 +9,8 @@
 {{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.selectorLabels" . | fromYaml)) -}}
 {{- if $spec.sharesNode }}{{ $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" }}{{ end -}}
 {{- $annotations := dict "sidecar.istio.io/inject" "false" "linkerd.io/inject" "disabled" -}}
+{{- /* The autoscaler keeps the node of a pod with an emptyDir, but TensorBoard's has only temporary files. */}}
+{{- if eq (index . 1) "tensorboard" }}{{ $_ := set $annotations "cluster-autoscaler.kubernetes.io/safe-to-evict" "true" }}{{ end -}}
 {{- include "distributed-tensorflow.merge" (list $annotations (include "distributed-tensorflow.common" (list (index . 0) "commonAnnotations") | fromYaml)) -}}
 {{- include "distributed-tensorflow.merge" (list $annotations ($spec.annotations | default dict)) -}}
 {{- include "distributed-tensorflow.merge" (list $annotations (index . 3 | fromYaml)) -}}
@@ -207,11 +209,7 @@ spec:
           containerPort: {{ $values.metrics.port }}
         {{- end }}
       {{- end }}
-      {{- $resources := deepCopy ($spec.resources | default dict) }}
-      {{- if $spec.gpus }}
-      {{- $_ := set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus) }}
-      {{- end }}
-      {{- with $resources }}
+      {{- with $spec.resources }}
       resources:
         {{- toYaml . | nindent 8 }}
       {{- end }}

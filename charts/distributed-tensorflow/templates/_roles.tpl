@@ -60,8 +60,8 @@
 {{- toJson $words -}}
 {{- end }}
 
-{{/* The values of a role as YAML, with derived keys: `addresses` (how many the cluster lists), `packaged` (whether it runs
-     the packaged trainer), `program` (the container's command line), `mountsTraining`, `mountsData`, and `sharesNode`
+{{/* The values of a role as YAML, with derived keys: `addresses` (how many the cluster lists), `resources` with the GPUs,
+     `packaged` (whether it runs the packaged trainer), `program` (the container's command line), `mountsTraining`, `mountsData`, and `sharesNode`
      (whether its pods must run on the node of the training directory). (list $ role) */}}
 {{- define "distributed-tensorflow.role" -}}
 {{- $root := index . 0 -}}
@@ -74,6 +74,10 @@
 {{- $_ := set $spec "gpus" (int ($spec.gpus | default 0)) -}}
 {{- $_ := set $spec "replicas" (int $spec.replicas) -}}
 {{- $_ := set $spec "addresses" (int ($spec.maxReplicas | default $spec.replicas)) -}}
+{{- if $spec.gpus -}}
+{{- $resources := $spec.resources | default dict -}}
+{{- $_ := set $spec "resources" (set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus)) -}}
+{{- end -}}
 {{- $foreign := (($spec.image | default dict).repository) -}}
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
 {{- $_ := set $spec "program" (include "distributed-tensorflow.program" (list $root $spec) | fromJsonArray) -}}

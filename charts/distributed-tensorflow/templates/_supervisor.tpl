@@ -145,10 +145,16 @@ spec:
           mountPath: /etc/distributed-tensorflow
           readOnly: true
         {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
+        {{- with $spec.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: config
       configMap:
         name: {{ $configMap | quote }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
+    {{- with $spec.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 {{- end }}

@@ -16,3 +16,38 @@
 {{- define "distributed-tensorflow.tensorboardUrl" -}}
 http://{{ include "distributed-tensorflow.fullname" . }}-tensorboard:{{ .Values.tensorboard.service.port }}{{ trimSuffix "/" .Values.tensorboard.pathPrefix }}
 {{- end }}
+
+{{/* The addresses that the Ingress and the HTTPRoute give TensorBoard, separated by spaces. A route's Gateway defines the scheme. */}}
+{{- define "distributed-tensorflow.tensorboardAddresses" -}}
+{{- $tensorboard := .Values.tensorboard -}}
+{{- $addresses := list -}}
+{{- if $tensorboard.ingress.enabled -}}
+{{- $encrypted := list -}}
+{{- range $tensorboard.ingress.tls }}{{ $encrypted = concat $encrypted (.hosts | default list) }}{{ end -}}
+{{- range $tensorboard.ingress.hosts | default (list "ADDRESS-OF-THE-INGRESS") -}}
+{{- $addresses = append $addresses (printf "%s://%s%s" (ternary "https" "http" (has . $encrypted)) . $tensorboard.pathPrefix) -}}
+{{- end -}}
+{{- end -}}
+{{- if $tensorboard.httpRoute.enabled -}}
+{{- range $tensorboard.httpRoute.hostnames | default (list "ADDRESS-OF-THE-GATEWAY") -}}
+{{- $addresses = append $addresses (printf "%s%s" . $tensorboard.pathPrefix) -}}
+{{- end -}}
+{{- end -}}
+{{- join " " $addresses -}}
+{{- end }}
+
+{{/* The part of the notes on these addresses, and on a NetworkPolicy that closes them; empty without an address. */}}
+{{- define "distributed-tensorflow.tensorboardNotes" -}}
+{{- $addresses := include "distributed-tensorflow.tensorboardAddresses" . -}}
+{{- if and .Values.tensorboard.enabled $addresses -}}
+{{- $peers := .Values.networkPolicy.tensorboardFrom -}}
+{{- $outside := false -}}
+{{- range $peers }}{{ if or (hasKey . "namespaceSelector") (hasKey . "ipBlock") }}{{ $outside = true }}{{ end }}{{ end -}}
+TensorBoard is published at {{ $addresses }}
+{{- if and .Values.networkPolicy.enabled (not $peers) }}
+networkPolicy.tensorboardFrom is empty, so the NetworkPolicy closes this address; add the pods of the Ingress controller or the Gateway.
+{{- else if and .Values.networkPolicy.enabled (not $outside) }}
+networkPolicy.tensorboardFrom admits only pods of the namespace {{ .Release.Namespace }}. If the Ingress controller or the Gateway runs in another namespace, add it: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ITS-NAMESPACE}}}.
+{{- end }}
+{{- end -}}
+{{- end }}
