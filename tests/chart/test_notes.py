@@ -39,7 +39,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
 
 def commands(text: str) -> list[list[str]]:
     """The commands in the notes, without comments."""
-    return [line.partition("#")[0].split() for line in text.splitlines() if re.match("  (kubectl|helm) ", line)]
+    return [line.partition("#")[0].split() for line in text.splitlines() if re.match("  (kubectl|helm|until) ", line)]
 
 
 def manifests(values: dict[str, Any]) -> Manifests:
@@ -49,11 +49,21 @@ def manifests(values: dict[str, Any]) -> Manifests:
 @pytest.mark.parametrize(("values", "fullname"), [({}, "trial"), ({"fullnameOverride": "m"}, "m")])
 def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any], fullname: str) -> None:
     (job,) = manifests(values).of("Job")
-    assert commands(notes(values)) == [
-        ["kubectl", "--namespace", "ml", "logs", "--follow", f"job/{job['metadata']['name']}"],
-        ["kubectl", "--namespace", "ml", "port-forward", f"service/{fullname}-tensorboard", "6006:80"],
-        ["helm", "--namespace", "ml", "test", "trial"],
-    ]
+    name = f"job/{job['metadata']['name']}"
+    logs, outcome, tensorboard, test = (" ".join(words) for words in commands(notes(values)))
+    assert logs == f"until kubectl --namespace ml logs --follow {name}; do sleep 1; done"
+    assert outcome.startswith("kubectl --namespace ml wait --for=jsonpath='{.status.conditions}'")
+    assert f"{name} && kubectl --namespace ml get {name} " in outcome
+    assert tensorboard == (
+        f"kubectl --namespace ml rollout status deployment/{fullname}-tensorboard && "
+        f"kubectl --namespace ml port-forward service/{fullname}-tensorboard 6006:80"
+    )
+    assert test == "helm --namespace ml test trial"
+
+
+def test_the_notes_of_a_suspended_run_show_how_to_resume_it(notes: Notes) -> None:
+    first, *_ = commands(notes({"run.suspend": True}))
+    assert " ".join(first) == "helm --namespace ml upgrade trial CHART --reuse-values --set run.suspend=false"
 
 
 @pytest.mark.parametrize(
@@ -64,11 +74,10 @@ def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any],
 def test_without_a_supervisor_the_commands_name_the_leader(notes: Notes, values: dict[str, Any], leader: str) -> None:
     values = {**values, "supervisor.enabled": False}
     fullname = leader.rsplit("-", 2)[0]
-    assert commands(notes(values)) == [
-        ["kubectl", "--namespace", "ml", "logs", "--follow", leader],
-        ["kubectl", "--namespace", "ml", "port-forward", f"service/{fullname}-tensorboard", "6006:80"],
-        ["helm", "--namespace", "ml", "test", "trial"],
-    ]
+    logs, tensorboard, test = (" ".join(words) for words in commands(notes(values)))
+    assert logs == f"kubectl --namespace ml logs --follow {leader}"
+    assert tensorboard.endswith(f"port-forward service/{fullname}-tensorboard 6006:80")
+    assert test == "helm --namespace ml test trial"
     names = {(item["kind"], item["metadata"]["name"]) for item in manifests(values)}
     assert ("StatefulSet", leader.rpartition("-")[0]) in names
     assert ("Service", f"{fullname}-tensorboard") in names

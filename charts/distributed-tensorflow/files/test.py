@@ -1,4 +1,4 @@
-"""The program of the `helm test` pod: every task answers or the run has succeeded, and TensorBoard serves the run.
+"""The program of the `helm test` pod: every task answers, or the run has succeeded or is suspended; TensorBoard works.
 
 It reads its settings from the environment, changes nothing, and exits with code 1 and one sentence if a check fails. It
 first connects to each task until that has answered once. If the tasks are gone because the run has ended, the kubelet
@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 TIMEOUT = 150
 """Seconds for what takes time: the first curve, the start of a task, the update of the supervisor's notes."""
@@ -22,6 +23,9 @@ def main() -> None:
     """Check the tasks, then TensorBoard."""
     tensorboard = os.environ["TENSORBOARD_URL"]
     packaged = os.environ["PACKAGED"] == "true"
+    if notes().get("state") == "Suspended":
+        print("the run is suspended")
+        return
     unanswered = addresses()
     retry(lambda: run_error(unanswered, packaged))
     if tensorboard:
@@ -57,11 +61,16 @@ def tensorboard_error(url: str, packaged: bool) -> str:
     return ""
 
 
+def notes() -> dict[str, Any]:
+    """The supervisor's notes; empty before the first, or without a supervisor."""
+    file = Path(os.environ.get("RUN_NOTES", ""))
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
+
+
 def success(packaged: bool) -> str:
     """How the run succeeded; empty if it has not ended, or if a program of the user's own wrote no result."""
     if "RUN_NOTES" in os.environ:
-        notes = Path(os.environ["RUN_NOTES"])
-        run = json.loads(notes.read_text()) if notes.exists() else {}
+        run = notes()
         if run.get("hash") != os.environ["RUN_HASH"]:
             return ""
         if run["state"] == "Failed":

@@ -1,0 +1,76 @@
+"""The repetition of calls to the Kubernetes API."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import httpx2
+import pytest
+from lightkube import ApiError
+
+from trainer.supervisor.connection import Backoff, Connection, StoppedError
+
+
+class Hasty(threading.Event):
+    """An event that is not waited for, so that the pauses take no time; it records them."""
+
+    def __init__(self, pauses: int) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._allowed = pauses
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout or 0)
+        return len(self.pauses) > self._allowed
+
+
+def an_error(code: int) -> ApiError:
+    request = httpx2.Request("GET", "http://api")
+    response = httpx2.Response(code, json={"message": f"the answer {code}", "code": code}, request=request)
+    return ApiError(request=request, response=response)
+
+
+def a_call(*errors: Exception) -> Callable[[], str]:
+    """A call that fails with these errors, and then succeeds."""
+    left = iter(errors)
+
+    def call() -> str:
+        if error := next(left, None):
+            raise error
+        return "done"
+
+    return call
+
+
+def a_connection(stopping: threading.Event) -> Connection:
+    return Connection(client=None, raw=None, stopping=stopping)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error", [an_error(500), an_error(409), an_error(429), httpx2.ConnectError("refused")], ids=str
+)
+def test_a_call_is_repeated_while_the_server_is_unavailable(error: Exception) -> None:
+    stopping = Hasty(9)
+    assert a_connection(stopping).retry(a_call(error, error)) == "done"
+    assert stopping.pauses == [1, 1]
+
+
+@pytest.mark.parametrize("code", [400, 404, 422])
+def test_an_invalid_request_is_not_repeated(code: int) -> None:
+    with pytest.raises(ApiError):
+        a_connection(Hasty(9)).retry(a_call(an_error(code)))
+
+
+def test_a_forbidden_request_is_repeated_ever_more_slowly_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stopping = Hasty(99)
+    assert a_connection(stopping).retry(a_call(*[an_error(403)] * 9)) == "done"
+    assert stopping.pauses == [2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert caplog.messages == ["the Kubernetes API refuses a request, which is repeated: the answer 403"]
+
+
+def test_a_supervisor_that_must_stop_does_not_wait() -> None:
+    with pytest.raises(StoppedError):
+        a_connection(Hasty(1)).retry(a_call(*[an_error(500)] * 9))
+    with pytest.raises(StoppedError):
+        Backoff(Hasty(0)).wait(an_error(403))
