@@ -54,3 +54,11 @@ def test_the_cluster_autoscaler_may_evict_tensorboard_unless_annotations_forbid_
     found = {role: pod["metadata"]["annotations"].get(name) for role, pod in render(ALL_ROLES).pods().items()}
     assert found == {**dict.fromkeys(found, None), "tensorboard": "true"}
     assert render({key: {name: "false"}}).pods()["tensorboard"]["metadata"]["annotations"][name] == "false"
+
+
+def test_helm_deletes_the_test_pod_after_success_and_failure_and_prints_its_output() -> None:
+    annotations = render().pods()["test"]["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "test"
+    ends = {"hook-succeeded", "hook-failed"}
+    assert set(annotations["helm.sh/hook-delete-policy"].split(",")) == {"before-hook-creation", *ends}
+    assert set(annotations["helm.sh/hook-output-log-policy"].split(",")) == ends

@@ -138,6 +138,8 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a port name with a capital": ("portName", {"portName": "gRPC"}),
     "a time without a unit": ("metrics.podMonitor.interval", {"metrics.podMonitor.interval": "15"}),
     "a relative path": ("trainingDirectory.path", {"trainingDirectory.path": "runs"}),
+    "logs outside the training directory": ("trainingDirectory.logs", {"trainingDirectory.logs": "../logs"}),
+    "an absolute path of the logs": ("trainingDirectory.logs", {"trainingDirectory.logs": "/logs"}),
     "a relative path of the data": ("data.path", {"data.path": "mnist"}),
     "an invalid number of pods": (
         "ps.podDisruptionBudget.maxUnavailable",

@@ -67,6 +67,15 @@ def test_a_run_without_a_training_directory_has_no_claim_and_no_pod_affinity() -
         assert "TASK_LOG" not in manifests.environment(role)
 
 
+def test_the_output_of_a_custom_program_is_saved_only_on_request() -> None:
+    """A program may itself use the folder `logs` of the training directory."""
+    own = {**ALL_ROLES, "chief.command": ["run"]}
+    logs = {role: render(own).environment(role).get("TASK_LOG") for role in ("chief", "evaluator")}
+    assert logs == {"chief": None, "evaluator": "/training/logs/evaluator-$(POD_INDEX).log"}
+    asked = render({**own, "trainingDirectory.logs": "output/1"})
+    assert asked.environment("chief")["TASK_LOG"] == "/training/output/1/chief-$(POD_INDEX).log"
+
+
 @pytest.mark.parametrize(
     ("values", "nodes"),
     [

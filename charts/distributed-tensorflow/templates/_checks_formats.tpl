@@ -7,6 +7,7 @@
   (list "portName" $values.portName "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$" "a port name of at most 15 lower-case letters, digits and dashes, such as grpc")
   (list "metrics.podMonitor.interval" $values.metrics.podMonitor.interval "^[0-9]+(ms|s|m|h)$" "a number with the unit ms, s, m or h, such as 15s")
   (list "trainingDirectory.path" $values.trainingDirectory.path "^/" "an absolute path, such as /training")
+  (list "trainingDirectory.logs" $values.trainingDirectory.logs "^([A-Za-z0-9_-][A-Za-z0-9._-]*(/|$))*$" "a folder inside the training directory, such as logs")
   (list "data.path" $values.data.path "^/" "an absolute path, such as /data")
 -}}
 {{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" -}}

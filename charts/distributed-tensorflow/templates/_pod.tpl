@@ -171,9 +171,10 @@ spec:
         - name: TASK_WAITS
           value: "yes"
         {{- end }}
-        {{- if $spec.mountsTraining }}
+        {{- $logs := $values.trainingDirectory.logs | default (ternary "logs" "" $spec.packaged) }}
+        {{- if and $spec.mountsTraining $logs }}
         - name: TASK_LOG
-          value: {{ $values.trainingDirectory.path }}/logs/{{ $spec.role }}-$(POD_INDEX).log
+          value: {{ printf "%s/%s/%s-$(POD_INDEX).log" $values.trainingDirectory.path $logs $spec.role | quote }}
         {{- end }}
         {{- if and $spec.packaged $spec.terminationGracePeriodSeconds }}
         - name: TRAINER_GRACE_SECONDS
