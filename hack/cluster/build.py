@@ -36,6 +36,8 @@ def _variables() -> dict[str, str]:
         "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor": minor,
         "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor": major,
         "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor": minor,
+        "helm.sh/helm/v4/pkg/chart/common.k8sVersionMajor": major,
+        "helm.sh/helm/v4/pkg/chart/common.k8sVersionMinor": minor,
     }
 
 

@@ -24,10 +24,12 @@ class Release:
     name: str
     namespace: str
     folder: Path
+    program: str = "helm"
+    """Helm 3 or Helm 4."""
 
     def helm(self, *words: str, values: dict[str, Any] | None = None) -> str:
         """Run helm with these values; fails the test with helm's output if helm fails."""
-        command = ["helm", "--namespace", self.namespace, *words]
+        command = [self.program, "--namespace", self.namespace, *words]
         if values:
             file = self.folder / "values.yaml"
             file.write_text(yaml.safe_dump(values))
@@ -65,6 +67,17 @@ class Release:
             f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component in (chief, worker, ps, evaluator)"
         )
         return {pod["metadata"]["name"]: pod for pod in self.get("pods", f"--selector={selector}")["items"]}
+
+    def containers(self) -> dict[str, tuple[str, int]]:
+        """Of each task: the uid of its pod, and how often its container has restarted."""
+        return {
+            name: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
+            for name, pod in self.tasks().items()
+        }
+
+    def deployment_is_available(self, word: str) -> bool:
+        """Whether a Deployment of the release has an available pod."""
+        return bool(self.get("deployment", f"{self.name}-{word}")["status"].get("availableReplicas"))
 
     def result(self) -> dict[str, Any]:
         """Read result.json in TensorBoard's pod; empty if it does not exist."""

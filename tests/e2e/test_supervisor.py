@@ -1,9 +1,11 @@
 """Runs with the supervisor, from `helm install` to the end of the run."""
 
+import dataclasses
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,12 +225,32 @@ def test_a_parameter_server_strategy_run_ends_although_its_servers_never_end(rel
 LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
 
 
-def uids(release: Release) -> dict[str, tuple[str, int]]:
-    """Of each task: the uid of its pod, and how often its container has restarted."""
-    return {
-        name: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
-        for name, pod in release.tasks().items()
-    }
+@pytest.mark.parametrize("program", ["helm", "helm4"])
+def test_the_life_of_a_release(release: Release, program: str) -> None:
+    """Helm 3 merges manifests; Helm 4 applies them on the server's side."""
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not on PATH")
+    release = dataclasses.replace(release, program=program)
+    release.install(LONG)
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    wait(lambda: release.deployment_is_available("tensorboard"), 90, release.describe)
+    before = release.containers()
+    release.upgrade(LONG | {"tensorboard": {"labels": {"team": "a"}}})
+    release.helm("rollback", "mnist", "1")
+    wait(lambda: release.deployment_is_available("tensorboard"), 90, release.describe)
+    assert release.containers() == before
+
+    release.upgrade(LONG | {"run": {"suspend": True}})
+    assert "the run is suspended" in release.finish()
+    assert (release.notes()["state"], release.tasks()) == ("Suspended", {})
+    release.helm("rollback", "mnist", "1")  # to before the suspension
+    wait(lambda: "restored /training/model.ckpt-" in release.saved_log("worker-0"), 120, release.describe)
+
+    release.upgrade({"train": {"train_steps": 500}})
+    assert "the run succeeded" in release.finish().splitlines()[-1]
+    release.helm("uninstall", "mnist", "--wait")
+    kinds = "all,configmaps,persistentvolumeclaims,serviceaccounts,roles,networkpolicies"
+    wait(lambda: "mnist" not in release.kubectl("get", kinds, "--output=name"), 60, release.describe)
 
 
 def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(release: Release) -> None:
@@ -307,7 +329,7 @@ def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) 
 def test_a_pod_of_a_node_that_does_not_answer_is_removed(release: Release, kubelet: int) -> None:
     release.install(LONG | {"run": {"nodeLossSeconds": 5}, "common": {"terminationGracePeriodSeconds": 1}})
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
-    before = uids(release)["mnist-worker-1"][0]
+    before = release.containers()["mnist-worker-1"][0]
     os.kill(kubelet, signal.SIGSTOP)
     release.kubectl("delete", "pod", "mnist-worker-1", "--wait=false")
     wait(lambda: release.tasks()["mnist-worker-1"]["metadata"]["uid"] != before, 60, release.describe)

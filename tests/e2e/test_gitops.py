@@ -1,0 +1,52 @@
+"""Tools that apply rendered manifests again and again, as Argo CD and Flux do."""
+
+import subprocess
+from typing import Any
+
+from tests.e2e.releases import CHART, Release, wait
+
+KINDS = (
+    "apps/v1/Deployment,apps/v1/StatefulSet,batch/v1/Job,core/v1/ConfigMap,core/v1/PersistentVolumeClaim,core/v1/Service,"
+    "core/v1/ServiceAccount,networking.k8s.io/v1/NetworkPolicy,policy/v1/PodDisruptionBudget,"
+    "rbac.authorization.k8s.io/v1/Role,rbac.authorization.k8s.io/v1/RoleBinding"
+)
+
+
+def synchronise(release: Release, *settings: str) -> None:
+    """Apply the manifests on the server's side, and prune what they no longer have."""
+    command = [
+        "helm",
+        "template",
+        release.name,
+        str(CHART),
+        "--namespace",
+        release.namespace,
+        "--skip-tests",
+        *settings,
+    ]
+    rendered = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    selector = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/managed-by=Helm"
+    prune = ["--prune", f"--selector={selector}", *(f"--prune-allowlist={kind}" for kind in KINDS.split(","))]
+    release.kubectl("apply", "--server-side", "--field-manager=gitops", *prune, "--filename=-", text=rendered)
+
+
+def test_applying_the_manifests_again_does_not_disturb_the_run(release: Release) -> None:
+    synchronise(release, "--set=train.train_steps=30000")
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    wait(lambda: release.deployment_is_available("tensorboard"), 90, release.describe)
+    before: dict[str, Any] = release.containers()
+    for _ in range(5):
+        synchronise(release, "--set=train.train_steps=30000")
+    synchronise(release, "--set=train.train_steps=30000", "--set=tensorboard.labels.team=a")
+    assert release.containers() == before
+    assert "the run succeeded" in release.finish().splitlines()[-1]
+    wait(lambda: not release.tasks(), 60, release.describe)
+    result = release.wait_for_result(30_000)
+
+    synchronise(release, "--set=train.train_steps=30000")
+    wait(lambda: release.deployment_is_available("tensorboard"), 90, release.describe)
+    assert (release.tasks(), release.result()) == ({}, result), "nothing starts again"
+
+    synchronise(release, "--set=train.train_steps=31000")
+    wait(lambda: release.result().get("global_step", 0) >= 31_000, 120, release.describe)
+    assert len(release.get("jobs", "--selector=app.kubernetes.io/component=supervisor")["items"]) == 1, "it is pruned"
