@@ -167,18 +167,28 @@ def _supervise(words: Sequence[str]) -> int:
         "The chart starts this as a Job and renders the file with all of its settings.",
     )
     parser.add_argument("--run", required=True, metavar="FILE", type=Path, help="the run file that the chart renders")
+    parser.add_argument(
+        "--stop_tensorboard",
+        action="store_true",
+        help="only wait for the end of the run and its time to live, and stop TensorBoard",
+    )
     _require("supervise", ("lightkube",), "supervisor")
     # Process 1 of a container ignores signals without a handler. Set the handlers before the slow imports.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    run = supervision_run.read(parser.read(words).run, os.environ.get("JOB_UID", ""), os.environ.get("POD_UID", ""))
+    arguments = parser.read(words)
+    run = supervision_run.read(arguments.run, os.environ.get("JOB_UID", ""), os.environ.get("POD_UID", ""))
     from lightkube import ApiError
 
     from trainer.supervisor.connection import StoppedError, connect
     from trainer.supervisor.supervise import supervise
+    from trainer.supervisor.tensorboard_timer import stop_tensorboard
 
     _log_to_stdout("")
     try:
+        if arguments.stop_tensorboard:
+            stop_tensorboard(run, connect())
+            return 0
         outcome = supervise(run, connect())
         return 0 if outcome is None or outcome.succeeded else EXIT_FAILED_RUN
     except StoppedError as stop:

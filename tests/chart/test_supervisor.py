@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import ALL_ROLES, CHART, Manifests, render, template
-from trainer.supervisor.run import TensorBoard, read
+from trainer.supervisor.run import read
 
 
 def run_json(manifests: Manifests) -> dict[str, Any]:
@@ -31,7 +31,8 @@ def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
     }
     assert run.job == manifests["Job/run"]["metadata"]["name"]
     assert (run.job_uid, run.supervisor, run.metrics_port) == ("uid", "pod", 9100)
-    assert run.tensorboard == TensorBoard(service_account="mnist-tensorboard", annotations={}, leaves_node=False)
+    assert run.tensorboard
+    assert (run.tensorboard.gated, run.tensorboard.service_account) == (True, "mnist-tensorboard")
     assert {run.stateful_set(role) for role in run.roles} == {
         item["metadata"]["name"] for item in manifests.of("StatefulSet")
     }
@@ -177,9 +178,11 @@ def test_only_the_supervisor_has_a_token_and_unrestricted_egress() -> None:
     tokens = {role for role, pod in manifests.pods().items() if pod["spec"]["automountServiceAccountToken"]}
     assert tokens == {"supervisor"}
     selector = manifests["NetworkPolicy/egress"]["spec"]["podSelector"]
-    assert {"key": "app.kubernetes.io/component", "operator": "NotIn", "values": ["supervisor"]} in selector[
-        "matchExpressions"
-    ]
+    assert {
+        "key": "app.kubernetes.io/component",
+        "operator": "NotIn",
+        "values": ["supervisor", "tensorboard-timer"],
+    } in selector["matchExpressions"]
 
 
 def test_without_a_supervisor_none_of_its_objects_are_rendered() -> None:

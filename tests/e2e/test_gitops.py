@@ -3,13 +3,9 @@
 import subprocess
 from typing import Any
 
-from tests.e2e.releases import CHART, Release, wait
+import pytest
 
-KINDS = (
-    "apps/v1/Deployment,apps/v1/StatefulSet,batch/v1/Job,core/v1/ConfigMap,core/v1/PersistentVolumeClaim,core/v1/Service,"
-    "core/v1/ServiceAccount,networking.k8s.io/v1/NetworkPolicy,policy/v1/PodDisruptionBudget,"
-    "rbac.authorization.k8s.io/v1/Role,rbac.authorization.k8s.io/v1/RoleBinding"
-)
+from tests.e2e.releases import CHART, Release, wait
 
 
 def synchronise(release: Release, *settings: str) -> None:
@@ -25,9 +21,14 @@ def synchronise(release: Release, *settings: str) -> None:
         *settings,
     ]
     rendered = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    selector = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/managed-by=Helm"
-    prune = ["--prune", f"--selector={selector}", *(f"--prune-allowlist={kind}" for kind in KINDS.split(","))]
+    prune = ["--prune", "--applyset=configmap/applied"]
     release.kubectl("apply", "--server-side", "--field-manager=gitops", *prune, "--filename=-", text=rendered)
+
+
+@pytest.fixture(autouse=True)
+def apply_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubectl prunes what is applied on the server's side only as an apply set, which it calls an alpha feature."""
+    monkeypatch.setenv("KUBECTL_APPLYSET", "true")
 
 
 def test_applying_the_manifests_again_does_not_disturb_the_run(release: Release) -> None:

@@ -71,3 +71,10 @@ def curve_pixels(browser: Any) -> int:
     expected = tuple(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
     picture = Image.open(io.BytesIO(charts[0].screenshot_as_png)).convert("RGB")
     return sum(count for count, pixel in picture.getcolors(2**24) or [] if pixel == expected)
+
+
+def test_tensorboard_ends_some_time_after_the_run(release: Release) -> None:
+    release.install({"train": {"train_steps": 300}, "tensorboard": {"ttlSecondsAfterFinished": 5}})
+    wait(lambda: release.deployment_is_available("tensorboard"), 120, release.describe)
+    release.finish()
+    wait(lambda: not release.get("deployment", "mnist-tensorboard")["spec"]["replicas"], 90, release.describe)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_supervision import NOW, SCALE, STARTED, a_pod, a_run
+from tests.unit.test_supervision import NOW, SCALE, STARTED, TENSORBOARD, a_pod, a_run
 from trainer.supervisor import diagnosis, lifecycle, policy, scales
 from trainer.supervisor.changes import PodsListed, ScalesObserved
 from trainer.supervisor.notes import Notes
@@ -203,3 +203,18 @@ def test_a_rule_may_act_on_a_disruption() -> None:
     assert outcome is None
     _, outcome = judged(a_policy(rule), a_pod("mnist-worker-0"), server)
     assert outcome.reason == "mnist-ps-0 was disrupted, and run.failurePolicy fails the run"
+
+
+def test_tensorboard_runs_after_the_run_until_its_time_to_live_is_over() -> None:
+    ended = dataclasses.replace(SUCCEEDED, ended=NOW, leader="uid")
+    limited = a_run(tensorboard=dataclasses.replace(TENSORBOARD, ttl_seconds_after_finished=60))
+    after = [scales.tensorboard_after(limited, ended, NOW + seconds) for seconds in (0, 59, 60)]
+    assert after == [1, 1, 0]
+    assert scales.tensorboard_after(a_run(), ended, NOW + 1e9) == 1
+    assert scales.tensorboard_after(a_run(), dataclasses.replace(ended, leader=""), NOW) is None, "it never had a node"
+    assert scales.tensorboard_after(a_run(tensorboard=None), ended, NOW) is None
+
+
+def test_tensorboard_that_need_not_wait_runs_at_once() -> None:
+    shared = dataclasses.replace(TENSORBOARD, gated=False, ttl_seconds_after_finished=60)
+    assert scales.wanted(a_run(tensorboard=shared), STARTED, None)["tensorboard"] == 1

@@ -21,6 +21,11 @@ from trainer.supervisor.run import Role, Run, TensorBoard
 NOW = 1_800_000_000.0
 
 
+TENSORBOARD = TensorBoard(
+    gated=True, service_account="mnist-tensorboard", annotations={}, leaves_node=False, ttl_seconds_after_finished=None
+)
+
+
 def a_run(**settings: Any) -> Run:
     given: dict[str, Any] = {
         "fullname": "mnist",
@@ -41,7 +46,7 @@ def a_run(**settings: Any) -> Run:
         "backoff_limit": 3,
         "active_deadline_seconds": None,
         "start_timeout_seconds": None,
-        "tensorboard": TensorBoard(service_account="mnist-tensorboard", annotations={}, leaves_node=False),
+        "tensorboard": TENSORBOARD,
         "result_command": "kubectl exec …",
         "metrics_port": None,
     }
@@ -131,7 +136,7 @@ def test_a_code_that_is_not_retried_fails_the_run_and_names_the_task() -> None:
     found = outcome_of(a_run(), a_pod("mnist-worker-0"), oom)
     assert found == policy.Outcome(
         False,
-        "mnist-worker-1 failed with code 1 (OOMKilled), so raise worker.resources.limits.memory, which is not retried",
+        "mnist-worker-1 failed with code 1 (OOMKilled: raise worker.resources.limits.memory), which is not retried",
         ("mnist-worker-1",),
     )
 

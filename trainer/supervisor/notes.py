@@ -27,6 +27,8 @@ class Notes:
     reason: str = ""
     started: float = 0.0
     """When the tasks were last started, in seconds since 1970."""
+    ended: float = 0.0
+    """When the run ended, in seconds since 1970; 0 before that."""
     running: float = 0.0
     """When every task had started, in seconds since 1970; 0 before that."""
     resolved: bool = False

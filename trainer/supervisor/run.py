@@ -105,16 +105,20 @@ class Role:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorBoard:
-    """TensorBoard, where it must run on the leader's node and therefore starts only when the leader has one."""
+    """TensorBoard, where the supervisor sets its scale."""
 
     __pydantic_config__ = CAMEL_CASE
 
+    gated: bool
+    """Whether it starts only when the leader has a node, because it must run on that node."""
     service_account: str | None
     """The service account that the supervisor creates. None if it exists already."""
     annotations: Mapping[str, str]
     """Of that service account."""
     leaves_node: bool
     """Whether TensorBoard starts again after the run, because the leader's node has GPUs."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None
+    """Seconds after the run at which it ends; None for never."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +167,7 @@ class Run(RunValues):
     """The task that initialises the variables, saves checkpoints and writes the result."""
     roles: Mapping[str, Role]
     tensorboard: TensorBoard | None
-    """None if TensorBoard is disabled, or starts at any time on any node."""
+    """None if TensorBoard is disabled, or runs at any time on any node."""
     result_command: str | None
     """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None

@@ -34,7 +34,17 @@ def wanted(run: Run, notes: Notes, leader: Pod | None) -> dict[str, int]:
     return scales if tensorboard is None else scales | {TENSORBOARD: tensorboard}
 
 
+def tensorboard_after(run: Run, notes: Notes, now: float) -> int | None:
+    """The scale of TensorBoard when the run is over; None if it may have any scale. `now` in seconds since 1970."""
+    if not run.tensorboard or (run.tensorboard.gated and not notes.leader):
+        return None
+    ttl = run.tensorboard.ttl_seconds_after_finished
+    return 0 if ttl is not None and now >= notes.ended + ttl else 1
+
+
 def _tensorboard(run: Run, leader: Pod | None) -> int | None:
+    if run.tensorboard and not run.tensorboard.gated:
+        return 1
     if not run.tensorboard or leader is None:
         return None
     if leader.node:

@@ -12,8 +12,10 @@ import queue
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from lightkube import ApiError
+
+from trainer.errors import ConfigurationError
 from trainer.supervisor import lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
@@ -48,7 +50,6 @@ PASS_SECONDS = 2.0
 """The longest time between two passes of the loop."""
 PATIENCE_SECONDS = 5.0
 """A scale that was set is set again if it is not observed within this time."""
-TERMINATION_MESSAGE = Path("/dev/termination-log")
 
 
 def supervise(run: Run, connection: Connection) -> Outcome | None:
@@ -67,9 +68,21 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    api, logs = KubernetesApi(run, connection), TaskLogs(connection)
-    reporter = Reporter(run, api, logs)
+    api = KubernetesApi(run, connection)
     api.retry_job()
+    try:
+        outcome = _supervise(run, api, connection, changes)
+    except (ApiError, ConfigurationError):
+        api.fail_job()
+        raise
+    if outcome and not outcome.succeeded:
+        api.fail_job()
+    return outcome
+
+
+def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Changes) -> Outcome | None:
+    logs = TaskLogs(connection)
+    reporter = Reporter(run, api, logs)
     before = parse(api.read_notes())
     metrics = RunMetrics(run, before if before.hash == run.hash else Notes())
     if run.metrics_port is not None:
@@ -91,17 +104,15 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
         outcome = _with_result(run, logs, ended, loop.tasks.get(run.leader))
         _copy_logs(run, logs, outcome, loop.tasks)
         state: State = "Succeeded" if outcome.succeeded else "Failed"
-        notes = dataclasses.replace(loop.notes, state=state, reason=outcome.reason)
+        notes = dataclasses.replace(loop.notes, state=state, reason=outcome.reason, ended=time.time())
         metrics.notes = writer.write(notes)
         _clean_up(run, api, notes, loop.tasks)
         if run.tensorboard and run.tensorboard.leaves_node and notes.leader:
             api.stop_tensorboard()
-    if run.tensorboard and notes.leader:
+    if (scale := scales.tensorboard_after(run, notes, time.time())) is not None:
         _provide_account(run, api)
-        api.set_scale(scales.TENSORBOARD, 1)
+        api.set_scale(scales.TENSORBOARD, scale)
     reporter.report_outcome(outcome)
-    if not outcome.succeeded:
-        api.fail_job()
     return outcome
 
 

@@ -37,7 +37,7 @@
 {{/* The supervisor's Job and its settings are immutable: a changed pod template or run.json is another object, whose name
      ends with another hash. So a failed upgrade does not change what the present supervisor reads. */}}
 {{- define "distributed-tensorflow.supervisorHash" -}}
-{{- list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" (list . "")) | join "\n" | sha256sum | trunc 8 -}}
+{{- list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" (list . "" "supervisor" list)) | join "\n" | sha256sum | trunc 8 -}}
 {{- end }}
 
 {{- define "distributed-tensorflow.supervisorJob" -}}
@@ -75,12 +75,17 @@
 {{- $result = printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace $fullname .Values.trainingDirectory.path -}}
 {{- end -}}
 {{- $tensorboard := dict -}}
-{{- if include "distributed-tensorflow.tensorboardGated" . -}}
+{{- $gated := not (empty (include "distributed-tensorflow.tensorboardGated" .)) -}}
+{{- if or $gated (include "distributed-tensorflow.tensorboardEnds" .) -}}
 {{- $own := .Values.tensorboard.serviceAccount -}}
 {{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
-{{- $_ := set $tensorboard "serviceAccount" (ternary nil (printf "%s-tensorboard" $fullname) (not (empty $own.name))) -}}
-{{- $_ := set $tensorboard "annotations" ($own.annotations | default dict) -}}
-{{- $_ := set $tensorboard "leavesNode" (not (empty $leader.gpus)) -}}
+{{- $tensorboard = dict
+  "gated" $gated
+  "serviceAccount" (ternary (printf "%s-tensorboard" $fullname) nil (and $gated (empty $own.name)))
+  "annotations" ($own.annotations | default dict)
+  "leavesNode" (and $gated (not (empty $leader.gpus)))
+  "ttlSecondsAfterFinished" .Values.tensorboard.ttlSecondsAfterFinished
+-}}
 {{- end -}}
 {{- $facts := dict
   "fullname" $fullname
@@ -97,22 +102,24 @@
 {{- merge $facts (omit .Values.run "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
 
-{{/* The supervisor's pod template. (list $ configMap) */}}
+{{/* A pod template of the supervisor's program. (list $ configMap component arguments) */}}
 {{- define "distributed-tensorflow.supervisorPod" -}}
 {{- $configMap := index . 1 -}}
+{{- $component := index . 2 -}}
+{{- $arguments := index . 3 -}}
 {{- with index . 0 -}}
 {{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
 metadata:
-  {{- include "distributed-tensorflow.podMetadata" (list . "supervisor" $spec "{}") | nindent 2 }}
+  {{- include "distributed-tensorflow.podMetadata" (list . $component $spec "{}") | nindent 2 }}
 spec:
   {{- include "distributed-tensorflow.podSettings" (list . "supervisor" $spec "") | nindent 2 }}
   restartPolicy: Never
   containers:
-    - name: supervisor
+    - name: {{ $component }}
       {{- $image := include "distributed-tensorflow.supervisorImage" . }}
       image: {{ $image | quote }}
       imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image $image) }}
-      command: [trainer, supervise, --run=/etc/distributed-tensorflow/run.json]
+      command: {{ concat (list "trainer" "supervise" "--run=/etc/distributed-tensorflow/run.json") $arguments | toJson }}
       env:
         - name: JOB_UID
           valueFrom:
@@ -127,7 +134,7 @@ spec:
         {{- with $spec.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
-      {{- if .Values.metrics.enabled }}
+      {{- if and .Values.metrics.enabled (eq $component "supervisor") }}
       ports:
         - name: metrics
           containerPort: {{ .Values.metrics.port }}

@@ -3,6 +3,17 @@
 {{- $spec := deepCopy .Values.tensorboard -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
 {{- $_ := set $spec "sharesNode" (empty (include "distributed-tensorflow.trainingIsShared" .)) -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- if and $spec.sharesNode $leader.gpus -}}
+{{- /* During the run it must follow the leader. After the run it prefers nodes without the labels that GPUs have. */ -}}
+{{- $terms := list -}}
+{{- range $label := list .Values.gpu.resourceName "nvidia.com/gpu.present" "cloud.google.com/gke-accelerator" "k8s.amazonaws.com/accelerator" -}}
+{{- $terms = append $terms (dict "weight" 100 "preference" (dict "matchExpressions" (list (dict "key" $label "operator" "DoesNotExist")))) -}}
+{{- end -}}
+{{- $affinity := dict "nodeAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" $terms) -}}
+{{- include "distributed-tensorflow.merge" (list $affinity ($spec.affinity | default dict)) -}}
+{{- $_ := set $spec "affinity" $affinity -}}
+{{- end -}}
 {{- toYaml $spec -}}
 {{- end }}
 
@@ -10,6 +21,11 @@
      one node can mount to a node on which the chief does not fit. */}}
 {{- define "distributed-tensorflow.tensorboardGated" -}}
 {{- if and .Values.tensorboard.enabled .Values.supervisor.enabled (not (include "distributed-tensorflow.trainingIsShared" .)) }}yes{{ end -}}
+{{- end }}
+
+{{/* Whether a Job stops TensorBoard some time after the run. */}}
+{{- define "distributed-tensorflow.tensorboardEnds" -}}
+{{- if and .Values.tensorboard.enabled .Values.supervisor.enabled (not (kindIs "invalid" .Values.tensorboard.ttlSecondsAfterFinished)) }}yes{{ end -}}
 {{- end }}
 
 {{/* The URL of TensorBoard inside the cluster. */}}
