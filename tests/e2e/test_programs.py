@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import trainer
 from tests.e2e.releases import CHART, ROOT, Release, wait
 
 EXAMPLES = ROOT / "examples"
@@ -22,6 +23,7 @@ PROGRAM: dict[str, Any] = {
     "tensorboard": {"enabled": False},
 }
 """Values of a run with one task; each test sets its command."""
+RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def install_example(release: Release, name: str) -> None:
@@ -121,3 +123,36 @@ def test_clean_pod_policy_decides_which_tasks_are_removed(release: Release, poli
     release.install(PROGRAM | tasks | {"run": {"cleanPodPolicy": policy}})
     release.finish()
     assert release.scales() == {"mnist-worker": 1, "mnist-ps": servers}
+
+
+def test_an_umbrella_chart_with_two_runs_beside_another_release(release: Release) -> None:
+    """The runs of one release differ by the chart's alias in the label app.kubernetes.io/name."""
+    umbrella = release.folder / "umbrella"
+    umbrella.mkdir()
+    dependency = {"name": CHART.name, "version": "*", "repository": f"file://{CHART}"}
+    aliases = [dependency | {"alias": "first"}, dependency | {"alias": "second"}]
+    chart = {"apiVersion": "v2", "name": "umbrella", "version": "0.1.0", "dependencies": aliases}
+    (umbrella / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    release.helm("dependency", "update", str(umbrella))
+    worker = {"replicas": 1, "command": ["sleep", "3"]}
+    second = PROGRAM | {"fullnameOverride": "second", "worker": worker | {"command": ["sh", "-c", "exit 7"]}}
+    release.helm("install", "both", str(umbrella), values={"first": PROGRAM | {"worker": worker}, "second": second})
+    release.install(PROGRAM | {"worker": worker})
+    runs = {"both": "complete", "mnist": "complete", "second": "failed"}
+    for job in release.get("jobs", "--selector=app.kubernetes.io/component=supervisor")["items"]:
+        name = job["metadata"]["name"]
+        condition = runs.pop(name.partition("-")[0])
+        release.kubectl("wait", f"--for=condition={condition}", f"job/{name}", "--timeout=120s")
+        assert name.partition("-")[0] in release.kubectl("logs", f"job/{name}").splitlines()[-1]
+    assert not runs
+
+
+def test_a_client_with_a_sidecar_is_freed(release: Release) -> None:
+    """The sidecar would run on, and with it the Job."""
+    sidecar = {"name": "proxy", "image": f"distributed-tensorflow/trainer:{trainer.__version__}", "command": ["sleep"]}
+    sidecar |= {"args": ["3600"], "imagePullPolicy": "Never", "securityContext": RESTRICTED}
+    client = {"replicas": 1, "command": ["sleep", "3"], "sidecars": [sidecar]}
+    release.install(PROGRAM | {"worker": {"replicas": 1, "command": ["sleep", "3600"]}, "client": client})
+    assert "the run succeeded: mnist-client-0 ended with code 0" in release.finish().splitlines()[-1]
+    selector = "--selector=app.kubernetes.io/component=client"
+    wait(lambda: not release.get("pods", selector)["items"], 90, release.describe)

@@ -307,7 +307,7 @@ def test_a_rule_restarts_all_tasks(release: Release) -> None:
 
 
 def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) -> None:
-    release.install({"train": {"train_steps": 20_000}})
+    release.install({"train": {"train_steps": 10_000}})
     (job,) = release.kubectl("get", "jobs", f"--selector={SUPERVISOR}", "--output=name").split()
 
     def shown() -> dict[str, str]:
@@ -318,7 +318,7 @@ def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) 
 
     wait(lambda: {"progress", "estimated-end"} <= shown().keys(), 120, release.describe)
     assert shown()["state"] == "Running"
-    assert re.match(r"step \d+/20000: .* steps/s", shown()["progress"])
+    assert re.match(r"step \d+/10000: .* steps/s", shown()["progress"])
     last = release.finish().splitlines()[-1]
     assert shown()["state"] == "Succeeded"
     assert last.endswith(shown()["outcome"])
