@@ -1,5 +1,6 @@
 """Writes the notes to the cluster: at most every two seconds, because a thousand tasks may end in one."""
 
+import dataclasses
 import time
 from collections.abc import Mapping
 
@@ -48,7 +49,7 @@ class NotesWriter:
                 raise StoppedError("another supervisor has taken over the run")
             return to_data(notes, data)
 
-        notes = Notes(**{**vars(notes), "supervisor": self._supervisor})
+        notes = dataclasses.replace(notes, supervisor=self._supervisor)
         if (ended := (notes.hash, notes.finished)) != self._ended:
             self._api.update_ended(lambda data: to_ended(notes, data))
             self._ended = ended

@@ -76,9 +76,10 @@ class Reporter:
         elif before.hash == notes.hash and before.started == notes.started:
             logger.info("continuing the run in progress")
         else:
-            self._report_start(notes, "RunResumed" if before.state == "Suspended" and before.hash else "RunStarted")
+            self.report_start(notes, "RunResumed" if before.state == "Suspended" and before.hash else "RunStarted")
 
-    def _report_start(self, notes: Notes, reason: str) -> None:
+    def report_start(self, notes: Notes, reason: str = "RunStarted") -> None:
+        """Report that the tasks start. `reason` is that of the event."""
         tasks = ", ".join(f"{scale} {role}" for role, scale in notes.scales.items())
         sentence = f"starting {tasks}" + (f" (attempt {self._run.attempt})" if self._run.attempt > 1 else "")
         logger.info(sentence)
@@ -93,8 +94,6 @@ class Reporter:
 
     def report_changes(self, before: Notes, after: Notes, pods: Mapping[str, Pod]) -> None:
         """Report what has changed."""
-        if before.state == "Stopping":
-            self._report_start(after, "RunStarted")
         for name, code in after.finished.items():
             if name not in before.finished:
                 logger.info(f"{name} is done" if code == 0 else f"{name} failed with code {code}")

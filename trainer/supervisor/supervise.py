@@ -189,6 +189,8 @@ class _Loop:
         run, before = self._run, self.notes
         notes = scales.adopt(run, before, self._confirmed, self._view.scales)
         notes = lifecycle.advance(notes, self._view.pods or {}, self._view.scales, now)
+        if before.state == "Stopping" and notes.state == "Starting":
+            self._reporter.report_start(notes)
         self._confirmed = self._view.scales
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
