@@ -149,7 +149,11 @@ def test_an_umbrella_chart_with_two_runs_beside_another_release(release: Release
 
 def test_a_client_with_a_sidecar_is_freed(release: Release) -> None:
     """The sidecar would run on, and with it the Job."""
-    sidecar: dict[str, Any] = {"name": "proxy", "image": f"distributed-tensorflow/trainer:{trainer.__version__}", "command": ["sleep"]}
+    sidecar: dict[str, Any] = {
+        "name": "proxy",
+        "image": f"distributed-tensorflow/trainer:{trainer.__version__}",
+        "command": ["sleep"],
+    }
     sidecar |= {"args": ["3600"], "imagePullPolicy": "Never", "securityContext": RESTRICTED}
     client: dict[str, Any] = {"replicas": 1, "command": ["sleep", "3"], "sidecars": [sidecar]}
     release.install(PROGRAM | {"worker": {"replicas": 1, "command": ["sleep", "3600"]}, "client": client})
