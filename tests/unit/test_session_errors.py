@@ -273,3 +273,10 @@ def test_only_errors_of_the_model_are_converted() -> None:
         raise error_of(lambda: tf.io.read_file("/no/such/file"))
     with pytest.raises(ValueError, match="ours"), session_errors.model_errors():
         raise ValueError("ours")
+
+
+def test_a_server_of_another_kind_at_a_tasks_address_means_that_the_task_is_lost() -> None:
+    """Seen in Kubernetes, which gives the address of a pod that is gone to another pod."""
+    text = "Received http2 header with status: 404\n\t [[{{node step_graph_1/concat_S17}}]]"
+    assert is_lost_task(tf.errors.UnimplementedError(None, None, text), WORKER, never)
+    assert not is_lost_task(tf.errors.UnimplementedError(None, None, "no such kernel"), WORKER, never)

@@ -33,6 +33,8 @@ _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
 """The task in which an error occurred."""
 _REMOTE = "Additional GRPC error information from remote target"
 """Part of an error of a call to another task."""
+_OTHER_SERVER = "Received http2 header with status"
+"""Part of an error if a server of another kind answers: a task is gone, and another pod has its address."""
 _MODEL_OP = re.compile(r"\{\{node (step_graph(?:_\d+)?/[^}]+)\}\}")
 """`trainer.graph.step_graph` copies the model into this scope."""
 _PYTHON_ERROR = re.compile(
@@ -54,6 +56,8 @@ def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> 
         ask: Returns whether another task does not respond or has lost its variables. Called only if the error is
             ambiguous.
     """
+    if isinstance(error, tf.errors.OpError) and _OTHER_SERVER in _message(error):
+        return True
     if not isinstance(error, (*LOST_TASK_ERRORS, EMPTY, *AMBIGUOUS)):
         return False
     message, own = _message(error), own_device.replace("/task:", "/replica:0/task:")
