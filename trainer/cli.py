@@ -263,7 +263,7 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         help="the entrypoint of the image, for a role (chief, worker, ps, evaluator) without a command; repeatable",
     )
     arguments = parser.read(words)
-    entrypoints = convert.parse_entrypoints(arguments.entrypoint)
+    programs = convert.parse_entrypoints(arguments.entrypoint)
     origin = "standard input" if arguments.file == "-" else arguments.file
     try:
         content = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
@@ -272,7 +272,8 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{origin} cannot be read (it is not UTF-8: {error.reason}).") from None
-    conversion = convert.convert(convert.parse(text, origin), entrypoints)
+    job, others = convert.parse(text, origin)
+    conversion = convert.convert(job, programs, others)
     for note in conversion.notes:
         print(note, file=sys.stderr)
     print(convert.to_yaml(conversion), end="")
