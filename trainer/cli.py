@@ -29,7 +29,7 @@ from trainer.errors import (
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
-from trainer.tfjob import convert
+from trainer.tfjob import convert, inspect_image
 from trainer.training import threads
 from trainer.training.context import TaskContext
 from trainer.training.watchdog import Watchdog
@@ -262,6 +262,11 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         default=[],
         help="the entrypoint of the image, for a role (chief, worker, ps, evaluator) without a command; repeatable",
     )
+    parser.add_argument(
+        "--inspect",
+        action="store_true",
+        help="read the entrypoint of each other role without a command from its image, with docker, crane or skopeo",
+    )
     arguments = parser.read(words)
     programs = convert.parse_entrypoints(arguments.entrypoint)
     origin = "standard input" if arguments.file == "-" else arguments.file
@@ -273,6 +278,10 @@ def _convert_tfjob(words: Sequence[str]) -> int:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{origin} cannot be read (it is not UTF-8: {error.reason}).") from None
     job, others = convert.parse(text, origin)
+    if arguments.inspect:
+        images = {role: name for role, name in convert.images_without_command(job).items() if role not in programs}
+        inspected = {name: inspect_image.inspect(name) for name in sorted(set(images.values()))}
+        programs |= {role: inspected[name] for role, name in images.items()}
     conversion = convert.convert(job, programs, others)
     for note in conversion.notes:
         print(note, file=sys.stderr)
