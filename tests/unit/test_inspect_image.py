@@ -103,7 +103,7 @@ def test_roles_without_a_command_run_what_their_image_runs(run_python: Run, tmp_
     install(
         tmp_path / "bin", "docker", f"cat <<'END'\n{json.dumps([{'Config': {'Entrypoint': ['e'], 'Cmd': ['c']}}])}\nEND"
     )
-    replicas = {
+    replicas: dict[str, dict[str, Any]] = {
         "Worker": {"workingDir": "/app"},
         "PS": {"args": ["own"]},
         "Chief": {"command": ["python"]},
