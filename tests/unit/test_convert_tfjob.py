@@ -556,7 +556,7 @@ def test_pods_have_the_constant_labels_of_the_operator() -> None:
 
 def test_pods_have_former_labels_only_if_the_job_refers_to_them() -> None:
     pod = near(
-        matchLabels={"tf-job-name": "mnist"},
+        matchLabels={"tf-job-name": "mnist", "tf_job_name": "mnist", "group_name": "kubeflow.org"},
         matchExpressions=[{"key": "tf-replica-type", "operator": "In", "values": ["ps"]}],
     )
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["job-role"]}
@@ -564,7 +564,12 @@ def test_pods_have_former_labels_only_if_the_job_refers_to_them() -> None:
     field = {"name": "G", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['group-name']"}}}
     values = convert(tfjob(Chief=replica(), Worker=replica({"env": [field]}, pod), PS=replica())).values
     former = {key: value for key, value in values["common"]["labels"].items() if "/" not in key}
-    assert former == {"tf-job-name": "mnist", "group-name": "kubeflow.org"}
+    assert former == {
+        "tf-job-name": "mnist",
+        "tf_job_name": "mnist",
+        "group-name": "kubeflow.org",
+        "group_name": "kubeflow.org",
+    }
     assert values["ps"]["labels"] == {f"{NEW}replica-type": "ps", "tf-replica-type": "ps"}
     assert values["chief"]["labels"]["job-role"] == "master"
     assert values["worker"]["affinity"] == pod["affinity"]

@@ -21,15 +21,16 @@ ALL = (JOB_NAME, OPERATOR_NAME, REPLICA_TYPE, REPLICA_INDEX, JOB_ROLE)
 MAXIMUM_LENGTH = 63
 """The longest value of a label."""
 
-GROUP_NAME = "group-name"
+GROUP_NAMES = ("group-name", "group_name")
 FORMER = {
     "job-name": JOB_NAME,
     "tf-job-name": JOB_NAME,
+    "tf_job_name": JOB_NAME,
     "replica-type": REPLICA_TYPE,
     "tf-replica-type": REPLICA_TYPE,
     "job-role": JOB_ROLE,
 }
-"""Former names, which pods get only if the TFJob refers to them. GROUP_NAME is one too, without a present name."""
+"""Former names, which pods get only if the TFJob refers to them. GROUP_NAMES have no present name."""
 
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """The label in which the StatefulSet controller writes the index of a pod, since Kubernetes 1.28."""
@@ -38,7 +39,7 @@ RENAMED = dict.fromkeys((REPLICA_INDEX, "replica-index", "tf-replica-index"), PO
 
 def of_job(name: str, referred: set[str]) -> dict[str, str]:
     """The labels of all pods of a job, with the former ones that it refers to."""
-    group = {GROUP_NAME: "kubeflow.org"} if GROUP_NAME in referred else {}
+    group = {key: "kubeflow.org" for key in GROUP_NAMES if key in referred}
     return {**_with_former({JOB_NAME: name, OPERATOR_NAME: "tfjob-controller"}, referred), **group}
 
 
