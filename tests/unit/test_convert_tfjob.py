@@ -944,17 +944,24 @@ def places(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(odd: Any) -> None:
     mount = {"volumeMounts": [{"name": "v", "mountPath": "/train", "subPath": "a"}]}
     limits = {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": 1}}}
-    ports = {"ports": [{"name": "tfjob-port", "containerPort": 2222}], "env": [{"name": "A", "value": "b"}]}
+    field = {"fieldRef": {"fieldPath": f"metadata.labels['{NEW}replica-index']"}}
+    ports = {"ports": [{"name": "tfjob-port", "containerPort": 2222}], "env": [{"name": "A", "valueFrom": field}]}
     security = {"capabilities": {"drop": ["ALL"], "add": []}, "seccompProfile": {"type": "Localhost"}}
     pod = {
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "runs"}}],
         "initContainers": [{"name": "fetch", "image": "busybox", **mount, "securityContext": security}],
         "securityContext": security,
         "serviceAccountName": "robot",
+        "schedulerName": "volcano",
+        "hostNetwork": True,
+        "priority": 3,
+        **near(matchLabels={"a": "b"}, matchExpressions=[{"key": "job-role", "operator": "Exists"}]),
+        "topologySpreadConstraints": [{"matchLabelKeys": ["job-role"]}],
     }
-    metadata = {"labels": {"team": "vision"}, "annotations": {"a": "b"}}
+    metadata = {"labels": {"team": "vision"}, "annotations": {"scheduling.k8s.io/group-name": "b"}}
     rich = replica({**mount, **limits, **ports, "securityContext": security}, pod, metadata, replicas=1)
-    job = tfjob({"runPolicy": {"backoffLimit": 3}, "successPolicy": ""}, Worker=rich, PS=on_claim("/train"))
+    policy = {"backoffLimit": 3, "schedulingPolicy": {"minAvailable": 2}}
+    job = tfjob({"runPolicy": policy, "successPolicy": ""}, Worker=rich, PS=on_claim("/train"))
     for *parents, last in places(job):
         changed = copy.deepcopy(job)
         place = changed
@@ -962,6 +969,7 @@ def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(o
             place = place[key]
         place[last] = odd
         try:
+            convert_tfjob.images_without_command(changed)
             yaml.safe_load(convert_tfjob.to_yaml(convert(changed)))
         except ConfigurationError as error:
             assert "\n" not in str(error)  # noqa: PT017 - either is right, nothing else is
