@@ -444,7 +444,7 @@ def _run(spec: Fields, policy: Fields, leader: Role) -> Map:
     place = {key: _place(key, spec, policy) for key in RUN_POLICY}
     backoff = place["backoffLimit"].whole("backoffLimit")
     clean = place["cleanPodPolicy"].one_of("cleanPodPolicy", ("All", "Running", "None"))
-    if clean in ("", "None"):
+    if clean != "All":
         what = "carried over" if clean else "None by default, as in TFJob"
         place["cleanPodPolicy"].note(
             "cleanPodPolicy",
