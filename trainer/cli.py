@@ -29,7 +29,7 @@ from trainer.errors import (
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
-from trainer.tfjob import convert
+from trainer.tfjob import convert, inspect_image
 from trainer.training import threads
 from trainer.training.context import TaskContext
 from trainer.training.watchdog import Watchdog
@@ -273,8 +273,13 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         default=[],
         help="the entrypoint of the image, for a role (chief, worker, ps, evaluator) without a command; repeatable",
     )
+    parser.add_argument(
+        "--inspect",
+        action="store_true",
+        help="read the entrypoint of each other role without a command from its image, with docker, crane or skopeo",
+    )
     arguments = parser.read(words)
-    entrypoints = convert.parse_entrypoints(arguments.entrypoint)
+    programs = convert.parse_entrypoints(arguments.entrypoint)
     origin = "standard input" if arguments.file == "-" else arguments.file
     try:
         content = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
@@ -283,7 +288,12 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{origin} cannot be read (it is not UTF-8: {error.reason}).") from None
-    conversion = convert.convert(convert.parse(text, origin), entrypoints)
+    job, others = convert.parse(text, origin)
+    if arguments.inspect:
+        images = {role: name for role, name in convert.images_without_command(job).items() if role not in programs}
+        inspected = {name: inspect_image.inspect(name) for name in sorted(set(images.values()))}
+        programs |= {role: inspected[name] for role, name in images.items()}
+    conversion = convert.convert(job, programs, others)
     for note in conversion.notes:
         print(note, file=sys.stderr)
     print(convert.to_yaml(conversion), end="")

@@ -17,6 +17,7 @@ RUN = {
     "successPolicy": ("Chief", {"enum": ["Chief", "AllWorkers"]}),
     "backoffLimit": (6, {"type": ["integer", "null"]}),
     "activeDeadlineSeconds": (None, {"type": ["integer", "null"]}),
+    "startTimeoutSeconds": (600, {"type": ["integer", "null"]}),
     "ttlSecondsAfterFinished": (None, {"type": ["integer", "null"]}),
     "cleanPodPolicy": ("All", {"enum": ["All", "Running", "None"]}),
     "suspend": (False, {"type": "boolean"}),
@@ -35,7 +36,7 @@ spec:
       restartPolicy: OnFailure
       template:
         metadata:
-          labels: {team: vision}
+          labels: {team: vision, training.kubeflow.org/team: vision}
           annotations: {example.com/cost: "1e3"}
         spec:
           nodeSelector: {disk: fast}
@@ -63,7 +64,10 @@ spec:
               imagePullPolicy: Always
               command: [python, train.py]
               args: ["1e3", "y", "$(A)", "{{.Name}}"]
-              env: [{name: A, value: "0o17"}]
+              env:
+                - {name: A, value: "0o17"}
+                - name: INDEX
+                  valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
               envFrom: [{secretRef: {name: keys}}]
               ports: [{name: tfjob-port, containerPort: 3333}]
               resources: {limits: {memory: 1Gi}, requests: {cpu: 100m}}
@@ -79,6 +83,21 @@ spec:
       replicas: 2
     PS: *replica
     Evaluator: *replica
+"""
+
+OTHERS = """
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: notes}
+data:
+  text: "{{ .Values }} \\t {{ '"
+  "{{a": "x"
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: runs}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
 """
 
 PLAIN = """
@@ -124,7 +143,8 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def render(manifest: str, chart: Path) -> Manifests:
     """Return the objects that Helm renders for a TFJob."""
-    job = convert_tfjob.convert(convert_tfjob.parse(manifest, "job.yaml"), {})
+    tfjob, others = convert_tfjob.parse(manifest, "job.yaml")
+    job = convert_tfjob.convert(tfjob, {}, others)
     done = template(convert_tfjob.to_yaml(job), job.name, chart=chart)
     assert done.returncode == 0, done.stderr
     return Manifests(job.name, [item for item in yaml.safe_load_all(done.stdout) if item])
@@ -143,7 +163,7 @@ def missing(expected: Any, rendered: Any) -> list[str]:
     ("role", "key"), [("chief", "Master"), ("worker", "Worker"), ("ps", "PS"), ("evaluator", "Evaluator")]
 )
 def test_a_role_has_the_pods_that_the_tfjob_specifies(chart: Path, role: str, key: str) -> None:
-    replica = convert_tfjob.parse(EVERYTHING, "job.yaml")["spec"]["tfReplicaSpecs"][key]
+    replica = convert_tfjob.parse(EVERYTHING, "job.yaml")[0]["spec"]["tfReplicaSpecs"][key]
     manifests = render(EVERYTHING, chart)
     pod = manifests.pods()[role]
     specified = replica["template"]["spec"]
@@ -166,6 +186,22 @@ def test_a_role_has_the_pods_that_the_tfjob_specifies(chart: Path, role: str, ke
     assert names[paths["/runs"]] == {"claimName": "runs"}
     assert len(paths) == len(task["volumeMounts"])
     assert manifests.environment(role)["TASK_RESTART_POLICY"] == "OnFailure"
+
+
+def test_a_pod_has_the_labels_by_which_others_select_a_tfjobs_pods(chart: Path) -> None:
+    pods = render(EVERYTHING, chart).pods()
+    types = {"chief": "master", "worker": "worker", "ps": "ps", "evaluator": "evaluator"}
+    for role, replica_type in types.items():
+        labels = pods[role]["metadata"]["labels"]
+        own = {"job-name": "everything", "operator-name": "tfjob-controller", "replica-type": replica_type}
+        assert missing({f"training.kubeflow.org/{key}": value for key, value in own.items()}, labels) == []
+        assert labels.get("training.kubeflow.org/job-role") == ("master" if role == "chief" else None)
+
+
+def test_other_objects_of_the_file_are_rendered_as_they_are(chart: Path) -> None:
+    manifests = render(PLAIN + OTHERS, chart)
+    expected = [item for item in yaml.safe_load_all(OTHERS) if item]
+    assert [item for item in manifests.objects if item["metadata"]["name"] in ("notes", "runs")] == expected
 
 
 def test_a_job_with_a_claim_gets_no_other_claim_and_no_pod_affinity(chart: Path) -> None:

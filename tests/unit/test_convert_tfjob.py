@@ -17,7 +17,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Map = dict[str, Any]
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-WORKER = "spec.tfReplicaSpecs.Worker"
+SPECS = "spec.tfReplicaSpecs"
+WORKER = f"{SPECS}.Worker"
 POD = f"{WORKER}.template.spec"
 TASK = f"{POD}.containers[tensorflow]"
 
@@ -45,12 +46,20 @@ def convert(job: Map, *entrypoints: str) -> convert_tfjob.Conversion:
 
 def worker(**changes: Any) -> Map:
     """The worker's values for a replica with these changes."""
-    return dict(convert(tfjob(Worker=replica(**changes), PS=replica())).values["worker"])
+    task = dict(convert(tfjob(Worker=replica(**changes), PS=replica())).values["worker"])
+    assert task["labels"].pop("training.kubeflow.org/replica-type") == "worker"
+    return task
 
 
 def notes(job: Map, *prefixes: str) -> list[str]:
     """The notes on these paths."""
     return [note for note in convert(job).notes if note.startswith(prefixes or ("",))]
+
+
+def other_notes(job: Map) -> list[str]:
+    """The notes but for those on defaults, which most jobs have."""
+    usual = (f"{SPECS}: a namespace that enforces", "spec.runPolicy.cleanPodPolicy: None by default")
+    return [note for note in convert(job).notes if not note.startswith(usual)]
 
 
 def refusal(job: Map, *entrypoints: str) -> str:
@@ -65,24 +74,31 @@ def test_a_plain_job_says_only_what_the_chart_does_otherwise() -> None:
     image = {"registry": "example.com", "repository": "team/mnist", "tag": "1.0"}
     role = {"replicas": 1, "image": image, "command": ["python", "train.py"], "restartPolicy": "Never"}
     assert conversion.values == {
-        "run": {"backoffLimit": None},
+        "run": {"backoffLimit": None, "startTimeoutSeconds": None, "cleanPodPolicy": "None"},
         "supervisor": {"enabled": True},
         "portName": "tfjob-port",
         "trainingDirectory": {"enabled": False},
         "tensorboard": {"enabled": False},
         "common": {
+            "labels": {
+                "training.kubeflow.org/job-name": "mnist",
+                "training.kubeflow.org/operator-name": "tfjob-controller",
+            },
             "resources": None,
             "podSecurityContext": None,
             "securityContext": None,
             "terminationGracePeriodSeconds": 30,
         },
-        "worker": role,
-        "ps": role,
+        "worker": {**role, "labels": {"training.kubeflow.org/replica-type": "worker"}},
+        "ps": {**role, "labels": {"training.kubeflow.org/replica-type": "ps"}},
     }
     assert (conversion.name, conversion.namespace) == ("mnist", "")
-    refused = 'a namespace that enforces Pod Security "restricted" refuses these pods: '
-    missing = "runAsNonRoot, seccompProfile, allowPrivilegeEscalation, capabilities."
-    assert conversion.notes == [f"{WORKER}: {refused}{missing}", f"spec.tfReplicaSpecs.PS: {refused}{missing}"]
+    assert conversion.notes == [
+        "spec.runPolicy.cleanPodPolicy: None by default, as in TFJob; an ended task is parked in its pod and keeps its "
+        "resources, GPUs too, until `helm uninstall`; run.cleanPodPolicy: All frees them at the end of the run.",
+        f'{SPECS}: a namespace that enforces Pod Security "restricted" refuses the pods of Worker, PS (runAsNonRoot, '
+        "seccompProfile, allowPrivilegeEscalation, capabilities).",
+    ]
 
 
 def test_a_role_that_the_job_lacks_has_no_task_and_replicas_are_1_unless_stated() -> None:
@@ -137,7 +153,7 @@ def test_fields_of_a_pod_and_its_container_are_carried_over() -> None:
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
         "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
         "priorityClassName": "high",
-        "schedulerName": "volcano",
+        "schedulerName": "slow",
         "runtimeClassName": "nvidia",
         "hostNetwork": True,
         "dnsPolicy": "None",
@@ -172,6 +188,7 @@ def test_fields_of_a_pod_and_its_container_are_carried_over() -> None:
         **pod,
         **container,
         **metadata,
+        "labels": {"training.kubeflow.org/replica-type": "worker", "team": "vision"},
         "extraVolumes": others["volumes"],
         "extraVolumeMounts": mounts,
         "podSecurityContext": {"fsGroup": 100},
@@ -180,7 +197,7 @@ def test_fields_of_a_pod_and_its_container_are_carried_over() -> None:
     }
     assert {key: got[key] for key in expected} == expected
     assert set(got) - set(expected) == {"replicas", "image", "command"}, "ExitCode is the chart's default"
-    assert [note for note in convert(job).notes if "restricted" not in note] == []
+    assert other_notes(job) == []
 
 
 def test_containers_beside_the_one_named_tensorflow_are_sidecars() -> None:
@@ -276,20 +293,35 @@ def test_the_run_policy_is_carried_over_from_both_its_places(place: str) -> None
         "suspend": True,
     }
     job = tfjob({"runPolicy": policy} if place == "runPolicy" else policy)
-    assert convert(job).values["run"] == policy
-    assert [note for note in convert(job).notes if "restricted" not in note] == []
+    assert convert(job).values["run"] == {**policy, "startTimeoutSeconds": None}
+    assert [note for note in other_notes(job) if "cleanPodPolicy: carried over; " not in note] == []
 
 
 def test_what_the_chart_does_by_default_is_not_said() -> None:
     policy = {"backoffLimit": 6, "cleanPodPolicy": "All", "suspend": False}
-    assert "run" not in convert(tfjob({"runPolicy": policy, "successPolicy": ""})).values
+    assert convert(tfjob({"runPolicy": policy, "successPolicy": ""})).values["run"] == {"startTimeoutSeconds": None}
 
 
-def test_pods_that_are_kept_are_said_to_keep_their_gpus() -> None:
-    job = tfjob({"runPolicy": {"cleanPodPolicy": "None"}})
-    assert convert(job).values["run"]["cleanPodPolicy"] == "None"
-    (note,) = notes(job, "spec.runPolicy.cleanPodPolicy: carried over")
-    assert "keep their GPUs" in note
+def test_a_job_that_waits_for_nodes_does_not_fail() -> None:
+    run = convert(tfjob()).values["run"]
+    assert (run["startTimeoutSeconds"], "startTimeoutSeconds" in run) == (None, True)
+    assert "\n  startTimeoutSeconds: null\n" in convert_tfjob.to_yaml(convert(tfjob()))
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy", "path"),
+    [
+        ({"runPolicy": {"cleanPodPolicy": "Running"}}, "Running", "spec.runPolicy.cleanPodPolicy: carried over; "),
+        ({"runPolicy": {"cleanPodPolicy": "None"}}, "None", "spec.runPolicy.cleanPodPolicy: carried over; "),
+        ({"cleanPodPolicy": "None"}, "None", "spec.cleanPodPolicy: carried over; "),
+        ({}, "None", "spec.runPolicy.cleanPodPolicy: None by default, as in TFJob; "),
+    ],
+)
+def test_pods_that_are_kept_are_said_to_keep_their_gpus(spec: Map, policy: str, path: str) -> None:
+    assert convert(tfjob(spec)).values["run"]["cleanPodPolicy"] == policy
+    (note,) = notes(tfjob(spec), path)
+    assert "keeps its resources, GPUs too, until `helm uninstall`" in note
+    assert notes(tfjob({"runPolicy": {"cleanPodPolicy": "All"}}), "spec.runPolicy.cleanPodPolicy") == []
 
 
 def test_all_workers_count_for_success_unless_there_is_a_chief() -> None:
@@ -300,14 +332,29 @@ def test_all_workers_count_for_success_unless_there_is_a_chief() -> None:
     assert len(notes(led, "spec.successPolicy: ")) == 1
 
 
-def test_the_port_between_tasks_is_the_leaders() -> None:
-    def with_port(number: int) -> Map:
-        return replica({"ports": [{"name": "tfjob-port", "containerPort": number, "protocol": "TCP"}]})
+def with_port(number: int, **pod: Any) -> Map:
+    return replica({"ports": [{"name": "tfjob-port", "containerPort": number, "protocol": "TCP"}]}, pod)
 
+
+def test_the_port_between_tasks_is_the_leaders() -> None:
     job = tfjob(Chief=with_port(3333), Worker=with_port(3333), PS=with_port(4444))
     assert (convert(job).values["port"], convert(job).values["portName"]) == (3333, "tfjob-port")
     (note,) = [note for note in convert(job).notes if "port" in note]
     assert note == "spec.tfReplicaSpecs.PS: its port 4444 is not carried over; all tasks have chief's, 3333."
+
+
+def test_a_port_that_the_job_does_not_state_is_not_mentioned() -> None:
+    job = tfjob(Worker=with_port(3333), PS=replica())
+    assert convert(job).values["port"] == 3333
+    assert [note for note in convert(job).notes if "port" in note] == []
+
+
+def test_roles_that_shared_a_node_with_host_network_are_said_to_need_two() -> None:
+    job = tfjob(Worker=with_port(3333, hostNetwork=True), PS=replica(pod={"hostNetwork": True}))
+    (note,) = notes(job, f"{SPECS}: hostNetwork")
+    assert "a node runs only one of them; with the TFJob's ports (Worker 3333, PS 2222), roles can share a node" in note
+    for other in (with_port(3333, hostNetwork=True), replica(), replica({}, {"hostNetwork": True}, replicas=0)):
+        assert notes(tfjob(Worker=with_port(3333, hostNetwork=True), PS=other), f"{SPECS}: hostNetwork") == []
 
 
 def test_a_volume_named_like_one_of_the_chart_is_renamed_wherever_it_is_mounted() -> None:
@@ -320,6 +367,14 @@ def test_a_volume_named_like_one_of_the_chart_is_renamed_wherever_it_is_mounted(
     assert [item["name"] for item in task["extraVolumeMounts"]] == ["tfjob-config", "mine"]
     assert task["initContainers"][0]["volumeMounts"] == [{"name": "tfjob-config", "mountPath": "/c"}]
     assert len(notes(job, f"{POD}.volumes[config]: called tfjob-config")) == 1
+
+
+def test_a_volume_that_becomes_the_training_directory_is_not_said_to_be_renamed() -> None:
+    pod = {"volumes": [{"name": "training", "persistentVolumeClaim": {"claimName": "runs"}}]}
+    own = replica({"volumeMounts": [{"name": "training", "mountPath": "/train"}]}, pod)
+    assert convert(tfjob(Worker=own, PS=own)).values["trainingDirectory"]["existingClaim"] == "runs"
+    assert [note for note in convert(tfjob(Worker=own, PS=own)).notes if "volumes" in note] == []
+    assert len(notes(tfjob(Worker=own, PS=replica()), f"{POD}.volumes[training]: called tfjob-training")) == 1
 
 
 def test_with_a_read_only_root_the_charts_scratch_takes_the_place_of_the_jobs() -> None:
@@ -376,21 +431,45 @@ def test_a_claim_that_not_every_role_mounts_alike_stays_a_volume(ps: Map) -> Non
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("hostPID", True),
-        ("hostIPC", True),
-        ("shareProcessNamespace", True),
-        ("nodeName", "node-1"),
+        ("hostname", "node"),
         ("subdomain", "training"),
         ("activeDeadlineSeconds", 60),
-        ("automountServiceAccountToken", True),
-        ("enableServiceLinks", True),
-        ("resourceClaims", [{"name": "gpu"}]),
+        ("ephemeralContainers", [{"name": "debug"}]),
+        ("restartPolicy", "Always"),
         ("inventedTomorrow", 0),
     ],
 )
 def test_a_field_of_the_pod_without_counterpart_is_named(field: str, value: Any) -> None:
     (note,) = notes(tfjob(Worker=replica(pod={field: value}), PS=replica()), f"{POD}.{field}: ")
     assert "not carried over; " in note
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("automountServiceAccountToken", True),
+        ("enableServiceLinks", True),
+        ("hostIPC", True),
+        ("hostPID", True),
+        ("hostUsers", False),
+        ("nodeName", "node-1"),
+        ("os", {"name": "linux"}),
+        ("overhead", {"cpu": "1"}),
+        ("preemptionPolicy", "Never"),
+        ("priority", 0),
+        ("readinessGates", [{"conditionType": "a/b"}]),
+        ("resourceClaims", [{"name": "gpu"}]),
+        ("resources", {"limits": {"cpu": "1"}}),
+        ("schedulingGates", [{"name": "a/b"}]),
+        ("setHostnameAsFQDN", True),
+        ("shareProcessNamespace", True),
+    ],
+)
+def test_a_field_of_the_pod_without_a_key_of_its_own_is_in_pod_spec(field: str, value: Any) -> None:
+    job = tfjob(Worker=replica(pod={field: value}), PS=replica())
+    assert convert(job).values["worker"]["podSpec"] == {field: value}
+    assert "podSpec" not in convert(job).values["ps"]
+    assert other_notes(job) == []
 
 
 @pytest.mark.parametrize(
@@ -423,6 +502,14 @@ def test_a_field_of_the_pod_without_counterpart_is_named(field: str, value: Any)
         ("spec.runPolicy.schedulingPolicy", tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 2}}})),
         ("spec.runPolicy.managedBy", tfjob({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})),
         ("metadata.labels.team", tfjob(metadata={"labels": {"team": "vision"}})),
+        (
+            "metadata.labels.kueue.x-k8s.io/queue-name",
+            tfjob(metadata={"labels": {"kueue.x-k8s.io/queue-name": "research"}}),
+        ),
+        (
+            f"{WORKER}.template.metadata.labels.training.kubeflow.org/job-name",
+            tfjob(Worker=replica(metadata={"labels": {"training.kubeflow.org/job-name": "x"}})),
+        ),
         ("metadata.annotations.team", tfjob(metadata={"annotations": {"team": "vision"}})),
         ("metadata.finalizers", tfjob(metadata={"finalizers": ["x"]})),
         ("surprise", {**tfjob(), "surprise": 1}),
@@ -437,19 +524,147 @@ def test_what_is_not_carried_over_is_named_once_and_by_its_path(path: str, job: 
 
 def test_a_job_of_one_task_is_said_to_get_a_tf_config() -> None:
     assert len(notes(tfjob(Worker=replica()), "spec.tfReplicaSpecs: one task in all")) == 1
-    assert notes(tfjob(), "spec.tfReplicaSpecs: ") == []
+    assert notes(tfjob(), f"{SPECS}: one task") == []
 
 
 def test_a_token_that_is_not_mounted_is_mentioned_where_there_is_an_account() -> None:
-    path = f"{POD}.serviceAccountName: carried over, but not its token"
+    path = (
+        f"{POD}.serviceAccountName: carried over, but not its token; worker.podSpec.automountServiceAccountToken: true "
+    )
     assert len(notes(tfjob(Worker=replica(pod={"serviceAccountName": "robot"})), path)) == 1
     assert worker(pod={"serviceAccount": "old"})["serviceAccount"] == {"name": "old"}
 
 
-def test_an_affinity_to_tfjobs_labels_is_mentioned() -> None:
-    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": "mnist"}}}
-    pod = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    assert len(notes(tfjob(Worker=replica(pod=pod)), f"{POD}.affinity: carried over, but ")) == 1
+NEW = "training.kubeflow.org/"
+
+
+def near(**selector: Any) -> Map:
+    """A pod that must run near the pods with these labels."""
+    term = {"topologyKey": "zone", "labelSelector": selector}
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def test_pods_have_the_constant_labels_of_the_operator() -> None:
+    job = tfjob(metadata={"name": f"{'a' * 50}"}, Master=replica(), Worker=replica(), PS=replica())
+    values = convert(job).values
+    assert values["common"]["labels"] == {f"{NEW}job-name": "a" * 50, f"{NEW}operator-name": "tfjob-controller"}
+    assert values["chief"]["labels"] == {f"{NEW}replica-type": "master", f"{NEW}job-role": "master"}
+    assert values["worker"]["labels"] == {f"{NEW}replica-type": "worker"}
+    assert convert(tfjob(Chief=replica())).values["chief"]["labels"][f"{NEW}replica-type"] == "chief"
+    long = convert(tfjob(metadata={"name": "a" * 64})).values["common"]["labels"]
+    assert long[f"{NEW}job-name"] == "a" * 40, "a label has 63 characters at most"
+
+
+def test_pods_have_former_labels_only_if_the_job_refers_to_them() -> None:
+    pod = near(
+        matchLabels={"tf-job-name": "mnist", "tf_job_name": "mnist", "group_name": "kubeflow.org"},
+        matchExpressions=[{"key": "tf-replica-type", "operator": "In", "values": ["ps"]}],
+    )
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["job-role"]}
+    pod |= {"topologySpreadConstraints": [spread]}
+    field = {"name": "G", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['group-name']"}}}
+    values = convert(tfjob(Chief=replica(), Worker=replica({"env": [field]}, pod), PS=replica())).values
+    former = {key: value for key, value in values["common"]["labels"].items() if "/" not in key}
+    assert former == {
+        "tf-job-name": "mnist",
+        "tf_job_name": "mnist",
+        "group-name": "kubeflow.org",
+        "group_name": "kubeflow.org",
+    }
+    assert values["ps"]["labels"] == {f"{NEW}replica-type": "ps", "tf-replica-type": "ps"}
+    assert values["chief"]["labels"]["job-role"] == "master"
+    assert values["worker"]["affinity"] == pod["affinity"]
+
+
+@pytest.mark.parametrize("label", [f"{NEW}replica-index", "replica-index", "tf-replica-index"])
+def test_the_index_of_a_pod_is_read_from_the_label_that_kubernetes_sets(label: str) -> None:
+    def field(name: str) -> Map:
+        return {"fieldRef": {"fieldPath": f"metadata.labels['{name}']"}}
+
+    def pod(name: str) -> Map:
+        env = [{"name": "INDEX", "valueFrom": field(name)}]
+        items = [{"path": "index", **field(name)}]
+        return {
+            "initContainers": [{"name": "fetch", "image": "busybox", "env": env}],
+            "volumes": [
+                {"name": "a", "downwardAPI": {"items": items}},
+                {"name": "b", "projected": {"sources": [{"downwardAPI": {"items": items}}]}},
+            ],
+            **near(
+                matchLabels={name: "0"},
+                matchExpressions=[{"key": name, "operator": "In", "values": ["1"]}],
+            ),
+        }
+
+    env = [{"name": "INDEX", "valueFrom": field(label)}, {"name": "NAME", "valueFrom": field("team")}]
+    job = tfjob(Worker=replica({"env": env}, pod(label)), PS=replica())
+    task = convert(job).values["worker"]
+    now = pod("apps.kubernetes.io/pod-index")
+    assert task["env"] == [{"name": "INDEX", "valueFrom": field("apps.kubernetes.io/pod-index")}, env[1]]
+    assert (task["initContainers"], task["extraVolumes"]) == (now["initContainers"], now["volumes"])
+    assert task["affinity"] == now["affinity"]
+    assert other_notes(job) == []
+
+
+def test_a_reference_to_the_role_of_the_master_is_mentioned_where_worker_0_alone_has_it() -> None:
+    for label in (f"{NEW}job-role", "job-role"):
+        pod = near(matchLabels={label: "master"})
+        job = tfjob(Worker=replica(pod=pod), PS=replica())
+        assert len(notes(job, f"{POD}: refers to the label {NEW}job-role, which no pod has; ")) == 1
+        assert notes(tfjob(Chief=replica(), Worker=replica(pod=pod)), f"{POD}: refers") == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "pod", "path", "remedy"),
+    [
+        (
+            {},
+            {"schedulerName": "volcano"},
+            "spec.schedulerName",
+            "add one (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, and set its name as "
+            "scheduling.k8s.io/group-name in common.annotations; ",
+        ),
+        (
+            {},
+            {"schedulerName": "scheduler-plugins-scheduler"},
+            "spec.schedulerName",
+            "add one (scheduling.x-k8s.io/v1alpha1) with minMember: 3 to extraObjects, and set its name as "
+            "scheduling.x-k8s.io/pod-group in common.labels; ",
+        ),
+        (
+            {"annotations": {"scheduling.k8s.io/group-name": "mnist"}},
+            {"schedulerName": "volcano"},
+            "metadata.annotations.scheduling.k8s.io/group-name",
+            'add "mnist" (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, unless it exists; ',
+        ),
+        (
+            {"annotations": {"scheduling.volcano.sh/group-name": "mnist"}},
+            {},
+            "metadata.annotations.scheduling.volcano.sh/group-name",
+            'add "mnist" (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, unless it exists; ',
+        ),
+        (
+            {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
+            {},
+            "metadata.labels.scheduling.x-k8s.io/pod-group",
+            'add "mnist" (scheduling.x-k8s.io/v1alpha1) with minMember: 3 to extraObjects, unless it exists; ',
+        ),
+    ],
+)
+def test_gang_scheduling_without_a_pod_group_is_mentioned_once(metadata: Map, pod: Map, path: str, remedy: str) -> None:
+    job = tfjob(Worker=replica({}, pod, metadata, replicas=2), PS=replica({}, pod, metadata))
+    (note,) = other_notes(job)
+    assert note.startswith(f"{WORKER}.template.{path}: carried over, but the chart creates no PodGroup; ")
+    assert remedy in note
+    assert note.endswith("; or let Kueue admit the pods, with the label kueue.x-k8s.io/queue-name in common.labels.")
+    group = {"apiVersion": "a/v1", "kind": "PodGroup", "metadata": {"name": "mnist"}}
+    assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == ("add one" in note)
+
+
+def test_the_minimum_of_a_scheduling_policy_is_that_of_the_pod_group() -> None:
+    job = tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 7, "queue": "research"}}})
+    (note,) = notes(job, "spec.runPolicy.schedulingPolicy: not carried over; ")
+    assert "add one with minMember: 7 to extraObjects" in note
 
 
 def test_what_kubectl_get_adds_and_what_says_nothing_is_not_mentioned() -> None:
@@ -459,7 +674,7 @@ def test_what_kubectl_get_adds_and_what_says_nothing_is_not_mentioned() -> None:
     pod = {"hostPID": False, "automountServiceAccountToken": False, "enableServiceLinks": False, "subdomain": ""}
     written = replica(container, pod, {"creationTimestamp": None, "annotations": {"sidecar.istio.io/inject": "false"}})
     job = {**tfjob(None, metadata, Worker=written, PS=replica()), "status": {"conditions": [{"type": "Created"}]}}
-    assert [note for note in convert(job).notes if "restricted" not in note] == []
+    assert other_notes(job) == []
     assert "annotations" not in convert(job).values["worker"]
 
 
@@ -486,14 +701,24 @@ RESTRICTED_CONTAINER = {"securityContext": {"allowPrivilegeEscalation": False, "
         ({}, {"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "runAsNonRoot"),
         ({}, {"securityContext": {"runAsNonRoot": True}}, "seccompProfile"),
         ({}, {"hostNetwork": True}, "hostNetwork"),
+        ({}, {"hostPID": True, "hostIPC": True}, "hostPID, hostIPC"),
         ({}, {"volumes": [{"name": "disk", "hostPath": {"path": "/"}}]}, "volume disk"),
         ({}, {"initContainers": [{"name": "a", "image": "b"}]}, "allowPrivilegeEscalation, capabilities"),
     ],
 )
 def test_what_pod_security_restricted_refuses_is_said(container: Map, pod: Map, reasons: str | None) -> None:
     job = tfjob(Worker=replica(RESTRICTED_CONTAINER | container, RESTRICTED_POD | pod))
-    said = [note.partition("refuses these pods: ")[2] for note in notes(job) if "restricted" in note]
-    assert said == ([f"{reasons}."] if reasons else [])
+    said = [note.partition("refuses the pods of ")[2] for note in notes(job) if "restricted" in note]
+    assert said == ([f"Worker ({reasons})."] if reasons else [])
+
+
+def test_what_pod_security_restricted_refuses_is_said_in_one_line_at_the_end() -> None:
+    strict = replica(RESTRICTED_CONTAINER, RESTRICTED_POD)
+    mild = replica(RESTRICTED_CONTAINER)
+    job = tfjob(Chief=strict, Worker=replica(surprise=1), PS=replica(), Evaluator=mild)
+    all_of_them = "runAsNonRoot, seccompProfile, allowPrivilegeEscalation, capabilities"
+    assert [note for note in convert(job).notes if "restricted" in note] == convert(job).notes[-1:]
+    assert convert(job).notes[-1].endswith(f" of Worker, PS ({all_of_them}); Evaluator (runAsNonRoot, seccompProfile).")
 
 
 def test_the_command_of_an_image_is_asked_for_and_its_arguments_stay_arguments() -> None:
@@ -501,7 +726,9 @@ def test_the_command_of_an_image_is_asked_for_and_its_arguments_stay_arguments()
     job = tfjob(Worker=bare, ps=bare)
     said = refusal(job)
     assert f"{WORKER}…containers[tensorflow].command, spec.tfReplicaSpecs.ps…containers[tensorflow].command: " in said
-    assert '--entrypoint worker="python -m x" --entrypoint ps="python -m x"' in said
+    assert (
+        '; --inspect reads it from the image, or state it as in --entrypoint worker="python -m x" --entrypoint' in said
+    )
     assert "--entrypoint ps=" not in refusal(tfjob(Worker=bare, PS=replica()))
     values = convert(job, "Worker=python -m 'my task'", "ps=serve").values
     assert (values["worker"]["command"], values["worker"]["args"]) == (["python", "-m", "my task"], ["--epochs=3"])
@@ -555,7 +782,8 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
         (tfjob({"runPolicy": {"cleanPodPolicy": "Some"}}), "spec.runPolicy.cleanPodPolicy: one of All, Running, None"),
         (tfjob({"successPolicy": "Any"}), "spec.successPolicy: one of "),
         (tfjob(metadata={"name": "My_Job"}), "metadata.name: 'My_Job' was given"),
-        (tfjob(metadata={"name": None}), "metadata.name: '' was given"),
+        (tfjob(metadata={"name": None}), "metadata.name: it is missing; set the job's name, such as mnist."),
+        ({**tfjob(), "metadata": None}, "metadata.name: it is missing; "),
         ({**tfjob(), "spec": []}, "spec: a map was expected, not []."),
     ],
 )
@@ -584,7 +812,7 @@ def test_the_release_has_the_jobs_name(metadata: Map, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["1e3", "0o17", "y", "No", "12:30", "2024-01-31", "1.50", "", "a\nb\n", "  ", "a: b"])
 def test_texts_come_out_as_they_went_in(text: str) -> None:
-    job = convert_tfjob.parse(yaml.safe_dump(tfjob(Worker=replica({"args": [text]}))), "job.yaml")
+    job, _ = convert_tfjob.parse(yaml.safe_dump(tfjob(Worker=replica({"args": [text]}))), "job.yaml")
     values = convert_tfjob.to_yaml(convert(job))
     assert yaml.safe_load(values)["worker"]["args"] == [text]
     if text in ("1e3", "0o17", "y"):
@@ -593,17 +821,20 @@ def test_texts_come_out_as_they_went_in(text: str) -> None:
 
 def test_dates_and_times_are_texts_as_kubernetes_reads_them() -> None:
     manifest = yaml.safe_dump(tfjob(Worker=replica({"args": ["DAY", "TIME"]})))
-    job = convert_tfjob.parse(manifest.replace("DAY", "2024-01-31").replace("TIME", "12:30:45"), "job.yaml")
+    job, _ = convert_tfjob.parse(manifest.replace("DAY", "2024-01-31").replace("TIME", "12:30:45"), "job.yaml")
     assert convert(job).values["worker"]["args"] == ["2024-01-31", "12:30:45"]
 
 
 def test_the_output_has_no_anchors_and_is_the_same_each_time() -> None:
     job = tfjob(Worker=replica(), PS=replica())
     job["spec"]["tfReplicaSpecs"]["PS"] = job["spec"]["tfReplicaSpecs"]["Worker"]
-    first = convert_tfjob.to_yaml(convert(convert_tfjob.parse(yaml.safe_dump(job), "job.yaml")))
+    first = convert_tfjob.to_yaml(convert(convert_tfjob.parse(yaml.safe_dump(job), "job.yaml")[0]))
     assert "&" not in first
     assert "*" not in first
     assert convert_tfjob.to_yaml(convert(job)) == first
+
+
+JOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: {}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -611,7 +842,11 @@ def test_the_output_has_no_anchors_and_is_the_same_each_time() -> None:
     [
         ("", "job.yaml holds nothing, and one TFJob was expected."),
         ("# only a comment\n---\n", "job.yaml holds nothing"),
-        ("a: 1\n---\nb: 2\n", "job.yaml holds 2 documents, and one TFJob was expected."),
+        ("kind: Job\n---\nb: 2\n", 'job.yaml: kind: TFJob was expected, not "Job" or null.'),
+        (f"{JOB.format('a')}---\n{JOB.format('b')}", 'job.yaml holds the TFJobs "a" and "b", and one was expected; '),
+        (f"{JOB.format('a')}---\njust words\n", 'an object with apiVersion and kind was expected, not "just words".'),
+        (f"{JOB.format('a')}---\nkind: Pod\n", "an object with apiVersion and kind was expected, not "),
+        (f"{JOB.format('a')}---\n{{apiVersion: v1, kind: List}}\n", "job.yaml holds a list"),
         ("kind: [", "job.yaml is not YAML that Kubernetes reads: "),
         ("a: &a [*a]", "job.yaml is not YAML that Kubernetes reads: "),
         ("a: !!binary aGVsbG8=", "job.yaml is not YAML that Kubernetes reads: "),
@@ -622,7 +857,16 @@ def test_the_output_has_no_anchors_and_is_the_same_each_time() -> None:
         ("{apiVersion: kubeflow.org/v1, kind: PyTorchJob}", 'kind: TFJob was expected, not "PyTorchJob".'),
         ("{apiVersion: v1, kind: List, items: []}", "job.yaml holds a list, and one TFJob was expected; "),
         ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", "job.yaml holds a list"),
-        ("{apiVersion: kubeflow.org/v1beta2, kind: TFJob}", 'kubeflow.org/v1 was expected, not "kubeflow.org/v1beta2"'),
+        (
+            "{apiVersion: kubeflow.org/v1beta2, kind: TFJob}",
+            'kubeflow.org/v1 was expected, not "kubeflow.org/v1beta2"; set apiVersion: kubeflow.org/v1, whose spec ',
+        ),
+        (
+            "{apiVersion: kubeflow.org/v1alpha2, kind: TFJob}",
+            '"kubeflow.org/v1alpha2"; set apiVersion: kubeflow.org/v1, ',
+        ),
+        ("{apiVersion: kubeflow.org/v1alpha1, kind: TFJob}", '"kubeflow.org/v1alpha1"; write the TFJob anew for '),
+        ("{apiVersion: kubeflow.org/v2, kind: TFJob}", '"kubeflow.org/v2"; write the TFJob anew for '),
         ("{kind: TFJob}", "apiVersion: kubeflow.org/v1 was expected, not null"),
     ],
 )
@@ -633,13 +877,26 @@ def test_what_is_not_one_tfjob_is_refused_in_one_sentence(text: str, said: str) 
     assert "\n" not in str(refused.value)
 
 
+def test_other_objects_of_a_file_are_installed_with_the_release() -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}}
+    text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "text"}, "data": {"{{a": ["b {{ c }}", 1]}}
+    manifest = yaml.safe_dump_all([claim, tfjob(), text])
+    job, others = convert_tfjob.parse(manifest, "job.yaml")
+    conversion = convert_tfjob.convert(job, {}, others)
+    escaped = {**text, "data": {"{{`{{`}}a": ["b {{`{{`}} c }}", 1]}}
+    assert conversion.values["extraObjects"] == [claim, escaped]
+    (note,) = [note for note in conversion.notes if "extraObjects" in note]
+    assert note.startswith("PersistentVolumeClaim runs, ConfigMap text: carried over to extraObjects; ")
+    assert "extraObjects" not in convert(tfjob()).values
+
+
 def test_the_command_prints_values_and_names_what_they_lack_apart(run_python: Run, tmp_path: Path) -> None:
-    job = tfjob(Worker=replica({"command": None}, {"hostPID": True}), PS=replica())
+    job = tfjob(Worker=replica({"command": None}, {"hostname": "a"}), PS=replica())
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     words = ["-m", "trainer", "convert-tfjob", "job.yaml", "--entrypoint", "worker=python -m task"]
     done = run_python(*words)
     assert done.returncode == 0
-    assert done.stderr.splitlines()[0] == f"{POD}.hostPID: not carried over; the chart has no key for it."
+    assert done.stderr.splitlines()[0] == f"{POD}.hostname: not carried over; the StatefulSet sets it."
     assert yaml.safe_load(done.stdout)["worker"]["command"] == ["python", "-m", "task"]
 
 
@@ -688,17 +945,24 @@ def places(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(odd: Any) -> None:
     mount = {"volumeMounts": [{"name": "v", "mountPath": "/train", "subPath": "a"}]}
     limits = {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": 1}}}
-    ports = {"ports": [{"name": "tfjob-port", "containerPort": 2222}], "env": [{"name": "A", "value": "b"}]}
+    field = {"fieldRef": {"fieldPath": f"metadata.labels['{NEW}replica-index']"}}
+    ports = {"ports": [{"name": "tfjob-port", "containerPort": 2222}], "env": [{"name": "A", "valueFrom": field}]}
     security = {"capabilities": {"drop": ["ALL"], "add": []}, "seccompProfile": {"type": "Localhost"}}
     pod = {
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "runs"}}],
         "initContainers": [{"name": "fetch", "image": "busybox", **mount, "securityContext": security}],
         "securityContext": security,
         "serviceAccountName": "robot",
+        "schedulerName": "volcano",
+        "hostNetwork": True,
+        "priority": 3,
+        **near(matchLabels={"a": "b"}, matchExpressions=[{"key": "job-role", "operator": "Exists"}]),
+        "topologySpreadConstraints": [{"matchLabelKeys": ["job-role"]}],
     }
-    metadata = {"labels": {"team": "vision"}, "annotations": {"a": "b"}}
+    metadata = {"labels": {"team": "vision"}, "annotations": {"scheduling.k8s.io/group-name": "b"}}
     rich = replica({**mount, **limits, **ports, "securityContext": security}, pod, metadata, replicas=1)
-    job = tfjob({"runPolicy": {"backoffLimit": 3}, "successPolicy": ""}, Worker=rich, PS=on_claim("/train"))
+    policy = {"backoffLimit": 3, "schedulingPolicy": {"minAvailable": 2}}
+    job = tfjob({"runPolicy": policy, "successPolicy": ""}, Worker=rich, PS=on_claim("/train"))
     for *parents, last in places(job):
         changed = copy.deepcopy(job)
         place = changed
@@ -706,6 +970,7 @@ def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(o
             place = place[key]
         place[last] = odd
         try:
+            convert_tfjob.images_without_command(changed)
             yaml.safe_load(convert_tfjob.to_yaml(convert(changed)))
         except ConfigurationError as error:
             assert "\n" not in str(error)  # noqa: PT017 - either is right, nothing else is
@@ -713,7 +978,7 @@ def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(o
 
 def test_the_documentation_shows_what_the_example_becomes() -> None:
     root = Path(__file__).parents[2]
-    conversion = convert(convert_tfjob.parse((root / "examples" / "tfjob.yaml").read_text(), "tfjob.yaml"))
+    conversion = convert(convert_tfjob.parse((root / "examples" / "tfjob.yaml").read_text(), "tfjob.yaml")[0])
     page = (root / "docs" / "migrating-from-tfjob.md").read_text()
     for shown in ("\n".join(conversion.notes), convert_tfjob.to_yaml(conversion)):
         assert textwrap.indent(shown, "    ") in page

@@ -12,13 +12,16 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from trainer.cluster.spec import ALIASES, ROLES, Role
 from trainer.errors import ConfigurationError
+from trainer.tfjob import gang_scheduling, labels
 from trainer.tfjob.manifest import Fields, Map, dump, fields, is_empty, load, shorten
 
 API_VERSION = "kubeflow.org/v1"
+ALIKE = re.compile(r"kubeflow\.org/v1(alpha2|beta\d+)")
+"""Former versions whose spec is that of v1 but for a few fields."""
 CONTAINER = "tensorflow"
 PORT_NAME = "tfjob-port"
 PORT = 2222
@@ -47,6 +50,28 @@ POD = (
     "hostAliases",
 )
 """Fields of a pod that are keys of a role."""
+
+POD_SPEC = (
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+    "hostIPC",
+    "hostPID",
+    "hostUsers",
+    "nodeName",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "readinessGates",
+    "resourceClaims",
+    "resources",
+    "schedulingGates",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+)
+"""Fields of a pod without a key of their own, which a role's `podSpec` adds to the pod. The chart sets the others."""
+TRUE_BY_DEFAULT = ("hostUsers",)
+"""Fields in which false differs from the default of the chart and of Kubernetes."""
 
 MOUNT = ("name", "mountPath", "subPath")
 
@@ -81,15 +106,14 @@ RESTRICTED_VOLUMES = {
 
 NO_KEY = "not carried over; the chart has no key for it."
 REASONS = {
-    "automountServiceAccountToken": "not carried over; the chart mounts no service account token; a projected "
-    "volume in extraVolumes can provide one.",
-    "enableServiceLinks": "not carried over; the chart sets no environment variables for other Services.",
-    "nodeName": "not carried over; use nodeSelector with kubernetes.io/hostname.",
+    "activeDeadlineSeconds": "not carried over; no pod of a StatefulSet may have it; use run.activeDeadlineSeconds.",
+    "hostname": "not carried over; the StatefulSet sets it.",
+    "subdomain": "not carried over; the StatefulSet sets it.",
     "restartPolicy": "not carried over; TFJob ignores it too, and uses the restartPolicy beside the template.",
-    "schedulingPolicy": "not carried over; the chart creates no pod group; roles have schedulerName.",
     "managedBy": "not carried over; only Helm manages a release.",
     "enableDynamicWorker": "not carried over; set worker.maxReplicas to the maximum number of workers, which TF_CONFIG "
     "then lists; TFJob lists only the worker itself and the parameter servers.",
+    gang_scheduling.QUEUE_LABEL: "not carried over; set it in common.labels, so that Kueue admits the pods.",
 }
 """Why a field is not carried over, if there is another reason than that the chart has no key for it."""
 
@@ -109,17 +133,49 @@ class Conversion:
     """A line for each field that is not carried over, with its path, and for each notable consequence."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """What an image runs."""
+
+    entrypoint: Sequence[str]
+    """The words that a container's command replaces: ENTRYPOINT in a Dockerfile."""
+
+    arguments: Sequence[str] = ()
+    """The words that a container's args replace: CMD in a Dockerfile."""
+
+
+@dataclass
+class _Replica:
+    """A replica type of the TFJob while it is converted."""
+
+    key: str
+    """Its name in the TFJob, such as Worker."""
+
+    values: Map
+    """The values of its role."""
+
+    port: int | None
+    """The port that it states."""
+
+    template: Fields
+    pod: Fields
+    container: Fields
+
+    referred: set[str]
+    """The names of the labels that its pods refer to."""
+
+
 def _close(part: Fields, otherwise: str = NO_KEY) -> None:
     part.close(REASONS, otherwise)
 
 
-def parse_entrypoints(words: Iterable[str]) -> dict[Role, list[str]]:
-    """The entrypoints from `--entrypoint ROLE="WORD …"`, by role.
+def parse_entrypoints(words: Iterable[str]) -> dict[Role, Program]:
+    """The programs from `--entrypoint ROLE="WORD …"`, by role.
 
     Raises:
         ConfigurationError: an option has no valid role or no words.
     """
-    found: dict[Role, list[str]] = {}
+    found: dict[Role, Program] = {}
     for word in words:
         name, _, text = word.partition("=")
         role = _role(name)
@@ -132,7 +188,7 @@ def parse_entrypoints(words: Iterable[str]) -> dict[Role, list[str]]:
             raise ConfigurationError(f"--entrypoint: {word!r} was given; {expected} was expected.")
         if role in found:
             raise ConfigurationError(f"--entrypoint: two were given for {role}.")
-        found[role] = command
+        found[role] = Program(command)
     return found
 
 
@@ -142,100 +198,132 @@ def _role(name: str) -> Role | None:
     return next((known for known in get_args(Role) if known == role), None)
 
 
-def parse(text: str, origin: str) -> Map:
-    """The TFJob in a manifest, YAML or JSON.
+def parse(text: str, origin: str) -> tuple[Map, list[Map]]:
+    """The TFJob in a manifest, YAML or JSON, and the manifest's other objects.
 
     Args:
         text: The manifest.
         origin: The manifest's name in errors, such as the file's name.
 
     Raises:
-        ConfigurationError: the text is not YAML, or is not exactly one TFJob of kubeflow.org/v1.
+        ConfigurationError: the text is not YAML, or has no TFJob of kubeflow.org/v1, or several.
     """
     found = load(text, origin)
-    if len(found) != 1:
-        count = f"{len(found)} documents" if found else "nothing"
-        raise ConfigurationError(f"{origin} holds {count}, and one TFJob was expected.")
-    (job,) = found
-    kind, version = (job.get("kind"), job.get("apiVersion")) if isinstance(job, dict) else (None, None)
-    if kind in ("List", "TFJobList"):
+    kinds = [item.get("kind") if isinstance(item, dict) else None for item in found]
+    if not found:
+        raise ConfigurationError(f"{origin} holds nothing, and one TFJob was expected.")
+    if "List" in kinds or "TFJobList" in kinds:
         raise ConfigurationError(
             f"{origin} holds a list, and one TFJob was expected; `kubectl get tfjob NAME --output=yaml` prints one."
         )
-    if kind != "TFJob":
-        raise ConfigurationError(f"{origin}: kind: TFJob was expected, not {shorten(kind)}.")
-    if version != API_VERSION:
+    jobs = [item for item, kind in zip(found, kinds, strict=True) if kind == "TFJob"]
+    others = [item for item, kind in zip(found, kinds, strict=True) if kind != "TFJob"]
+    if not jobs:
         raise ConfigurationError(
-            f"{origin}: apiVersion: {API_VERSION} was expected, not {shorten(version)}; rewrite the TFJob for "
-            f"{API_VERSION}, whose roles are in spec.tfReplicaSpecs."
+            f"{origin}: kind: TFJob was expected, not {' or '.join(shorten(kind) for kind in kinds)}."
         )
-    return dict(job)
+    if len(jobs) > 1:
+        names = " and ".join(shorten(_named(item).removeprefix("TFJob ")) for item in jobs)
+        raise ConfigurationError(f"{origin} holds the TFJobs {names}, and one was expected; use a file for each.")
+    for item in others:
+        if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in ("apiVersion", "kind")):
+            raise ConfigurationError(f"{origin}: an object with apiVersion and kind was expected, not {shorten(item)}.")
+    _check_version(jobs[0].get("apiVersion"), origin)
+    return dict(jobs[0]), others
 
 
-def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
+def _check_version(version: Any, origin: str) -> None:
+    if version == API_VERSION:
+        return
+    remedy = f"write the TFJob anew for {API_VERSION}, whose roles are in spec.tfReplicaSpecs."
+    if isinstance(version, str) and ALIKE.fullmatch(version):
+        remedy = f"set apiVersion: {API_VERSION}, whose spec is the same but for a few fields, which a note then names."
+    raise ConfigurationError(f"{origin}: apiVersion: {API_VERSION} was expected, not {shorten(version)}; {remedy}")
+
+
+def _named(item: Map) -> str:
+    """The kind and the name of an object."""
+    metadata = item.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return " ".join(f"{item.get('kind')} {name or ''}".split())
+
+
+def images_without_command(job: Map) -> dict[Role, str]:
+    """The images of the roles whose container has no command.
+
+    Raises:
+        ConfigurationError: the TFJob cannot run.
+    """
+    replica_specs = fields("", job, []).inner("spec").inner("tfReplicaSpecs")
+    found: dict[Role, str] = {}
+    for role, key in _types(replica_specs).items():
+        replica = replica_specs.inner(key)
+        container, _ = _containers(replica.inner("template").inner("spec"))
+        if replica.whole("replicas") != 0 and not container.words("command"):
+            _image(container)
+            found[role] = container.text("image")
+    return found
+
+
+def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = ()) -> Conversion:
     """The values with which the chart runs the same job as a TFJob.
 
     Args:
         job: The TFJob, from `parse`.
-        entrypoints: The image's entrypoint for each role whose container has no command.
+        programs: What the image runs, for each role whose container has no command.
+        others: The manifest's other objects, from `parse`, which the release installs too.
 
     Raises:
-        ConfigurationError: the TFJob cannot run, a command is missing, or an entrypoint is not needed.
+        ConfigurationError: the TFJob cannot run, a command is missing, or a program is not needed.
     """
     notes: list[str] = []
     top = fields("", json.loads(json.dumps(job)), notes)  # a copy without shared parts
     for key in ("apiVersion", "kind", "status"):
         top.take(key)
-    name, namespace = _identity(top.inner("metadata"))
+    name, namespace, label = _identity(top.inner("metadata"))
     spec = top.inner("spec")
     replica_specs = spec.inner("tfReplicaSpecs")
-    types = _types(replica_specs)
-    for role in entrypoints:
-        if role not in types:
-            raise ConfigurationError(f"--entrypoint: one was given for {role}, but the TFJob has no such role.")
-    tasks: dict[Role, Map] = {}
-    ports: dict[Role, int] = {}
-    for role, key in types.items():
-        replica = replica_specs.inner(key)
-        tasks[role], ports[role] = _task(role, replica, entrypoints.get(role, ()))
-        _close(replica)
-    _close(replica_specs, "not carried over; the roles are Chief (or Master), Worker, PS and Evaluator.")
-    _check_commands(replica_specs, types, tasks)
-    leader: Role = "chief" if tasks.get("chief", {}).get("replicas") else "worker"
-    if not tasks.get(leader, {}).get("replicas"):
-        raise ConfigurationError(f"{replica_specs.path}: there is no Worker and no Chief, so no task trains; add one.")
-    if sum(task["replicas"] for task in tasks.values()) == 1:
+    replicas = _replicas(replica_specs, programs)
+    tasks = {role: replica.values for role, replica in replicas.items()}
+    leader = _leader(replica_specs, tasks)
+    _let_the_run_end(replica_specs, replicas[leader])
+    total = sum(task["replicas"] for task in tasks.values())
+    if total == 1:
         notes.append(f"{replica_specs.path}: one task in all, to which TFJob gives no TF_CONFIG; the chart gives one.")
-    for role, port in ports.items():
-        if port != ports[leader]:
-            text = f"its port {port} is not carried over; all tasks have {leader}'s, {ports[leader]}."
-            replica_specs.note(types[role], text)
-    run = _run(spec, leader)
-    if tasks[leader]["restartPolicy"] == "Always":
-        text = "its restartPolicy Always, with which the run would never end, is not carried over; it is OnFailure."
-        replica_specs.note(types[leader], text)
-        tasks[leader]["restartPolicy"] = "OnFailure"
-    _close(spec)
-    _close(top)
+    port = _common_port(replica_specs, replicas, leader)
+    policy = spec.inner("runPolicy")
+    run = _run(spec, policy, leader)
+    templates = [(replica.template.path, replica.values) for replica in replicas.values()]
+    notes += gang_scheduling.notes(_place("schedulingPolicy", spec, policy), templates, total, others)
+    for part in (policy, spec, top):
+        _close(part)
     gpu = _gpu_name(tasks)
     for role, task in tasks.items():
         if role != "ps":  # the chart has no ps.gpus, so the GPUs stay in the resources
             _take_gpus(task, gpu)
         task["resources"] = {key: value for key, value in task["resources"].items() if value}
-    for role, key in types.items():
-        if reasons := _restricted_violations(tasks[role]):
-            refused = 'a namespace that enforces Pod Security "restricted" refuses these pods'
-            replica_specs.note(key, f"{refused}: {', '.join(reasons)}.")
+    training = _training_directory(list(tasks.values()))
+    for replica in replicas.values():
+        _resolve_volume_conflicts(replica)
+    referred = _add_labels(replicas)
+    if others:
+        names = ", ".join(_named(item) for item in others)
+        notes.append(
+            f"{names}: carried over to extraObjects; remove there what exists already; `helm uninstall` deletes them, "
+            "claims too, unless they have the annotation helm.sh/resource-policy: keep."
+        )
+    _note_restricted(replica_specs, replicas)
     values: Map = {
         "run": run,
         "supervisor": {"enabled": True},  # replaces the operator, without which no run ends
-        "port": ports[leader] if ports[leader] != PORT else None,
+        "port": port if port != PORT else None,
         "portName": PORT_NAME,
         "gpu": {"resourceName": gpu} if gpu != NVIDIA else None,
-        "trainingDirectory": _training_directory(list(tasks.values())),
+        "trainingDirectory": training,
         "tensorboard": {"enabled": False},
         # Fields that a TFJob omits have the defaults of the image, the node or Kubernetes, not those of the chart.
         "common": {
+            "labels": labels.of_job(label, referred),
             "resources": None,
             "podSecurityContext": None,
             "securityContext": None,
@@ -246,15 +334,18 @@ def convert(job: Map, entrypoints: Mapping[Role, Sequence[str]]) -> Conversion:
             for role in ROLES
             if role in tasks or role in ("worker", "ps")
         },
+        "extraObjects": [_verbatim(item) for item in others],
     }
-    if types.get("chief", "").lower() == "master":
+    if "chief" in replicas and replicas["chief"].key.lower() == "master":
         values["chief"] = {"taskType": "master", **values["chief"]}
     return Conversion(name, namespace, {key: value for key, value in values.items() if not is_empty(value)}, notes)
 
 
-def _identity(metadata: Fields) -> tuple[str, str]:
-    """The job's name, cut to the length that the chart allows, and its namespace."""
+def _identity(metadata: Fields) -> tuple[str, str, str]:
+    """The job's name, cut to the length that the chart allows; its namespace; and its name as a label."""
     name = metadata.text("name") or metadata.text("generateName").rstrip("-")
+    if not name:
+        raise ConfigurationError(f"{metadata.at('name')}: it is missing; set the job's name, such as mnist.")
     if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name):
         raise ConfigurationError(
             f"{metadata.at('name')}: {name!r} was given; small letters, digits and dashes were expected."
@@ -270,7 +361,8 @@ def _identity(metadata: Fields) -> tuple[str, str]:
     for part in (metadata.inner("labels"), annotations):
         _close(part, "not carried over; it is on the TFJob, not on its pods.")
     _close(metadata)
-    return name[:40].rstrip("-"), namespace
+    short = name[:40].rstrip("-")
+    return short, namespace, name if len(name) <= labels.MAXIMUM_LENGTH else short
 
 
 def _types(replica_specs: Fields) -> dict[Role, str]:
@@ -285,27 +377,79 @@ def _types(replica_specs: Fields) -> dict[Role, str]:
     return {role: found[role] for role in ROLES if role in found}
 
 
-def _check_commands(replica_specs: Fields, types: Mapping[Role, str], tasks: Mapping[Role, Map]) -> None:
-    missing = [role for role in types if tasks[role]["replicas"] and not tasks[role]["command"]]
+def _replicas(replica_specs: Fields, programs: Mapping[Role, Program]) -> dict[Role, _Replica]:
+    """The TFJob's replica types by role, in the chart's order."""
+    types = _types(replica_specs)
+    for role in programs:
+        if role not in types:
+            raise ConfigurationError(f"--entrypoint: one was given for {role}, but the TFJob has no such role.")
+    replicas: dict[Role, _Replica] = {}
+    for role, key in types.items():
+        part = replica_specs.inner(key)
+        replicas[role] = _replica(role, key, part, programs.get(role))
+        _close(part)
+    _close(replica_specs, "not carried over; the roles are Chief (or Master), Worker, PS and Evaluator.")
+    missing = [role for role, item in replicas.items() if item.values["replicas"] and not item.values["command"]]
     if missing:
         paths = ", ".join(f"{replica_specs.at(types[role])}…containers[{CONTAINER}].command" for role in missing)
         options = " ".join(f'--entrypoint {role}="python -m x"' for role in missing)
+        if set(missing) <= programs.keys():
+            raise ConfigurationError(f"{paths}: there is none, and the image has none; state one as in {options}.")
         raise ConfigurationError(
-            f"{paths}: there is none, so the image's own entrypoint runs, which the chart's wrapper hides; state it "
-            f"as in {options} (`docker image inspect -f '{{{{.Config.Entrypoint}}}} {{{{.Config.Cmd}}}}' IMAGE` says)."
+            f"{paths}: there is none, so the image's own entrypoint runs, which the chart's wrapper hides; --inspect "
+            f"reads it from the image, or state it as in {options}."
         )
+    return replicas
 
 
-def _run(spec: Fields, leader: Role) -> Map:
-    """The chart's `run`, without defaults."""
-    policy = spec.inner("runPolicy")
-    place = {key: policy if key in policy.content else spec for key in RUN_POLICY}
+def _leader(replica_specs: Fields, tasks: Mapping[Role, Map]) -> Role:
+    """The role with which the run ends."""
+    leader: Role = "chief" if tasks.get("chief", {}).get("replicas") else "worker"
+    if not tasks.get(leader, {}).get("replicas"):
+        raise ConfigurationError(f"{replica_specs.path}: there is no Worker and no Chief, so no task trains; add one.")
+    return leader
+
+
+def _let_the_run_end(replica_specs: Fields, leader: _Replica) -> None:
+    if leader.values["restartPolicy"] == "Always":
+        text = "its restartPolicy Always, with which the run would never end, is not carried over; it is OnFailure."
+        replica_specs.note(leader.key, text)
+        leader.values["restartPolicy"] = "OnFailure"
+
+
+def _common_port(replica_specs: Fields, replicas: Mapping[Role, _Replica], leader: Role) -> int:
+    """The port of all tasks: the leader's."""
+    port = replicas[leader].port or PORT
+    for item in replicas.values():
+        if item.port not in (None, port):
+            text = f"its port {item.port} is not carried over; all tasks have {leader}'s, {port}."
+            replica_specs.note(item.key, text)
+    on_hosts = [item for item in replicas.values() if item.values["hostNetwork"] and item.values["replicas"]]
+    if len({item.port or PORT for item in on_hosts}) > 1:
+        ports = ", ".join(f"{item.key} {item.port or PORT}" for item in on_hosts)
+        replica_specs.notes.append(
+            f"{replica_specs.path}: hostNetwork is carried over, but all tasks have one port, so that a node runs only "
+            f"one of them; with the TFJob's ports ({ports}), roles can share a node."
+        )
+    return port
+
+
+def _place(key: str, spec: Fields, policy: Fields) -> Fields:
+    """Where a field of spec.runPolicy is: there, or in spec as in the first TFJobs of v1."""
+    return spec if key in spec.content and key not in policy.content else policy
+
+
+def _run(spec: Fields, policy: Fields, leader: Role) -> Map:
+    """The chart's `run`. Where a TFJob has no limit by default and the chart has one, null disables it."""
+    place = {key: _place(key, spec, policy) for key in RUN_POLICY}
     backoff = place["backoffLimit"].whole("backoffLimit")
     clean = place["cleanPodPolicy"].one_of("cleanPodPolicy", ("All", "Running", "None"))
-    if clean == "None":
+    if clean != "All":
+        what = "carried over" if clean else "None by default, as in TFJob"
         place["cleanPodPolicy"].note(
             "cleanPodPolicy",
-            "carried over; ended tasks stay parked in their pods and keep their GPUs until `helm uninstall`.",
+            f"{what}; an ended task is parked in its pod and keeps its resources, GPUs too, until `helm uninstall`; "
+            "run.cleanPodPolicy: All frees them at the end of the run.",
         )
     success = spec.one_of("successPolicy", ("Default", "AllWorkers"))
     if success == "AllWorkers" and leader == "chief":
@@ -314,17 +458,28 @@ def _run(spec: Fields, leader: Role) -> Map:
     run = {
         "successPolicy": success if success == "AllWorkers" else None,
         **{key: place[key].whole(key) for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished")},
-        "cleanPodPolicy": clean if clean != "All" else None,
+        "cleanPodPolicy": clean if clean else "None",
         "suspend": place["suspend"].take("suspend") is True,
     }
-    _close(policy)
-    stated = {key: value for key, value in run.items() if not is_empty(value)}
-    # TFJob has no limit by default. The chart has one, and null disables it.
-    return stated if backoff == 6 else {"backoffLimit": backoff, **stated}
+    if clean == "All":
+        del run["cleanPodPolicy"]
+    limits: Map = {"backoffLimit": backoff} if backoff != 6 else {}
+    return {**limits, "startTimeoutSeconds": None, **{key: value for key, value in run.items() if not is_empty(value)}}
 
 
-def _task(role: Role, replica: Fields, entrypoint: Sequence[str]) -> tuple[Map, int]:
-    """The keys of a role, and its port."""
+def _containers(pod: Fields) -> tuple[Fields, list[Map]]:
+    """The container of the task, and the sidecars."""
+    containers = pod.items("containers", "name")
+    own = [item for item in containers if item.get("name") == CONTAINER]
+    if not own:
+        raise ConfigurationError(f"{pod.at('containers')}: there is no container named {CONTAINER}.")
+    container = fields(f"{pod.at('containers')}[{CONTAINER}]", own[0], pod.notes)
+    container.take("name")
+    return container, [item for item in containers if item.get("name") != CONTAINER]
+
+
+def _replica(role: Role, key: str, replica: Fields, program: Program | None) -> _Replica:
+    """A replica type, with the keys of its role."""
     replicas = replica.whole("replicas")
     if replicas is None:
         replicas = 1
@@ -335,36 +490,25 @@ def _task(role: Role, replica: Fields, entrypoint: Sequence[str]) -> tuple[Map, 
     template = replica.inner("template")
     metadata = template.inner("metadata")
     metadata.take("creationTimestamp")
-    pod = template.inner("spec")
-    containers = pod.items("containers", "name")
-    sidecars = [item for item in containers if item.get("name") != CONTAINER]
-    own = [item for item in containers if item.get("name") == CONTAINER]
-    if not own:
-        raise ConfigurationError(f"{pod.at('containers')}: there is no container named {CONTAINER}.")
-    container = fields(f"{pod.at('containers')}[{CONTAINER}]", own[0], replica.notes)
-    container.take("name")
+    referred: set[str] = set()
+    pod = fields(template.at("spec"), labels.rename(template.take("spec"), referred), replica.notes)
+    container, sidecars = _containers(pod)
     initial = pod.items("initContainers", "name")
     for item in (*initial, *sidecars):
         if item.get("name") == role:
             raise ConfigurationError(
                 f"{pod.path}: a container besides {CONTAINER} is named {role}, as the chart names its own; rename it."
             )
-    command = container.words("command")
-    if command and entrypoint:
-        raise ConfigurationError(f"--entrypoint: one was given for {role}, whose command is in the TFJob.")
-    command = command or list(entrypoint)
-    directory = container.text("workingDir")
-    if directory and command:
-        command = ["sh", "-c", f'cd {shlex.quote(directory)} && exec "$@"', "sh", *command]
+    command, arguments = _command(role, container, program)
     port = _port(container)
     resources = container.inner("resources")
     grace = pod.whole("terminationGracePeriodSeconds")
-    task = {
+    values = {
         "replicas": replicas,
         "gpus": 0,
         "image": _image(container),
         "command": [_literal(word) for word in command],
-        "args": [_literal(word) for word in container.words("args")],
+        "args": [_literal(word) for word in arguments],
         "restartPolicy": restart if restart != "ExitCode" else None,
         "env": _environment(container),
         "envFrom": container.items("envFrom"),
@@ -380,19 +524,35 @@ def _task(role: Role, replica: Fields, entrypoint: Sequence[str]) -> tuple[Map, 
         "extraVolumes": pod.items("volumes", "name"),
         "extraVolumeMounts": container.items("volumeMounts", *MOUNT),
         **{key: container.take(key) for key in CONTAINER_FIELDS},
-        "serviceAccount": {"name": account} if (account := _service_account(pod)) else None,
+        "serviceAccount": {"name": account} if (account := _service_account(role, pod)) else None,
+        "podSpec": _pod_spec(pod),
     }
-    _resolve_volume_conflicts(task, pod, container)
-    for key in ("affinity", "topologySpreadConstraints"):
-        if "kubeflow.org/" in json.dumps(task[key]):
-            pod.note(
-                key,
-                "carried over, but the chart's pods lack TFJob's labels: app.kubernetes.io/instance is the release, "
-                "app.kubernetes.io/component the role.",
-            )
     for part in (container, pod, metadata, template):
         _close(part)
-    return task, port
+    return _Replica(key, values, port, template, pod, container, referred)
+
+
+def _command(role: Role, container: Fields, program: Program | None) -> tuple[list[str], list[str]]:
+    """The command and the arguments, as Kubernetes combines those of the container and of the image."""
+    command, arguments = container.words("command"), container.words("args")
+    if command and program:
+        raise ConfigurationError(f"--entrypoint: one was given for {role}, whose command is in the TFJob.")
+    if program:
+        command, arguments = list(program.entrypoint), arguments or list(program.arguments)
+        if not command:
+            command, arguments = arguments, []
+    directory = container.text("workingDir")
+    if directory and command:
+        command = ["sh", "-c", f'cd {shlex.quote(directory)} && exec "$@"', "sh", *command]
+    return command, arguments
+
+
+def _pod_spec(pod: Fields) -> Map:
+    """The fields of a pod that have no key of their own, unless they have the default."""
+    found = {key: pod.take(key) for key in POD_SPEC}
+    return {
+        key: value for key, value in found.items() if not is_empty(value) or (value is False and key in TRUE_BY_DEFAULT)
+    }
 
 
 def _image(container: Fields) -> Map:
@@ -411,14 +571,14 @@ def _image(container: Fields) -> Map:
     return {key: value for key, value in parts.items() if value}
 
 
-def _port(container: Fields) -> int:
-    """The port of the tasks. TFJob adds it if no port has its name."""
-    port = PORT
+def _port(container: Fields) -> int | None:
+    """The port of the tasks; None if no port has its name. TFJob then adds PORT."""
+    port = None
     for item in container.items("ports"):
         number = item.get("containerPort")
         entry = fields(f"{container.at('ports')}[{item.get('name', number)}]", item, container.notes)
         if item.get("name") == PORT_NAME:
-            port = entry.whole("containerPort") or PORT
+            port = entry.whole("containerPort")
             entry.take("name")
             if item.get("protocol") == "TCP":
                 entry.take("protocol")
@@ -451,6 +611,10 @@ def _metadata(metadata: Fields, key: str) -> Map:
         if key == "labels" and name in given.content:
             given.note(name, "not carried over; the chart sets it itself.")
             given.take(name)
+    for name in labels.ALL:
+        if key == "labels" and name in given.content:
+            given.note(name, "not carried over; TFJob overwrites it, and the conversion does too.")
+            given.take(name)
     return {
         name: value
         for name, value in given.content.items()
@@ -458,18 +622,20 @@ def _metadata(metadata: Fields, key: str) -> Map:
     }
 
 
-def _service_account(pod: Fields) -> str:
+def _service_account(role: Role, pod: Fields) -> str:
     names = [pod.text("serviceAccountName"), pod.text("serviceAccount")]  # the second is the old spelling
     name = next(filter(None, names), "")
     if name and "automountServiceAccountToken" not in pod.content:
         pod.note(
-            "serviceAccountName", "carried over, but not its token; a projected volume in extraVolumes can hold one."
+            "serviceAccountName",
+            f"carried over, but not its token; {role}.podSpec.automountServiceAccountToken: true mounts it.",
         )
     return name
 
 
-def _resolve_volume_conflicts(task: Map, pod: Fields, container: Fields) -> None:
+def _resolve_volume_conflicts(replica: _Replica) -> None:
     """Resolve conflicts with the chart's volumes: rename volumes of the same name, drop mounts at the scratch paths."""
+    task, pod, container = replica.values, replica.pod, replica.container
     names = {item.get("name") for item in task["extraVolumes"]} & set(OWN_VOLUMES)
     for name in sorted(names):
         pod.note(f"volumes[{name}]", f"called tfjob-{name}, for the chart has a volume of that name.")
@@ -552,7 +718,7 @@ def _claim_mounts(task: Map) -> list[tuple[str, str, str]]:
 
 def _restricted_violations(task: Map) -> list[str]:
     """The rules of Pod Security "restricted" that a task's pods violate."""
-    found = ["hostNetwork"] if task["hostNetwork"] else []
+    found = [key for key in ("hostNetwork", "hostPID", "hostIPC") if task.get(key) or task["podSpec"].get(key)]
     found += [f"volume {item.get('name')}" for item in task["extraVolumes"] if not RESTRICTED_VOLUMES & item.keys()]
     for item in (task, *task["initContainers"], *task["sidecars"]):
         own = fields("securityContext", item.get("securityContext"), [])
@@ -569,6 +735,45 @@ def _restricted_violations(task: Map) -> list[str]:
         }
         found += [rule for rule, holds in rules.items() if not holds and rule not in found]
     return found
+
+
+def _note_restricted(replica_specs: Fields, replicas: Mapping[Role, _Replica]) -> None:
+    """Add a note of the roles whose pods Pod Security "restricted" refuses."""
+    refused: dict[str, list[str]] = {}
+    for item in replicas.values():
+        if reasons := ", ".join(_restricted_violations(item.values)):
+            refused.setdefault(reasons, []).append(item.key)
+    if refused:
+        pods = "; ".join(f"{', '.join(keys)} ({reasons})" for reasons, keys in refused.items())
+        replica_specs.notes.append(
+            f'{replica_specs.path}: a namespace that enforces Pod Security "restricted" refuses the pods of {pods}.'
+        )
+
+
+def _add_labels(replicas: Mapping[Role, _Replica]) -> set[str]:
+    """Add the operator's labels to the roles, and return the names of the labels that the job refers to."""
+    referred = {name for item in replicas.values() for name in item.referred}
+    for role, item in replicas.items():
+        own = labels.of_role(item.key, role == "chief", referred)
+        item.values["labels"] = {**own, **item.values["labels"]}
+    roles = {name for name in referred if labels.FORMER.get(name, name) == labels.JOB_ROLE}
+    for item in replicas.values():
+        if roles & item.referred and "chief" not in replicas:
+            item.template.note(
+                "spec",
+                f"refers to the label {labels.JOB_ROLE}, which no pod has; TFJob gives it to worker 0 alone, whose "
+                f'labels here are {labels.REPLICA_TYPE}: worker and {labels.POD_INDEX}: "0".',
+            )
+    return referred
+
+
+def _verbatim(part: Any) -> Any:
+    """A part of an object, with "{{" escaped, because the chart renders extraObjects as templates."""
+    if isinstance(part, list):
+        return [_verbatim(item) for item in part]
+    if isinstance(part, dict):
+        return {_verbatim(key): _verbatim(value) for key, value in part.items()}
+    return part.replace("{{", "{{`{{`}}") if isinstance(part, str) else part
 
 
 def _stated(task: Map) -> Map:
