@@ -6,10 +6,10 @@ The commands `up`, `load`, `status` and `down` use it. Everything runs in one bo
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hack.cluster import build, certificates, engine
-from hack.cluster.box import ADDRESS, INTERFACE, Box, tail
+from hack.cluster.box import ADDRESS, INTERFACE, MTU, Box, tail
 from hack.cluster.errors import ClusterError
 from hack.cluster.places import KUBECONFIG, MANIFESTS
 from hack.cluster.progress import step
@@ -21,6 +21,8 @@ PORT = 16443
 BOX = Box("kubernetes", overlays=("/etc", "/opt", "/var/lib", "/var/log"), port=PORT)
 NODE = "node-0"
 PODS = "10.244.0.0/16"
+POD_NETWORK = "podnet"
+"""The interface whose macvlans the pods have. Its other end receives what is for no pod, and drops it."""
 NODE_INTERFACE = "pods"
 GATEWAY = "10.244.0.1"
 """The node's interface and address on the pod network."""
@@ -114,7 +116,7 @@ def _write_configuration() -> None:
                 "plugins": [
                     {
                         "type": "macvlan",
-                        "master": INTERFACE,
+                        "master": POD_NETWORK,
                         "mode": "bridge",
                         "ipam": {
                             "type": "host-local",
@@ -206,17 +208,25 @@ def start() -> None:
 
 def _join_pod_network() -> None:
     """Connect the node to the pod network. Repeating it after an interruption is safe."""
-    kind = ["type", "macvlan", "mode", "bridge"]
-    add = ["ip", "link", "add", "link", INTERFACE, "name", NODE_INTERFACE, *kind]
-    if not _succeeds(["ip", "link", "show", NODE_INTERFACE]) and not _succeeds(add):
-        raise ClusterError(
-            "the kernel lacks macvlan, which the pod network uses: run `modprobe macvlan` and try again."
-        )
+    # Not the interface to the outside: packets for a pod that is gone would leave through it, and another host may
+    # answer them.
+    other_end = f"{POD_NETWORK}-end"
+    sized = ["mtu", str(MTU)]
+    _add_link(POD_NETWORK, [*sized, "type", "veth", "peer", "name", other_end, *sized])
+    BOX.run(["ip", "link", "set", other_end, "arp", "off", "up"])
+    BOX.run(["ip", "link", "set", POD_NETWORK, "up"])
+    _add_link(NODE_INTERFACE, ["link", POD_NETWORK, "type", "macvlan", "mode", "bridge"])
     BOX.run(["ip", "address", "replace", f"{GATEWAY}/{PODS.split('/')[1]}", "dev", NODE_INTERFACE])
     BOX.run(["ip", "link", "set", NODE_INTERFACE, "up"])
     masquerade = ["POSTROUTING", "--source", PODS, "--out-interface", INTERFACE, "--jump", "MASQUERADE"]
     if not _succeeds(["iptables", "--table", "nat", "--check", *masquerade]):
         BOX.run(["iptables", "--table", "nat", "--append", *masquerade])
+
+
+def _add_link(name: str, details: Sequence[str]) -> None:
+    kind = details[details.index("type") + 1]
+    if not _succeeds(["ip", "link", "show", name]) and not _succeeds(["ip", "link", "add", "name", name, *details]):
+        raise ClusterError(f"the kernel lacks {kind}, which the pod network uses: run `modprobe {kind}` and try again.")
 
 
 def _start(*names: str) -> None:

@@ -131,7 +131,8 @@ class Release:
 
     def describe(self) -> str:
         """The pods, events and logs, for the message of a failed test."""
-        logs = [f"--- {pod}\n{self.log(pod)[-1500:]}" for pod in self.tasks()]
+        logs = [f"--- supervisor\n{self.supervisor_log()[-1500:]}"]
+        logs += [f"--- {pod}\n{self.log(pod)[-1500:]}" for pod in self.tasks()]
         return "\n".join([self.kubectl("get", "pods"), self.kubectl("get", "events")[-3000:], *logs])
 
 

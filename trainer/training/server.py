@@ -30,6 +30,7 @@ LOST = (
     tf.errors.NotFoundError,
     tf.errors.InternalError,
     tf.errors.UnknownError,
+    tf.errors.UnimplementedError,  # a server of another kind has the address of a lost task
 )
 """The errors that TensorFlow raises when another task is lost during a run."""
 
