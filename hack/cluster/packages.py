@@ -1,6 +1,6 @@
-"""Installs the Debian packages that the cluster and the browser tests need, and prints which are missing.
+"""Installs the Debian packages that the cluster and some tests need, and prints which are missing.
 
-`up`, `engine` and the tests that open a browser call it first. The packages stay installed after `down`.
+`up`, `engine` and tests that need more call it first. The packages stay installed after `down`.
 """
 
 import os
@@ -30,6 +30,9 @@ CLUSTER = {
 
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 """Packages for browser tests, by a command that each provides."""
+
+PROMETHEUS = {"promtool": "prometheus"}
+"""The package for the tests of the alerts, by the command that they use."""
 
 
 def ensure(wanted: Mapping[str, str]) -> None:

@@ -12,6 +12,8 @@ EVERYTHING = {
     **ALL_ROLES,
     "data.enabled": True,
     "metrics.podMonitor.enabled": True,
+    "metrics.prometheusRule.enabled": True,
+    "metrics.dashboard.enabled": True,
     "metrics.from": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
     "networkPolicy.egress.enabled": True,
     "tensorboard.ingress.enabled": True,

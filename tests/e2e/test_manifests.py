@@ -11,7 +11,7 @@ import yaml
 from tests.chart.chart import CHART, environment_with_tools, template
 from tests.e2e.schemas import LOCATION, write_schemas
 
-ABSENT_KINDS = ("HTTPRoute", "PodMonitor")
+ABSENT_KINDS = ("HTTPRoute", "PodMonitor", "PrometheusRule")
 """Kinds of operators that are not in the cluster."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = [*sorted((CHART / "ci").glob("*-values.yaml")), *sorted(EXAMPLES.glob("values-*.yaml"))]
