@@ -67,9 +67,9 @@ def run_on_node(node: str, command: str) -> None:
 
 
 def test_the_trainer_writes_to_a_volume_that_belongs_to_root(release: Release, root_owned_claim: str) -> None:
-    train = {"train_steps": 600, "learning_rate": 0.003}
+    train = {"train_steps": 1500, "learning_rate": 0.003}
     release.install({"trainingDirectory": {"existingClaim": root_owned_claim}, "train": train})
-    assert release.wait_for_result(600)["test_accuracy"] > 0.9
+    assert release.wait_for_result(1500)["test_accuracy"] > 0.9
     listing = release.kubectl("exec", "deployment/mnist-tensorboard", "--", "stat", "-c", "%u %g %a", "/training")
     user, group, _ = listing.split()
     assert (user, group) == ("0", "10001"), "root still owns it, and fsGroup has set the group"

@@ -22,7 +22,7 @@ from hack.cluster.kubernetes import BOX, CONTAINERD_SOCKET
 from hack.cluster.places import KUBECONFIG
 from tests.e2e.releases import CHART, ROOT, SUPERVISOR, Release, exit_code, is_ready, wait
 
-SHORT: dict[str, Any] = {"train": {"train_steps": 500, "learning_rate": 0.003}}
+SHORT: dict[str, Any] = {"train": {"train_steps": 1500, "learning_rate": 0.003}}
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_run_ends_by_itself_frees_its_resources_and_stays_ended(release: Relea
     assert f"test accuracy {json.loads(release.kubectl(*command))['test_accuracy']:.4f}" in last
     wait(lambda: not release.tasks(), 60, release.describe)
     assert release.scales() == {"mnist-ps": 0, "mnist-worker": 0}
-    result = release.wait_for_result(500)
+    result = release.wait_for_result(1500)
     assert result["test_accuracy"] > 0.9
     assert "test accuracy" in release.saved_log("worker-0"), "the log remains after its pod"
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
@@ -71,13 +71,13 @@ def test_a_run_ends_by_itself_frees_its_resources_and_stays_ended(release: Relea
 
     # A new TensorBoard pod is scheduled although all pods of tasks are gone.
     release.upgrade(SHORT | {"tensorboard": {"labels": {"team": "a"}}}, "--wait", "--timeout=2m")
-    assert release.wait_for_result(500) == result
+    assert release.wait_for_result(1500) == result
     assert release.scales() == {"mnist-ps": 0, "mnist-worker": 0}, "an unchanged run is not started again"
     assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=2m").upper()
 
-    release.upgrade(SHORT | {"train": {"train_steps": 800}})
+    release.upgrade(SHORT | {"train": {"train_steps": 1800}})
     release.finish()
-    assert release.wait_for_result(800)["train_dir"] == "/training"
+    assert release.wait_for_result(1800)["train_dir"] == "/training"
     assert "restored /training/model.ckpt-" in release.saved_log("worker-0")
 
 
