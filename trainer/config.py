@@ -110,7 +110,7 @@ class MonitoringSettings:
 class RunSettings:
     """The model, the data and the length of the run."""
 
-    model: str = _setting("mlp", "mlp, cnn, or the path of a Python file that defines parameters() and logits()")
+    model: str = _setting("mlp", "mlp, cnn, or the path of a Python file whose function model() returns a Keras model")
     hidden_units: Count = _setting(100, "units in the hidden layer")
     dataset: Literal["digits", "mnist", "npz"] = _setting(
         "digits",

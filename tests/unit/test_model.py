@@ -8,7 +8,9 @@ import numpy.typing as npt
 import pytest
 
 from trainer.errors import ConfigurationError
-from trainer.models import accuracy, cnn, cross_entropy, find, mlp
+from trainer.keras_model import KerasModel
+from trainer.model_files import find
+from trainer.models import accuracy, cnn, cross_entropy, mlp
 from trainer.tensorflow import tf, tf1
 
 OWN_MODEL = """
@@ -30,6 +32,7 @@ def test_built_in_models_are_found_by_name() -> None:
 def test_a_custom_model_is_found_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_MODEL)
     model = find(str(tmp_path / "own.py"))
+    assert not isinstance(model, KerasModel)
     assert model.parameters((4,), 3, 10)["weights"].shape == (4, 3)
     with tf.Graph().as_default(), tf1.Session() as session:
         found = session.run(model.logits({"weights": tf.ones([4, 3])}, tf.ones([2, 4])))

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from trainer.errors import ConfigurationError
-from trainer.models import Model, Parameter, cnn, cross_entropy, find, mlp
+from trainer.models import Model, Parameter, cnn, cross_entropy, mlp
 from trainer.tensorflow import tf, tf1
 
 
-@pytest.fixture(params=["mlp", "cnn"])
+@pytest.fixture(params=[mlp, cnn], ids=["mlp", "cnn"])
 def model(request: pytest.FixtureRequest) -> Model:
-    return find(request.param)
+    found: Model = request.param
+    return found
 
 
 def values_of(parameters: dict[str, Parameter], seed: int = 0) -> dict[str, Any]:

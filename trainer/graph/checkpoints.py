@@ -5,7 +5,7 @@ checkpoint does not depend on the sharding of the parameters. Its file name ends
 """
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.data.files import write_atomically
@@ -39,8 +39,7 @@ class Saver:
             can_roll_back: Whether to add the ops of `roll_back`.
         """
         self._layout, self._shards = layout, shards
-        self._vectors = {"": [shard.values for shard in shards]}
-        self._vectors |= {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
+        self._slots = {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
         self._path = tf1.placeholder(tf.string, [], "checkpoint")
         self._save = self._add_save(servers)
         self._has_largest = LARGEST_MOMENT in slots
@@ -95,8 +94,9 @@ class Saver:
     def _add_save(self, servers: Sequence[str]) -> Tensor:
         step = self._shards[0].updates.read_value()
         tensors = {GLOBAL_STEP: step}
-        for suffix, variables in self._vectors.items():
-            arrays = self._layout.unpack([variable.read_value() for variable in variables])
+        tensors |= self._layout.unpack([shard.read_parameters() for shard in self._shards])
+        for suffix, variables in self._slots.items():
+            arrays = self._layout.of_trainable.unpack([variable.read_value() for variable in variables])
             tensors |= {name + suffix: array for name, array in arrays.items()}
         path = tf.strings.join([self._path, tf.strings.as_string(step)], "-")
         saving = [SharedEvent(SAVING, device) for device in servers]
@@ -140,8 +140,10 @@ class Saver:
     def _add_assignments(self, lacks_largest: bool) -> tuple[list[Operation], Tensor]:
         """Add ops that assign the restored arrays to all vectors; return these ops and the restored global step."""
         second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
-        saved = {suffix: second if lacks_largest and suffix == largest else suffix for suffix in self._vectors}
-        names = [name + suffix for suffix in dict.fromkeys(saved.values()) for name in self._layout.shapes]
+        saved = {suffix: second if lacks_largest and suffix == largest else suffix for suffix in self._slots}
+        trainable = self._layout.of_trainable
+        names = [*self._layout.shapes]
+        names += [name + suffix for suffix in dict.fromkeys(saved.values()) for name in trainable.shapes]
         tensors = tf.raw_ops.RestoreV2(
             prefix=self._path,
             tensor_names=[GLOBAL_STEP, *names],
@@ -150,12 +152,18 @@ class Saver:
         )
         restored = dict(zip(names, tensors[1:], strict=True))
         assigned = []
-        for suffix, variables in self._vectors.items():
-            shapes = self._layout.shapes.items()
-            arrays = {name: tf.reshape(restored[name + saved[suffix]], shape) for name, shape in shapes}
-            values = self._layout.pack(arrays)
+        for shard, vector in zip(self._shards, _pack(self._layout, restored, ""), strict=True):
+            parts = zip(shard.parameters, shard.split(vector), strict=True)
+            assigned += [each.assign(value, read_value=False) for each, value in parts]
+        for suffix, variables in self._slots.items():
+            values = _pack(trainable, restored, saved[suffix])
             assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
         return assigned, tf.reshape(tensors[0], [])
+
+
+def _pack(layout: Layout, restored: Mapping[str, Tensor], suffix: str) -> list[Tensor]:
+    """The shards of the vector, from the restored arrays of this suffix."""
+    return layout.pack({name: tf.reshape(restored[name + suffix], shape) for name, shape in layout.shapes.items()})
 
 
 def _accept(shard: Shard) -> Operation:
@@ -170,7 +178,7 @@ def _accept(shard: Shard) -> Operation:
 
 def _is_finite(shard: Shard) -> Tensor:
     with tf1.device(shard.device):
-        return tf.reduce_all(tf.math.is_finite(shard.values.read_value()))
+        return tf.reduce_all(tf.math.is_finite(shard.read_parameters()))
 
 
 class CheckpointList:

@@ -11,8 +11,11 @@ Staleness-aware learning rate: Zhang, Gupta, Lian and Liu, "Staleness-aware Asyn
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import Self
 
 from trainer.config import Settings
 from trainer.graph.parameters import Shard
@@ -39,13 +42,13 @@ class Optimizer:
     """The value of `scale`, read once per session run."""
 
     @classmethod
-    def create(cls, settings: Settings, shared: bool, device: str) -> "Optimizer":
+    def create(cls, settings: Settings, shared: bool, device: str, **more: Any) -> Self:
         """The optimizer for these settings. Its variable, if it needs one, is on this device."""
         if settings.on_divergence != "restore":
-            return cls(settings, shared)
+            return cls(settings, shared, **more)
         with tf1.device(device):
             scale = tf1.get_variable("learning_rate_scale", initializer=1.0, trainable=False, use_resource=True)
-            return cls(settings, shared, scale, scale.read_value())
+            return cls(settings, shared, scale, scale.read_value(), **more)
 
     @property
     def variables(self) -> list[Variable]:
@@ -57,60 +60,81 @@ class Optimizer:
         """Names of the slot vectors of each shard, all with the shard's size."""
         return (*MOMENTS, LARGEST_MOMENT) if self.settings.amsgrad else MOMENTS
 
+    @property
+    def slot_values(self) -> Mapping[str, float]:
+        """The initial values of slots that are not 0."""
+        return {}
+
     def apply(self, shards: Sequence[Shard], updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Operation]:
         """Add the ops of one update of all shards, each on the device of its shard.
 
         Args:
             shards: The shards to update.
             updates: int64 scalar for each shard: its update count when the parameters were read.
-            gradients: float32 [n] for each shard.
+            gradients: float32 for each shard: the gradients of its trainable parameters, then the differences to add
+                to the others.
 
         Returns:
             For each shard, an op that completes when the shard is updated and the update is counted.
         """
         return [
             self._apply(shard, count, gradient)
-            for shard, count, gradient in zip(shards, updates, self._clip(gradients), strict=True)
+            for shard, count, gradient in zip(shards, updates, self._clip(shards, gradients), strict=True)
         ]
 
-    def _clip(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-        limit = self.settings.global_clipnorm
-        return gradients if limit is None else tf.clip_by_global_norm(gradients, limit)[0]
+    @property
+    def global_clipnorm(self) -> float | None:
+        """The largest norm of the whole gradient; None does not clip it."""
+        return self.settings.global_clipnorm
 
-    def _apply(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
+    def _clip(self, shards: Sequence[Shard], changes: Sequence[Tensor]) -> Sequence[Tensor]:
+        if self.global_clipnorm is None:
+            return changes
+        parts = [shard.split(change) for shard, change in zip(shards, changes, strict=True)]
+        clipped, _ = tf.clip_by_global_norm([gradient for gradient, *_ in parts], self.global_clipnorm)
+        joined = [[gradient, *differences] for gradient, (_, *differences) in zip(clipped, parts, strict=True)]
+        return [each[0] if len(each) == 1 else tf.concat(each, axis=0) for each in joined]
+
+    def _apply(self, shard: Shard, updates: Tensor, change: Tensor) -> Operation:
         with tf1.device(shard.device):
-            gradient = tf.identity(gradient)  # on this device, so that control dependencies on it cross no wire
+            change = tf.identity(change)  # on this device, so that control dependencies on it cross no wire
             if shard.accepted_from is not None:
-                with tf.control_dependencies([gradient]):
+                with tf.control_dependencies([change]):
                     is_accepted = updates >= shard.accepted_from.read_value()
-                gradient = tf.where(is_accepted, gradient, tf.zeros_like(gradient))
-            rate = self._staleness_aware_rate(self.rate(updates), shard, updates, gradient)
-            decayed = []
-            if self.settings.weight_decay:
-                with tf.control_dependencies([gradient]):
-                    decay = rate * self.settings.weight_decay * shard.values.read_value()
-                    decayed.append(shard.values.assign_sub(decay, read_value=False, use_locking=True))
-            number = tf.cast(updates + 1, tf.float32)
-            arguments = {
-                "var": shard.values.handle,
-                "m": shard.slots[0].handle,
-                "v": shard.slots[1].handle,
-                "beta1_power": BETAS[0] ** number,
-                "beta2_power": BETAS[1] ** number,
-                "lr": rate,
-                "beta1": BETAS[0],
-                "beta2": BETAS[1],
-                "epsilon": self.settings.epsilon,
-                "grad": gradient,
-                "use_locking": True,  # without the lock, a concurrent update of another replica can be lost
-            }
-            with tf.control_dependencies(decayed):
-                if self.settings.amsgrad:
-                    applied = tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=shard.slots[2].handle, **arguments)
-                else:
-                    applied = tf.raw_ops.ResourceApplyAdam(**arguments)
-            with tf.control_dependencies([applied]):
+                change = tf.where(is_accepted, change, tf.zeros_like(change))
+            gradient, *differences = shard.split(change)
+            others = zip(shard.parameters[1:], differences, strict=True)
+            applied = [other.assign_add(each, use_locking=True, read_value=False) for other, each in others]
+            applied.append(self._update(shard, updates, gradient))
+            with tf.control_dependencies(applied):
                 return shard.updates.assign_add(1, read_value=False)
+
+    def _update(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
+        """Add the ops that update the trainable parameters and the slots, on the current device."""
+        rate = self._divide_by_staleness(self.rate(updates), shard, updates, gradient)
+        decayed = []
+        if self.settings.weight_decay:
+            with tf.control_dependencies([gradient]):
+                decay = rate * self.settings.weight_decay * shard.values.read_value()
+                decayed.append(shard.values.assign_sub(decay, read_value=False, use_locking=True))
+        number = tf.cast(updates + 1, tf.float32)
+        arguments = {
+            "var": shard.values.handle,
+            "m": shard.slots[0].handle,
+            "v": shard.slots[1].handle,
+            "beta1_power": BETAS[0] ** number,
+            "beta2_power": BETAS[1] ** number,
+            "lr": rate,
+            "beta1": BETAS[0],
+            "beta2": BETAS[1],
+            "epsilon": self.settings.epsilon,
+            "grad": gradient,
+            "use_locking": True,  # without the lock, a concurrent update of another replica can be lost
+        }
+        with tf.control_dependencies(decayed):
+            if self.settings.amsgrad:
+                return tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=shard.slots[2].handle, **arguments)
+            return tf.raw_ops.ResourceApplyAdam(**arguments)
 
     def rate(self, step: Tensor) -> Tensor:
         """The learning rate of the update after this global step: a float if constant, else a float32 scalar."""
@@ -129,7 +153,7 @@ class Optimizer:
         warmup_factor = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
         return base * warmup_factor * decay
 
-    def _staleness_aware_rate(self, rate: Tensor, shard: Shard, updates: Tensor, gradient: Tensor) -> Tensor:
+    def _divide_by_staleness(self, rate: Tensor, shard: Shard, updates: Tensor, gradient: Tensor) -> Tensor:
         """The rate divided by the gradient's staleness: other replicas' updates since the parameters were read."""
         if not (self.shared and self.settings.staleness_aware):
             return rate

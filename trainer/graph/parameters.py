@@ -26,6 +26,26 @@ class Layout:
     """Shapes of the parameters by name, in the order of the vector."""
     shards: tuple[int, ...]
     """Elements of each shard."""
+    trainable: int | None = None
+    """Elements of the parameters that are trainable, which are the first ones. None if all are."""
+
+    @property
+    def trainable_per_shard(self) -> tuple[int, ...]:
+        """The trainable elements of each shard, which are its first ones."""
+        if self.trainable is None:
+            return self.shards
+        starts = itertools.accumulate(self.shards[:-1], initial=0)
+        return tuple(min(max(self.trainable - start, 0), size) for start, size in zip(starts, self.shards, strict=True))
+
+    @property
+    def of_trainable(self) -> "Layout":
+        """The layout of the trainable parameters, and of the optimizer's slots."""
+        end, shapes = 0, {}
+        for name, shape in self.shapes.items():
+            end += math.prod(shape)
+            if self.trainable is None or end <= self.trainable:
+                shapes[name] = shape
+        return Layout(shapes, self.trainable_per_shard)
 
     def unpack(self, shards: Sequence[Tensor]) -> dict[str, Tensor]:
         """The parameters by name, from the shards of the vector."""
@@ -53,33 +73,59 @@ class Shard:
     name: str
     device: str
     values: Variable
-    """float32 variable [n]: its slice of the parameters."""
+    """float32 variable [n]: its slice of the trainable parameters."""
     slots: tuple[Variable, ...]
-    """float32 variables [n]: the optimizer slots, initially 0."""
+    """float32 variables [n]: the optimizer slots."""
     updates: Variable
     """int64 variable: number of updates of the values. That of the first shard is the global step."""
     accepted_from: Variable | None = None
     """int64 variable: drop gradients whose parameters were read before this number of updates. None unless replicas
     update asynchronously and the run can be rolled back."""
+    others: Variable | None = None
+    """float32 variable [m]: its slice of the parameters that are not trainable. None if it has none."""
+
+    @property
+    def size(self) -> int:
+        """The parameters of this shard: n + m."""
+        return sum(int(each.shape[0]) for each in self.parameters)
+
+    @property
+    def parameters(self) -> list[Variable]:
+        """The variables with its parameters, in the order of the vector."""
+        return [self.values, *([] if self.others is None else [self.others])]
 
     @property
     def variables(self) -> list[Variable]:
         """All variables of this shard."""
-        return [self.values, *self.slots, self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
+        more = [self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
+        return [*self.parameters, *self.slots, *more]
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Add ops that read values and updates after the current control dependencies, on the shard's device."""
+        """Add ops that read parameters and updates after the current control dependencies, on the shard's device."""
         with tf1.device(self.device):
-            return self.values.read_value(), self.updates.read_value()
+            return self.read_parameters(), self.updates.read_value()
+
+    def read_parameters(self) -> Tensor:
+        """Add ops that read the parameters, float32 [n + m]."""
+        read = [each.read_value() for each in self.parameters]
+        return read[0] if len(read) == 1 else tf.concat(read, axis=0)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Split a vector like that of the parameters into the parts of `parameters`."""
+        sizes = [int(each.shape[0]) for each in self.parameters]
+        return [vector] if len(sizes) == 1 else tf.split(vector, sizes)
 
 
 def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
     """Lay out the parameters over at most `servers` shards. Shard sizes differ by at most one element."""
-    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    ordered = sorted(parameters.items(), key=lambda item: not item[1].trainable)
+    shapes = {name: parameter.shape for name, parameter in ordered}
     elements = sum(math.prod(shape) for shape in shapes.values())
+    trainable = sum(math.prod(parameter.shape) for parameter in parameters.values() if parameter.trainable)
     count = max(1, min(servers, elements // MIN_SHARD_SIZE))
     ends = [elements * index // count for index in range(count + 1)]
-    return Layout(shapes, tuple(end - start for start, end in itertools.pairwise(ends)))
+    sizes = tuple(end - start for start, end in itertools.pairwise(ends))
+    return Layout(shapes, sizes, trainable if trainable < elements else None)
 
 
 def create(
@@ -89,6 +135,7 @@ def create(
     seed: int,
     slots: Sequence[str],
     drop_stale_gradients: bool = False,
+    slot_values: Mapping[str, float] | None = None,
 ) -> list[Shard]:
     """Add the variables of these parameters to the default graph.
 
@@ -99,6 +146,7 @@ def create(
         seed: Seed of the initial values, which do not depend on the layout.
         slots: Slot names of the optimizer.
         drop_stale_gradients: Whether the shards have `accepted_from`.
+        slot_values: Initial values of slots; by default 0.
     """
     with tf1.device(devices[0]):
         initial = {
@@ -107,36 +155,51 @@ def create(
         }
         shards = layout.pack(initial)
     # The name includes the shard count because a parameter server can outlive a cluster with a different count.
+    filled = {slot: (slot_values or {}).get(slot, 0.0) for slot in slots}
     return [
-        _create_shard(f"part_{index}_of_{len(shards)}", values, device, slots, drop_stale_gradients)
-        for index, (values, device) in enumerate(zip(shards, devices, strict=False))
+        _create_shard(f"part_{index}_of_{len(shards)}", values, trainable, device, filled, drop_stale_gradients)
+        for index, (values, trainable, device) in enumerate(
+            zip(shards, layout.trainable_per_shard, devices, strict=False)
+        )
     ]
 
 
 def copy(shard: Shard, device: str, slots: Sequence[str]) -> Shard:
     """Add variables with the shapes of a shard on another device to the default graph, initialized to 0."""
-    return _create_shard(f"copy_of_{shard.name}", tf.zeros(shard.values.shape), device, slots)
+    zeros = tf.zeros([shard.size])
+    return _create_shard(f"copy_of_{shard.name}", zeros, shard.values.shape[0], device, dict.fromkeys(slots, 0.0))
 
 
 def _create_shard(
-    name: str, initial_values: Tensor, device: str, slots: Sequence[str], drop_stale_gradients: bool = False
+    name: str,
+    initial: Tensor,
+    trainable: int,
+    device: str,
+    slots: Mapping[str, float],
+    drop_stale_gradients: bool = False,
 ) -> Shard:
+    """Add a shard whose parameters have these initial values, float32 [n]; the first `trainable` ones are trainable."""
+
     def variable(kind: str, initial: Tensor) -> Variable:
         return tf1.get_variable(f"{name}/{kind}", initializer=initial, use_resource=True)
 
     with tf1.device(device):
-        zeros = tf.zeros_like(initial_values)
+        values = initial if initial.shape[0] == trainable else initial[:trainable]
+        others = None if initial.shape[0] == trainable else initial[trainable:]
         return Shard(
             name,
             device,
-            variable("values", initial_values),
-            tuple(variable(slot, zeros) for slot in slots),
+            variable("values", values),
+            tuple(variable(slot, tf.fill(values.shape, value)) for slot, value in slots.items()),
             variable("updates", tf.zeros([], tf.int64)),
             variable("accepted_from", tf.zeros([], tf.int64)) if drop_stale_gradients else None,
+            None if others is None else variable("others", others),
         )
 
 
 def _initial_values(parameter: Parameter, seed: tuple[int, int]) -> Tensor:
+    if parameter.value is not None:
+        return tf.constant(parameter.value)
     if not parameter.stddev:
         return tf.zeros(parameter.shape)
     return tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev)

@@ -11,21 +11,24 @@ from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.datasets import Examples
 from trainer.errors import ConfigurationError
-from trainer.graph import devices, execution, step_graph
+from trainer.graph import devices, execution, keras_optimizer, step_graph
 from trainer.graph.batches import Batches, Feeding, MultiDeviceBatches, make_batches
 from trainer.graph.checkpoints import Saver
+from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard, create, plan
 from trainer.graph.replication import (
     GradientFunction,
     Replication,
+    StepOutputs,
     allreduce,
     asynchronous,
     local_sgd,
     mirrored,
     synchronous,
 )
-from trainer.graph.step_graph import GraphTemplate
+from trainer.graph.step_graph import StepTemplate
+from trainer.keras_model import KerasModel
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
@@ -36,7 +39,7 @@ class Replica:
     """The graph of a replica, and its ops."""
 
     graph: Graph
-    step_graph: Sequence[GraphTemplate]
+    step_graph: Sequence[StepTemplate]
     """The templates of the step, one per device. They keep the Python functions of the model alive."""
     batches: Feeding
     learners: int
@@ -63,7 +66,7 @@ class Replica:
 def build(
     settings: Settings,
     cluster: Cluster | None,
-    model: Model,
+    model: Model | KerasModel,
     parameters: dict[str, Parameter],
     examples: Examples,
     gpus: int,
@@ -96,15 +99,15 @@ def build(
     layout = plan(parameters, len(homes))
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     templates = [step_graph.make(model, layout, examples, settings.batch_size) for _ in compute]
-    steps = execution.steps_per_execution(settings, sum(template.ops for template in templates))
+    steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(compute[0]):
         shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
-        optimizer = Optimizer.create(settings, shared, homes[0])
+        optimizer = _optimizer(settings, model, shared, homes[0])
         can_roll_back = settings.on_divergence == "restore"
         shards = create(
-            parameters, layout, homes, settings.seed, optimizer.slots, drop_stale_gradients=shared and can_roll_back
+            parameters, layout, homes, settings.seed, optimizer.slots, shared and can_roll_back, optimizer.slot_values
         )
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
@@ -113,10 +116,14 @@ def build(
             with tf1.device(device), tf1.variable_scope(f"device_{number}"):
                 batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
 
-        def gradient_function(template: GraphTemplate, device_batches: Batches) -> GradientFunction:
-            return lambda values, number: template.copy(values, *device_batches.tensors(number))
+        def gradient_function(template: StepTemplate, device_batches: Batches, learner: int) -> GradientFunction:
+            def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
+                return template.copy(values, *device_batches.tensors(number), (settings.seed, learner, number))
 
-        functions = [gradient_function(*each) for each in zip(templates, batches, strict=True)]
+            return compute_gradients
+
+        learners = range(index, index + len(compute))
+        functions = [gradient_function(*each) for each in zip(templates, batches, learners, strict=True)]
         compute_gradients = functions[0] if len(functions) == 1 else mirrored.average_over(compute, functions)
         replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, compute[0])
 
@@ -144,6 +151,19 @@ def build(
         )
     graph.finalize()
     return replica
+
+
+def _optimizer(settings: Settings, model: Model | KerasModel, shared: bool, device: str) -> Optimizer:
+    """The optimizer of a compiled Keras model, otherwise that of the settings."""
+    if not isinstance(model, KerasModel) or model.optimizer is None:
+        return Optimizer.create(settings, shared, device)
+    if settings.local_steps > 1:
+        raise ConfigurationError(
+            "local_steps averages the moments of the trainer's own optimizer; leave out the model's compile(), or "
+            "local_steps."
+        )
+    keras_optimizer.check(model.optimizer)
+    return KerasOptimizer.create(settings, shared, device, keras=model.optimizer)
 
 
 def _replicate(

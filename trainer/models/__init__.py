@@ -1,34 +1,60 @@
-"""The model interface: named parameters, and a function from parameters and images to logits.
+"""The model interface: named arrays, and what a step and a prediction compute from them.
 
-A model is one Python file with two functions (see `trainer/models/mlp.py`, the shortest example):
+A model is a Python file with a function that returns a Keras model (`trainer/keras_model.py`):
+
+    def model(input_shape, classes) -> keras.Model
+
+or, for models of plain ops, with two functions (see `trainer/models/mlp.py`, the shortest example):
 
     def parameters(image_shape, classes, hidden_units) -> dict[str, Parameter]
     def logits(parameters, images) -> tf.Tensor
 
-A model does not depend on the cluster: `trainer.graph.parameters` places the parameters, and
-`trainer.graph.replication` shares them between replicas. TensorFlow is imported only when a graph is built.
+A model does not depend on the cluster: `trainer.graph.parameters` places the arrays, and `trainer.graph.replication`
+shares them between replicas. TensorFlow is imported only when a graph is built.
 """
 
-import hashlib
-import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, cast
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from trainer.errors import ConfigurationError
 from trainer.tensorflow_types import Tensor
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trainable float32 array, initialized from a normal distribution truncated at two standard deviations."""
+    """A float32 array, initialized from a normal distribution truncated at two standard deviations."""
 
     shape: tuple[int, ...]
     stddev: float = 0.0
     """Standard deviation of the initial values; 0 initializes them to 0."""
+    value: Any = field(default=None, compare=False, repr=False)
+    """The initial values, float32 [*shape]; None draws them."""
+    trainable: bool = True
+    """Whether the optimizer updates it by gradients. Otherwise steps set it themselves, such as a moving average."""
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """What a step computes from one batch."""
+
+    loss: Tensor
+    """float32 scalar."""
+    accuracy: Tensor
+    """float32 scalar."""
+    changes: Mapping[str, Tensor]
+    """For each array, its gradient, or for an array that is not trainable the difference to add."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model predicts for a batch, and how good that is."""
+
+    probabilities: Tensor
+    """float32 [batch, classes]."""
+    loss: Tensor
+    """float32 scalar."""
+    accuracy: Tensor
+    """float32 scalar."""
 
 
 class Model(Protocol):
@@ -45,40 +71,6 @@ class Model(Protocol):
     def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Unscaled log probabilities, [batch, classes], of images [batch, *image_shape]."""
         ...
-
-
-def find(name: str) -> Model:
-    """The built-in model of this name, or the model in a Python file.
-
-    Raises:
-        ConfigurationError: the model or file does not exist, cannot be imported, or lacks one of the two functions.
-    """
-    known = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    if name in known:
-        return cast(Model, importlib.import_module(f"trainer.models.{name}"))
-    path = Path(name)
-    if path.suffix != ".py" or not path.is_file():
-        raise ConfigurationError(f"model={name!r}, but {', '.join(known)} or the path of a Python file was expected.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"model={name} cannot be imported; name a Python source file.")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"model={name} cannot be imported: {type(error).__name__}: {error}") from error
-    for function in ("parameters", "logits"):
-        if not callable(getattr(module, function, None)):
-            raise ConfigurationError(
-                f"model={name} does not define the function {function}; see trainer/models/mlp.py for an example."
-            )
-    return cast(Model, module)
-
-
-def identify(name: str) -> str:
-    """A unique identifier of the model: its name, or its file name without the suffix and a digest of the file."""
-    path = Path(name)
-    return f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.suffix == ".py" else name
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,15 +1,19 @@
 """Evaluation of checkpoints on the held-out split, in a local graph without servers."""
 
+import functools
 import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.data.datasets import Examples
 from trainer.graph.checkpoints import GLOBAL_STEP
-from trainer.models import Model, Parameter, accuracy, cross_entropy
+from trainer.keras_model import KerasModel
+from trainer.models import Model, Parameter, Prediction, accuracy, cross_entropy
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Tensor
 
 UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
 """The errors that TensorFlow raises for a damaged or deleted checkpoint."""
@@ -44,7 +48,7 @@ class Score:
 class CheckpointEvaluator:
     """Scores and exports checkpoints in its own graph and session. A context manager that closes the session."""
 
-    def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples) -> None:
+    def __init__(self, model: Model | KerasModel, parameters: dict[str, Parameter], test: Examples) -> None:
         self._test = test
         self._graph = tf.Graph()
         with self._graph.as_default(), tf1.device("/device:CPU:0"):
@@ -55,10 +59,13 @@ class CheckpointEvaluator:
             step = tf1.get_variable(GLOBAL_STEP, [], tf.int64, tf.zeros_initializer(), use_resource=True)
             self._images = tf1.placeholder(tf.float32, [None, *test.images.shape[1:]], "images")
             self._labels = tf1.placeholder(tf.int32, [None], "labels")
-            logits = model.logits({name: each.read_value() for name, each in variables.items()}, self._images)
-            self._probabilities = tf.nn.softmax(logits, name="probabilities")
+            arrays = {name: each.read_value() for name, each in variables.items()}
+            predict = model.predict if isinstance(model, KerasModel) else functools.partial(_predict, model)
+            prediction = predict(arrays, self._images, self._labels)
+            self._model, self._arrays = model, arrays
+            self._probabilities = tf.identity(prediction.probabilities, name="probabilities")
             self._step = step.read_value()
-            self._measures = accuracy(logits, self._labels), cross_entropy(logits, self._labels)
+            self._measures = prediction.accuracy, prediction.loss
             self._saver = tf1.train.Saver([step, *variables.values()])
         # Leave the GPUs to training; this graph runs on the CPU.
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
@@ -96,7 +103,8 @@ class CheckpointEvaluator:
     def export(self, path: Path) -> None:
         """Write the checkpoint restored last as a SavedModel: images [n, …] to probabilities [n, classes].
 
-        The SavedModel replaces an earlier one in a single rename, so readers never see a partial one.
+        A Keras model is in its folder as `model.keras` too. The SavedModel replaces an earlier one in a single rename,
+        so readers never see a partial one.
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
@@ -107,5 +115,13 @@ class CheckpointEvaluator:
             )
             builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
             builder.save()
+        if isinstance(self._model, KerasModel):
+            self._model.save(partial / "model.keras", self._session.run(self._arrays))
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
+
+
+def _predict(model: Model, arrays: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Prediction:
+    """Add the prediction of a model of plain ops."""
+    logits = model.logits(arrays, images)
+    return Prediction(tf.nn.softmax(logits), cross_entropy(logits, labels), accuracy(logits, labels))

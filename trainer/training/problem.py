@@ -6,7 +6,9 @@ from typing import Any
 from trainer.config import Settings
 from trainer.data import datasets
 from trainer.data.datasets import Dataset
-from trainer.models import Model, Parameter, find, identify
+from trainer.keras_model import KerasModel
+from trainer.model_files import find, identify
+from trainer.models import Model, Parameter
 from trainer.training.evaluation import CheckpointEvaluator
 
 
@@ -15,7 +17,7 @@ class Problem:
     """A data set and the model that learns it."""
 
     dataset: Dataset
-    model: Model
+    model: Model | KerasModel
     parameters: dict[str, Parameter]
     identity: dict[str, Any]
     """The result of `describe`."""
@@ -32,7 +34,7 @@ def load(settings: Settings) -> Problem:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
     dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
-    model = find(settings.model)
+    model = find(settings.model, settings.seed)
     parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
     return Problem(dataset, model, parameters, describe(settings.model, parameters, dataset))
 

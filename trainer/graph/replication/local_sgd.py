@@ -44,10 +44,10 @@ def aggregation(
         reads_largest = keeps_largest and round_number == 0
         for shard, local_shard in zip(shards, local_shards, strict=True):
             with tf.control_dependencies([start]), tf1.device(shard.device):
-                variables = [shard.values, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
+                variables = [*shard.parameters, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
                 read, count = _join(variables), shard.updates.read_value()
             with tf1.device(device):
-                state = tf.split(read, len(variables))
+                state = _split(read, variables)
                 if keeps_largest and not reads_largest:
                     state.append(tf.maximum(largest[shard.name], state[-1]))
                 largest[shard.name] = state[-1]
@@ -62,19 +62,32 @@ def aggregation(
         applied = []
         for shard, average, count in zip(shards, averages, counts, strict=True):
             with tf1.device(shard.device):
-                state = tf.split(average, 1 + len(MOMENTS))
+                state = _split(average, _averaged(shard))
                 if keeps_largest:
                     state.append(tf.maximum(shard.slots[-1].read_value(), state[-1]))
                 applied.append(_assign(shard, state, count + steps))
         return applied
 
-    return Aggregation(steps, 1 + len(MOMENTS), push, apply)
+    return Aggregation(steps, lambda shard: sum(_sizes(_averaged(shard))), push, apply)
 
 
 def _contribution(shard: Shard) -> Tensor:
-    """The current values and moments of a shard, concatenated."""
+    """The current parameters and moments of a shard, concatenated."""
     with tf1.device(shard.device):
-        return _join([shard.values, *shard.slots[: len(MOMENTS)]])
+        return _join(_averaged(shard))
+
+
+def _averaged(shard: Shard) -> list[Variable]:
+    """The variables of a shard of which a round takes the average."""
+    return [*shard.parameters, *shard.slots[: len(MOMENTS)]]
+
+
+def _sizes(variables: Sequence[Variable]) -> list[int]:
+    return [int(each.shape[0]) for each in variables]
+
+
+def _split(joined: Tensor, variables: Sequence[Variable]) -> list[Tensor]:
+    return list(tf.split(joined, _sizes(variables)))
 
 
 def _join(vectors: Sequence[Variable]) -> Tensor:
@@ -82,9 +95,9 @@ def _join(vectors: Sequence[Variable]) -> Tensor:
 
 
 def _assign(shard: Shard, state: Sequence[Tensor], updates: Tensor) -> Operation:
-    """Assign values and slots to a shard, then its update count; the returned op completes after both."""
+    """Assign parameters and slots to a shard, then its update count; the returned op completes after both."""
     with tf1.device(shard.device):
-        variables = (shard.values, *shard.slots)
+        variables = (*shard.parameters, *shard.slots)
         assigned = [each.assign(vector, read_value=False) for each, vector in zip(variables, state, strict=True)]
         with tf.control_dependencies(assigned):
             return shard.updates.assign(updates, read_value=False)

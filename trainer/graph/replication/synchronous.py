@@ -36,10 +36,10 @@ class Aggregation:
 
     steps: int
     """Global steps per round."""
-    size: int
-    """Elements of a contribution per element of its shard."""
+    size: Callable[[Shard], int]
+    """The elements of a contribution to this shard."""
     push: Callable[[int, Tensor], tuple[Sequence[Tensor], StepOutputs]]
-    """Adds the ops of an execution's round with this index: the contribution for each shard, float32 [size * n], and
+    """Adds the ops of an execution's round with this index: the contribution for each shard, float32 [size], and
     the outputs of the last step. The second argument is an op after which the parameters are read. Only the reads
     depend on it: any other dependency would be one more message over the wire."""
     apply: Callable[[Sequence[Tensor]], list[Operation]]
@@ -61,7 +61,7 @@ def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, opti
         counts = [shard.read()[1] for shard in shards]
         return optimizer.apply(shards, counts, averages)
 
-    return Aggregation(1, 1, push, apply)
+    return Aggregation(1, lambda shard: shard.size, push, apply)
 
 
 def build(
@@ -84,7 +84,7 @@ def build(
         replica_index: Index of this replica; 0 is the chief.
         replicas_to_aggregate: Contributions per round.
     """
-    accumulators = [_accumulator(shard, aggregation.size) for shard in shards]
+    accumulators = [_accumulator(shard, aggregation.size(shard)) for shard in shards]
     with tf1.device(shards[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
@@ -172,7 +172,7 @@ def _lead(
     emptied = []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
-            emptied.append(_empty(accumulator, aggregation.size * shard.values.shape[0]))
+            emptied.append(_empty(accumulator, aggregation.size(shard)))
     with tf.control_dependencies(emptied):
         _, lead = start_round(global_step.read_value())
 
@@ -200,8 +200,7 @@ def _accumulator(shard: Shard, size: int) -> Any:
     """The accumulator of a shard's contributions. All replicas share it by name."""
     name = f"{shard.name}/gradients"
     with tf1.device(shard.device):
-        shape = [size * shard.values.shape[0]]
-        return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name)
+        return tf1.ConditionalAccumulator(tf.float32, [size], shared_name=name, name=name)
 
 
 def _token_queue(index: int) -> Any:

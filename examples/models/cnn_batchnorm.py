@@ -1,0 +1,32 @@
+"""A convolutional network with augmentation, batch normalization and dropout, for small images."""
+
+import keras
+from keras import layers
+
+
+def model(input_shape: tuple[int, ...], classes: int) -> keras.Model:
+    """Images [height, width, channels] to logits [classes]."""
+    network = keras.Sequential(
+        [
+            layers.Input(input_shape),
+            layers.RandomTranslation(0.1, 0.1),
+            layers.Conv2D(16, 3, padding="same", use_bias=False),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Conv2D(32, 3, padding="same", use_bias=False),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dropout(0.3),
+            layers.Dense(classes),
+        ]
+    )
+    network.compile(
+        optimizer=keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.003, 2000), weight_decay=0.004),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return network

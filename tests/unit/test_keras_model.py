@@ -1,0 +1,230 @@
+"""Keras models: what they become here, and that training is Keras's own."""
+
+import itertools
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tensorflow.python.eager import context
+
+from trainer.config import Settings
+from trainer.errors import ConfigurationError
+from trainer.graph import parameters, replica, step_graph
+from trainer.graph.batches import orders
+from trainer.keras_model import KerasModel
+from trainer.model_files import find
+from trainer.tensorflow import tf, tf1
+
+from .conftest import EXAMPLES
+
+SIZE, STEPS = 20, 100
+LAYERS = "layers.Dense(16, activation='relu'), layers.BatchNormalization(momentum=0.9), layers.Dense(10)"
+
+
+def write(folder: Path, layers: str = LAYERS, compiled: str = "", name: str = "mine.py") -> Path:
+    """A model file with these layers, which is compiled with these arguments, if any."""
+    path = folder / name
+    text = f"""
+        import keras
+        from keras import layers
+
+        def model(input_shape, classes):
+            network = keras.Sequential([layers.Input(input_shape), {layers}])
+            {f"network.compile({compiled})" if compiled else ""}
+            return network
+        """
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def load(path: Path, seed: int = 0) -> tuple[KerasModel, dict[str, Any]]:
+    """The model of a file, and its arrays."""
+    model = find(str(path), seed)
+    assert isinstance(model, KerasModel)
+    return model, model.parameters((784,), 10, 100)
+
+
+def train(path: Path, steps: int = STEPS, **settings: Any) -> dict[str, npt.NDArray[Any]]:
+    """The arrays after these steps of a single process."""
+    model, arrays = load(path)
+    given = Settings(batch_size=SIZE, steps_per_execution=10, train_steps=steps, **settings)
+    built = replica.build(given, None, model, arrays, EXAMPLES, 0, "this run")
+    with tf1.Session(graph=built.graph) as session:
+        session.run([built.initialize, built.mark_ready])
+        built.batches.begin(session)
+        execution = built.replication.executions[10]
+        for _ in range(steps // 10):
+            feeds = dict(zip(built.batches.feeds, built.batches.take(10), strict=True))
+            session.run(execution.step, feeds)
+        saved = built.saver.save(session, path.parent / "checkpoint")
+    reader = tf1.train.load_checkpoint(saved)
+    return {name: reader.get_tensor(name) for name in arrays}
+
+
+def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
+    """The same arrays after `keras.Model.fit` with the same batches."""
+    model, _ = load(path)
+    order = np.concatenate(list(itertools.islice(orders(len(EXAMPLES), SIZE, (0, 0)), steps)))
+    with context.eager_mode():
+        network = model._model
+        network.fit(EXAMPLES.images[order], EXAMPLES.labels[order], batch_size=SIZE, shuffle=False, verbose=0)
+        return {name: variable.numpy() for name, variable in model._arrays.items()}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "SGD(0.1)",
+        "SGD(0.05, momentum=0.9, nesterov=True)",
+        "Adam(0.003)",
+        "Adam(0.003, amsgrad=True)",
+        "AdamW(0.003, weight_decay=0.01)",
+        "RMSprop(0.003, momentum=0.5)",
+        "Adagrad(0.05)",
+        "Adadelta(1.0)",
+        "Lion(0.001)",
+        "Adam(keras.optimizers.schedules.CosineDecay(0.003, 100, warmup_target=0.01, warmup_steps=10))",
+        "SGD(0.1, global_clipnorm=0.5)",
+        "SGD(0.1, clipvalue=0.01)",
+    ],
+)
+def test_training_is_that_of_keras(tmp_path: Path, optimizer: str) -> None:
+    """Also of the moving averages of batch normalization."""
+    loss = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+    path = write(tmp_path, compiled=f"optimizer=keras.optimizers.{optimizer}, loss={loss}")
+    ours, expected = train(path), fit(path)
+    assert ours.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(ours[name], values, rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+def test_a_model_that_is_not_compiled_learns_with_the_trainers_optimizer(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    model, arrays = load(path)
+    assert model.optimizer is None
+    before = {name: array.value for name, array in arrays.items()}
+    after = train(path)
+    assert all(np.abs(after[name] - before[name]).max() > 1e-4 for name in arrays)
+
+
+def test_the_seed_determines_the_initial_values(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    first, second, other = (load(path, seed)[1] for seed in (1, 1, 2))
+    assert all(np.array_equal(first[name].value, second[name].value) for name in first)
+    assert not np.array_equal(first["sequential/dense/kernel"].value, other["sequential/dense/kernel"].value)
+
+
+def test_random_layers_draw_anew_in_each_step_and_differ_between_replicas(tmp_path: Path) -> None:
+    """A dropout of nearly everything leaves other gradients in each step, although the batch is the same."""
+    model, arrays = load(write(tmp_path, "layers.Dropout(0.9), layers.Dense(10)"))
+    assert model.is_random
+    layout = parameters.plan(arrays, 1)
+    template = step_graph.make(model, layout, EXAMPLES, SIZE)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        values = [tf.constant(np.concatenate([each.value.ravel() for each in arrays.values()]))]
+        images, labels = tf.constant(EXAMPLES.images[:SIZE]), tf.constant(EXAMPLES.labels[:SIZE])
+        seeds = [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
+        losses = [template.copy(values, images, labels, seed).loss for seed in seeds]
+        found = [float(loss) for _ in range(2) for loss in session.run(losses)]
+    assert len(set(found)) == len(found)
+
+
+def test_layers_that_are_not_trainable_stay_as_they_are(tmp_path: Path) -> None:
+    path = write(tmp_path, "layers.Dense(16, trainable=False), layers.Dense(10)")
+    arrays = load(path)[1]
+    frozen = {name: array.value for name, array in arrays.items() if not array.trainable}
+    assert len(frozen) == 2
+    after = train(path, weight_decay=0.1)
+    assert all(np.array_equal(after[name], value) for name, value in frozen.items())
+
+
+def test_a_model_computes_in_bfloat16_by_its_policy(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = path.read_text().replace(
+        "def model", "keras.mixed_precision.set_global_policy('mixed_bfloat16')\n\ndef model"
+    )
+    path.write_text(text)
+    try:
+        losses = train(path)
+        assert all(np.isfinite(values).all() and values.dtype == np.float32 for values in losses.values())
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+def test_keras_loads_the_saved_model(tmp_path: Path) -> None:
+    model, arrays = load(write(tmp_path))
+    values = {name: array.value + 1 for name, array in arrays.items()}
+    model.save(tmp_path / "model.keras", values)
+    with context.eager_mode():
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert {each.path: each.numpy().tolist() for each in loaded.weights} == {
+            name.removeprefix("sequential/"): value.tolist() for name, value in values.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ("layers.Dense(7)", r"the model's output has the shape \[None, 7\], but the data has 10 classes"),
+        ("layers.Reshape((28, 28))", r"the model's output has the shape \[None, 28, 28\]"),
+        ("layers.Conv2D(3, 3)", r"model\(\) failed: ValueError"),
+        ("layers.Dense(10, dtype='float64')", "kernel is float64; let trainable variables be float32"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^model=.*mine\.py: .*{message}.*\.$"):
+        load(write(tmp_path, layers))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def model():\n    return 3", r"model\(\) returned int; return a keras.Model"),
+        ("def model(width):\n    pass", r"model\(\) has the argument width; it may have input_shape and classes"),
+        ("def model():\n    raise KeyError('a')", r"model\(\) failed: KeyError: 'a'"),
+        (
+            "import keras\nclass Own(keras.Sequential):\n    def train_step(self, data): pass\n"
+            "def model():\n    return Own([keras.layers.Dense(10)])",
+            "the model overrides train_step, which is the trainer's part; override compute_loss",
+        ),
+        (
+            "import keras\ndef model():\n    x = keras.Input((784,))\n    y = keras.layers.Dense(10)(x)\n"
+            "    return keras.Model(x, [y, y])",
+            "the model has several outputs; the trainer takes models with one",
+        ),
+    ],
+)
+def test_a_file_whose_model_cannot_be_trained_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigurationError, match=rf"mine\.py: {message}"):
+        load(tmp_path / "mine.py")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("Adam(clipnorm=1.0)", "optimizer=Adam: clipnorm clips each variable by its own norm; use global_clipnorm"),
+        ("Adam(use_ema=True)", "optimizer=Adam: use_ema averages the parameters"),
+        ("Lamb()", "optimizer=Lamb: its updates depend on the shapes of the variables"),
+        ("Adafactor()", "optimizer=Adafactor: its updates depend on the shapes of the variables"),
+    ],
+)
+def test_an_optimizer_that_is_not_element_wise_is_refused(tmp_path: Path, optimizer: str, message: str) -> None:
+    loss = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+    path = write(tmp_path, compiled=f"optimizer=keras.optimizers.{optimizer}, loss={loss}")
+    with pytest.raises(ConfigurationError, match=message):
+        train(path)
+
+
+@pytest.mark.parametrize(
+    "statement", ["import keras", "import tensorflow as tf\nkeras = tf.keras", "from tensorflow import keras"]
+)
+def test_keras_may_be_imported_in_each_usual_way(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"{statement}\ndef model():\n    return keras.Sequential([keras.layers.Dense(10)])\n")
+    assert set(load(path)[1]) == {"sequential/dense/kernel", "sequential/dense/bias"}

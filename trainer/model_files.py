@@ -1,0 +1,79 @@
+"""Finds the model that a run names: a built-in one, or that of a Python file."""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from trainer import models
+from trainer.errors import ConfigurationError
+from trainer.keras_model import KerasModel
+from trainer.models import Model
+
+
+def find(name: str, seed: int = 0) -> Model | KerasModel:
+    """The built-in model of this name, or the model in a Python file.
+
+    Args:
+        name: The name or the path.
+        seed: Determines the initial values of a Keras model.
+
+    Raises:
+        ConfigurationError: the model or file does not exist, cannot be imported, or lacks its functions.
+    """
+    known = sorted(module.name for module in pkgutil.iter_modules(models.__path__))
+    if name in known:
+        return cast(Model, importlib.import_module(f"trainer.models.{name}"))
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        raise ConfigurationError(f"model={name!r}, but {', '.join(known)} or the path of a Python file was expected.")
+    module = _load(path)
+    if callable(getattr(module, "model", None)):
+        return KerasModel(name, module.model, seed)
+    functions = [each for each in ("parameters", "logits") if callable(getattr(module, each, None))]
+    if not functions:
+        raise ConfigurationError(
+            f"model={name} does not define the function model(), which returns a keras.Model; see docs/your-model.md."
+        )
+    if len(functions) == 1:
+        (missing,) = {"parameters", "logits"} - set(functions)
+        raise ConfigurationError(
+            f"model={name} does not define the function {missing}; see trainer/models/mlp.py for an example."
+        )
+    return cast(Model, module)
+
+
+def _load(path: Path) -> ModuleType:
+    """Import a model file."""
+    if "keras" in path.read_text(errors="replace"):
+        _provide_keras()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"model={path} cannot be imported; name a Python source file.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigurationError(f"model={path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _provide_keras() -> None:
+    """Let `import keras` and `tf.keras` give Keras 3 on TensorFlow, although the trainer's own start omits Keras."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    from trainer.tensorflow import tf  # isort: skip - Keras's own import of TensorFlow would log to stderr
+    import keras
+
+    tf.keras = sys.modules["tensorflow.keras"] = keras
+    keras.utils.clear_session()  # names of layers have numbers, which must not depend on earlier models
+
+
+def identify(name: str) -> str:
+    """A unique identifier of the model: its name, or its file name without the suffix and a digest of the file."""
+    path = Path(name)
+    return f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.suffix == ".py" else name
