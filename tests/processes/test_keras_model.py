@@ -31,7 +31,7 @@ def test_replicas_train_a_keras_model_that_keras_loads(trainer: Trainer, argumen
     model = MODELS / "cnn_batchnorm.py"
     result = trainer.launch("--model", model, "--workers=2", "--train_steps=500", *arguments)
     assert result["test_accuracy"] > 0.8
-    saved = Path(result["export"]) / "model.keras"
+    saved = trainer.folder / result["export"] / "model.keras"
     done = subprocess.run([sys.executable, "-c", EVALUATE, saved], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == pytest.approx(result["test_accuracy"], abs=0.003)
