@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import httpx2
+import msgspec
 from lightkube import ApiError, Client, ConfigError, KubeConfig
 from lightkube.config import client_adapter
 
@@ -21,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 STOPPED = "the supervisor received a signal to stop"
 WATCH_SECONDS = 240
-UNAVAILABLE = (httpx2.HTTPError, json.JSONDecodeError)
-"""What calls raise while the API server is unavailable; the second if a proxy in front of it answers instead."""
+UNAVAILABLE = (httpx2.HTTPError, json.JSONDecodeError, msgspec.DecodeError)
+"""What calls raise while the API server is unavailable; the others if a proxy in front of it answers instead."""
 _RETRIED = (401, 403, 408, 409, 429)
 """Codes from 400 to 499 after which a call is repeated. A server that has just started forbids every request."""
 _SLOWEST_RETRY = 60.0
@@ -61,6 +62,14 @@ class Connection:
                 backoff.wait(error)
             except UNAVAILABLE as error:
                 backoff.wait(error)
+
+    def attempt(self, call: Callable[[], object]) -> bool:
+        """Make a call that the run does not need, and return whether it succeeded. It is not repeated."""
+        try:
+            call()
+        except UNAVAILABLE:
+            return False
+        return True
 
 
 class Backoff:

@@ -29,6 +29,7 @@ from trainer.text import truncate
 logger = logging.getLogger(__name__)
 
 ENDLESS_RETRIES = 2**31 - 1
+_ATTEMPTS = 5
 _STOP_SECONDS = 60.0
 _ABSENT_SECONDS = 5.0
 _ABSENT_REMINDER_SECONDS = 60.0
@@ -96,13 +97,12 @@ class KubernetesApi:
             if self._connection.stopping.wait(1):
                 raise StoppedError(STOPPED)
 
-    def delete_pod(self, name: str) -> None:
-        """Remove a pod without waiting for its node."""
-        try:
-            self._connection.retry(lambda: self._client.delete(Pod, name, grace_period=0))
-        except ApiError as error:
-            if error.status.code != 404:
-                raise
+    def delete_pod(self, name: str) -> bool:
+        """Remove a pod without waiting for its node, and return whether it is removed.
+
+        The supervisor may not remove a pod of a role that the release no longer has.
+        """
+        return self._connection.attempt(lambda: self._client.delete(Pod, name, grace_period=0))
 
     def read_notes(self) -> dict[str, str]:
         """The data of the ConfigMap FULLNAME-run."""
@@ -152,8 +152,12 @@ class KubernetesApi:
                 raise StoppedError(STOPPED)
 
     def retry_job(self) -> None:
-        """Let the supervisor's Job replace its pod without end."""
-        self._patch_job({"spec": {"backoffLimit": ENDLESS_RETRIES}})
+        """Let the supervisor's Job replace its pod without end. An earlier pod of the Job may have done so."""
+        for _ in range(_ATTEMPTS):
+            if self._connection.attempt(lambda: self._patch_job({"spec": {"backoffLimit": ENDLESS_RETRIES}})):
+                return
+            if self._connection.stopping.wait(1):
+                raise StoppedError(STOPPED)
 
     def fail_job(self) -> None:
         """Make the next failure of the supervisor's pod the last one of its Job."""
@@ -166,12 +170,15 @@ class KubernetesApi:
 
         self._connection.retry(fail)
 
-    def annotate_job(self, annotations: Mapping[str, str | None]) -> None:
-        """Set annotations of the supervisor's Job; None removes one."""
-        self._patch_job({"metadata": {"annotations": dict(annotations)}})
+    def annotate_job(self, annotations: Mapping[str, str | None]) -> bool:
+        """Set annotations of the supervisor's Job, and return whether they are set; None removes one.
+
+        After an upgrade that was refused half-way, the supervisor may not change its Job.
+        """
+        return self._connection.attempt(lambda: self._patch_job({"metadata": {"annotations": dict(annotations)}}))
 
     def _patch_job(self, change: Mapping[str, Any]) -> None:
-        self._connection.retry(lambda: self._client.patch(Job, self.run.job, dict(change), patch_type=PatchType.MERGE))
+        self._client.patch(Job, self.run.job, dict(change), patch_type=PatchType.MERGE)
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
         """Create an event for the supervisor's Job. Events are best effort, so a failure is ignored."""

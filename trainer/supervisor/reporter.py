@@ -170,8 +170,8 @@ class Reporter:
         changed = {key: value for key, value in annotations.items() if self._annotations.get(key) != value}
         if "state" in changed or (changed and now - self._annotated > ANNOTATION_SECONDS):
             self._annotated = now
-            self._annotations |= changed
-            self._api.annotate_job({f"{ANNOTATIONS}/{key}": value for key, value in changed.items()})
+            if self._api.annotate_job({f"{ANNOTATIONS}/{key}": value for key, value in changed.items()}):
+                self._annotations |= changed
 
     def _report_progress(self, now: float) -> None:
         progress, self._progress, self._progress_reported = self._progress, None, now

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import httpx2
 import msgspec
 from lightkube.models.meta_v1 import ObjectMeta, Status
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
@@ -129,6 +130,8 @@ def _watch_forever(watch: _Watch, run: Run, connection: Connection, changes: Cha
         try:
             watch(run, connection, changes)
         except UNAVAILABLE as error:  # the server is unavailable, or the resource version has expired (410 Gone)
+            if isinstance(error, httpx2.HTTPStatusError):
+                error.response.close()  # lightkube leaves it open, and the connections of its pool run out
             try:
                 backoff.wait(error)
             except StoppedError:
