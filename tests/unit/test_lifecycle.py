@@ -218,3 +218,45 @@ def test_tensorboard_runs_after_the_run_until_its_time_to_live_is_over() -> None
 def test_tensorboard_that_need_not_wait_runs_at_once() -> None:
     shared = dataclasses.replace(TENSORBOARD, gated=False, ttl_seconds_after_finished=60)
     assert scales.wanted(a_run(tensorboard=shared), STARTED, None)["tensorboard"] == 1
+
+
+def test_the_pod_of_a_client_that_has_ended_does_not_hold_up_a_suspension_or_a_new_run() -> None:
+    ended = a_pod("mnist-client-0", 0, running=False, succeeded=True)
+    stopping = dataclasses.replace(STARTED, state="Stopping")
+    assert lifecycle.are_gone([ended])
+    assert lifecycle.advance(stopping, {ended.name: ended}, {"worker": 0, "ps": 0}, NOW).state == "Starting"
+    assert not lifecycle.are_gone([ended, a_pod("mnist-ps-0")])
+
+
+def test_all_tasks_cannot_restart_after_the_client_has_ended() -> None:
+    rule = Rule(action="RestartAll", on_exit_codes=ExitCodes(operator="In", values=[42]))
+    roles = {
+        "worker": Role(replicas=1, restart_policy="ExitCode"),
+        "client": Role(replicas=1, restart_policy="ExitCode", job="mnist-client-1"),
+    }
+    the_run = a_run(roles=roles, success_policy="AllWorkers", failure_policy=FailurePolicy(rules=[rule]))
+    client = a_pod("mnist-client-0", 0, running=False, succeeded=True)
+    there = {pod.name: pod for pod in (client, a_pod("mnist-worker-0", 42, restart_count=1))}
+    notes = policy.observe_pods(the_run, STARTED, there.values(), NOW)
+    found = policy.outcome(the_run, notes, there, NOW)
+    assert found == policy.Outcome(
+        False,
+        "mnist-worker-0 failed with code 42, and all tasks cannot restart, as mnist-client-0 has ended",
+        ("mnist-worker-0",),
+    )
+
+
+def test_a_pod_with_the_values_of_another_upgrade_is_reported_and_replaced_by_the_next_supervisor() -> None:
+    other = a_pod("mnist-worker-0", run_hash="other")
+    waiting, *_ = policy.pending_tasks(a_run(), STARTED, {other.name: other}, {}, SCALE, {}, NOW)
+    assert "complete or roll back that upgrade, then run `kubectl delete pod mnist-worker-0`" in diagnosis.diagnose(
+        "worker", waiting.problem
+    )
+    assert lifecycle.begin(a_run(), STARTED, [other], NOW).state == "Stopping"
+
+
+def test_a_scale_for_which_the_cluster_has_no_addresses_is_not_adopted() -> None:
+    roles = {"worker": Role(replicas=2, restart_policy="ExitCode", addresses=4)}
+    for wanted, adopted in ((4, 4), (5, 2)):
+        notes = scales.adopt(a_run(roles=roles), STARTED, SCALE, {"worker": wanted})
+        assert notes.scales["worker"] == adopted

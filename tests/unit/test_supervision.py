@@ -67,6 +67,7 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
         "ready": True,
         "restart_count": restart_count,
         "terminated": None if code is None else Terminated(code, "Error" if code else "Completed", NOW),
+        "succeeded": False,
         "terminating": False,
         "disrupted_at": None,
         "deadline": None,
@@ -255,11 +256,32 @@ def test_a_finished_task_stays_finished_when_its_pod_changes() -> None:
     assert policy.observe_pods(a_run(), known, [after_a_reboot], NOW).finished == {"mnist-ps-0": 0}
 
 
-def test_a_deadline_fails_the_run() -> None:
+def test_a_deadline_fails_the_run_and_counts_from_when_a_queue_has_admitted_it() -> None:
     the_run = a_run(active_deadline_seconds=100)
-    assert outcome_of(the_run, a_pod("mnist-worker-0"), now=NOW + 99) is None
-    found = outcome_of(the_run, a_pod("mnist-worker-0"), now=NOW + 101)
+    queued = policy.observe_pods(the_run, STARTED, [a_pod("mnist-worker-0", gated=True)], NOW)
+    assert not queued.admitted
+    admitted = policy.observe_pods(the_run, queued, [a_pod("mnist-worker-0")], NOW + 500)
+    there = {"mnist-worker-0": a_pod("mnist-worker-0")}
+    assert policy.outcome(the_run, admitted, there, NOW + 599) is None
+    found = policy.outcome(the_run, admitted, there, NOW + 601)
     assert found == policy.Outcome(False, "it took longer than run.activeDeadlineSeconds (100 s)")
+    again = policy.restart_all(admitted)
+    assert (again.admitted, again.running) == (NOW + 500, 0.0), "a restart of all tasks does not extend it"
+
+
+@pytest.mark.parametrize(("code", "restart_policy"), [(0, "ExitCode"), (1, "ExitCode"), (143, "Never")])
+def test_an_end_that_the_kubelet_caused_and_has_not_yet_explained_does_not_count(
+    code: int, restart_policy: Any
+) -> None:
+    """As when its node shuts down: the condition and the phase follow the end of the containers."""
+    the_run = a_run(roles={"worker": Role(replicas=2, restart_policy=restart_policy)})
+    unexplained = a_pod("mnist-worker-0", code, running=False)
+    explained = dataclasses.replace(unexplained, terminating=True)
+    assert outcome_of(the_run, unexplained, now=NOW + 5) is None
+    assert outcome_of(the_run, explained, now=NOW + 60) is None
+    assert outcome_of(the_run, unexplained, now=NOW + 11), "nobody has explained it, so it is the task's own end"
+    assert outcome_of(the_run, a_pod("mnist-worker-0", code, restart_count=1), now=NOW + 1), "it is parked"
+    assert outcome_of(the_run, dataclasses.replace(unexplained, succeeded=True), now=NOW + 1)
 
 
 def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
@@ -426,7 +448,7 @@ def test_a_deleted_pod_was_told_to_end_before_its_grace_period() -> None:
     metadata = OBJECT["metadata"] | {"deletionTimestamp": "2026-11-21T10:06:30Z", "deletionGracePeriodSeconds": 30}
     found = observe(OBJECT | {"metadata": metadata})
     assert (found.terminating, found.disrupted_at) == (True, found.created + 360)
-    assert pods.ended_by_itself(found)
+    assert pods.ended_by_itself(found, found.created + 360)
 
 
 def test_the_kubelets_last_deletion_does_not_move_the_time_at_which_a_pod_was_told_to_end() -> None:
@@ -444,7 +466,15 @@ def test_an_evicted_pod_was_told_to_end_when_it_became_a_disruption_target() -> 
     condition = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-21T10:04:59Z"}
     found = observe(OBJECT | {"status": OBJECT["status"] | {"phase": "Failed", "conditions": [condition]}})
     assert (found.terminating, found.disrupted_at) == (True, found.created + 299)
-    assert not pods.ended_by_itself(found)
+    assert not pods.ended_by_itself(found, found.created + 360)
+
+
+def test_a_pod_that_the_kubelet_ended_does_not_show_when_it_was_told_to() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-11-21T10:05:01Z"}
+    condition["reason"] = "TerminationByKubelet"
+    found = observe(OBJECT | {"status": OBJECT["status"] | {"phase": "Failed", "conditions": [condition]}})
+    assert (found.terminating, found.disrupted_at) == (True, None)
+    assert not pods.ended_by_itself(found, found.created + 999)
 
 
 def a_clients_pod(minute: int) -> KubernetesPod:

@@ -44,6 +44,11 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "{what} does not exist: complete the installation with `helm upgrade`",
     ),
     (
+        r"another run: (?P<what>.*)",
+        "its pod has the values of another upgrade: complete or roll back that upgrade, then run `kubectl delete pod "
+        "{what}`",
+    ),
+    (
         r"lost node: (?P<what>.*)",
         "its pod should have ended, but the node {what} does not answer: repair it, delete it with `kubectl delete "
         "node {what}`, or set run.nodeLossSeconds",

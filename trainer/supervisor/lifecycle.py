@@ -32,8 +32,10 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         return dataclasses.replace(current, state=state, started=now, replicas=replicas, scales=replicas)
     if notes.state == "Suspended":
         return dataclasses.replace(
-            current, state="Starting", started=now, running=0.0, replicas=replicas, scales=replicas
+            current, state="Starting", started=now, admitted=0.0, running=0.0, replicas=replicas, scales=replicas
         )
+    if any(pod.run_hash != run.hash for pod in pods):  # a pod was replaced during an upgrade that was rolled back
+        return dataclasses.replace(current, state="Stopping", running=0.0, replicas=replicas)
     if notes.replicas != replicas:
         # Users may have set another scale of a role whose values are unchanged.
         scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
@@ -48,6 +50,11 @@ def is_over(run: Run, notes: Notes) -> bool:
     return notes.over and (notes.hash == run.hash or unchanged)
 
 
+def are_gone(pods: Iterable[Pod]) -> bool:
+    """Whether no task runs. The pod of a client's Job that has ended stays."""
+    return all(pod.succeeded for pod in pods)
+
+
 def advance(notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float) -> Notes:
     """The notes in the next state, if the cluster has what the current state waits for.
 
@@ -57,7 +64,7 @@ def advance(notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], no
         scales: The observed scales, by component.
         now: Seconds since 1970.
     """
-    if notes.state == "Stopping" and not pods and not any(scales.get(role) for role in notes.scales):
+    if notes.state == "Stopping" and are_gone(pods.values()) and not any(scales.get(role) for role in notes.scales):
         return dataclasses.replace(notes, state="Starting", started=now)
     if notes.state == "Starting" and all(scales.get(role) == scale for role, scale in notes.scales.items()):
         return dataclasses.replace(notes, state="Running")

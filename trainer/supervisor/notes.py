@@ -29,6 +29,9 @@ class Notes:
     """When the tasks were last started, in seconds since 1970."""
     ended: float = 0.0
     """When the run ended, in seconds since 1970; 0 before that."""
+    admitted: float = 0.0
+    """When a pod first had no scheduling gates, in seconds since 1970; 0 before that. The run's deadline counts from
+    then on."""
     running: float = 0.0
     """When every task had started, in seconds since 1970; 0 before that."""
     resolved: bool = False

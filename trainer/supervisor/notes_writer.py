@@ -50,9 +50,9 @@ class NotesWriter:
             return to_data(notes, data)
 
         notes = dataclasses.replace(notes, supervisor=self._supervisor)
+        self._api.update_notes(update)
         if (ended := (notes.hash, notes.finished)) != self._ended:
             self._api.update_ended(lambda data: to_ended(notes, data))
             self._ended = ended
-        self._api.update_notes(update)
         self._written, self._at = notes, time.monotonic()
         return notes

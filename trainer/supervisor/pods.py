@@ -13,6 +13,8 @@ from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.telemetry import report
 
 COMPONENT = "app.kubernetes.io/component"
+SETTLE_SECONDS = 10.0
+"""After this time, the end of a container that has not started again counts as the task's own."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Pod:
     """How often the kubelet has restarted the container."""
     terminated: Terminated | None
     """None before the first termination, and when the kubelet has garbage-collected the container that had it."""
+    succeeded: bool
+    """Whether all containers of the pod have ended with 0, and none starts again."""
     terminating: bool
     """Whether the pod is being deleted or was evicted. The task does not cause what happens to the pod after that."""
     disrupted_at: float | None
@@ -108,6 +112,7 @@ def observe(pod: KubernetesPod) -> Pod:
         terminated=Terminated(terminated.exitCode, terminated.reason or "", _seconds(terminated.finishedAt))
         if terminated
         else None,
+        succeeded=status.phase == "Succeeded",
         terminating=metadata.deletionTimestamp is not None or status.phase == "Failed",
         disrupted_at=_disrupted_at(metadata, conditions),
         deadline=_seconds(metadata.deletionTimestamp) if metadata.deletionTimestamp else None,
@@ -160,12 +165,16 @@ def apply_change(pods: Mapping[str, Pod], change: PodsListed | PodChanged) -> di
     return others if change.kind == "DELETED" else others | {pod.name: pod}
 
 
-def ended_by_itself(pod: Pod) -> bool:
-    """Whether the task ended before its pod was told to end. A program may answer SIGTERM with code 0."""
+def ended_by_itself(pod: Pod, now: float) -> bool:
+    """Whether the task ended before its pod was told to end. A program may answer SIGTERM with code 0.
+
+    A kubelet that evicts a pod, or whose node shuts down, says so only after the containers have ended. So an end
+    counts when the container has started again, or after a while in which Kubernetes has reported no such cause.
+    """
     if not pod.terminated:
         return False
     if not pod.terminating:
-        return True
+        return pod.running or pod.succeeded or now - pod.terminated.finished_at >= SETTLE_SECONDS
     return pod.disrupted_at is not None and pod.terminated.finished_at < pod.disrupted_at
 
 
@@ -173,7 +182,8 @@ def _disrupted_at(metadata: ObjectMeta, conditions: Mapping[str, PodCondition]) 
     """The first time at which the pod was told to end, by an eviction or a deletion."""
     times = []
     disruption = conditions.get("DisruptionTarget")
-    if disruption and disruption.status == "True":
+    # The kubelet sets this condition when the containers have ended. When it told them to end is not reported.
+    if disruption and disruption.status == "True" and disruption.reason != "TerminationByKubelet":
         times.append(_seconds(disruption.lastTransitionTime))
     # The deletion time is the end of the grace period. A period of 0 means that the kubelet removes the pod now.
     if metadata.deletionTimestamp and metadata.deletionGracePeriodSeconds:

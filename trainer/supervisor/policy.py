@@ -52,8 +52,9 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
     finished, seen = dict(notes.finished), dict(notes.seen)
     restarts, incidents, by_role = notes.restarts, notes.incidents, dict(notes.restarts_by_role)
     restarted, incident_began = notes.restarted, notes.incident_began
-    leader, ungated = notes.leader, dict(notes.ungated)
+    leader, ungated, admitted = notes.leader, dict(notes.ungated), notes.admitted
     for pod in pods:
+        admitted = admitted or (0.0 if pod.gated else now)
         if pod.gated:
             ungated[pod.uid] = 0.0
         elif ungated.get(pod.uid) == 0.0:
@@ -62,9 +63,10 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
             leader = pod.uid
         if pod.name in notes.finished:  # later changes of the pod have no effect
             continue
-        if pod.terminating and not (ended_by_itself(pod) and pod.terminated and pod.terminated.code == 0):
+        by_itself = ended_by_itself(pod, now)
+        if pod.terminating and not (by_itself and pod.terminated and pod.terminated.code == 0):
             continue
-        if pod.terminated and run.is_final(pod.role, pod.terminated.code):
+        if pod.terminated and by_itself and run.is_final(pod.role, pod.terminated.code):
             finished[pod.name] = pod.terminated.code
         # The restart that parks a finished task is not a failure.
         counted = pod.restart_count - (1 if pod.name in finished else 0)
@@ -91,6 +93,7 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
         restarts_by_role=by_role,
         leader=leader,
         ungated=ungated,
+        admitted=admitted,
     )
 
 
@@ -124,8 +127,9 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
             return _failure(action, ending, pod.name)
     if run.backoff_limit is not None and notes.incidents > run.backoff_limit:
         return _too_many_incidents(run.backoff_limit, notes, pods)
-    if run.active_deadline_seconds is not None and now - notes.started > run.active_deadline_seconds:
-        return Outcome(False, f"it took longer than run.activeDeadlineSeconds ({run.active_deadline_seconds} s)")
+    limit = run.active_deadline_seconds
+    if limit is not None and notes.admitted and now - notes.admitted > limit:
+        return Outcome(False, f"it took longer than run.activeDeadlineSeconds ({limit} s)")
     return None
 
 
@@ -135,6 +139,9 @@ def _failure(action: Action | None, ending: str, task: str) -> Outcome:
 
 
 def _restart_all(run: Run, notes: Notes, ending: str, task: str) -> Outcome | RestartAll:
+    clients = [name for name, code in notes.finished.items() if run.roles[run.role_of(name)].job and not code]
+    if clients:
+        return Outcome(False, f"{ending}, and all tasks cannot restart, as {clients[0]} has ended", (task,))
     limit = run.failure_policy.max_restarts
     if limit is not None and notes.restarts_of_all >= limit:
         return Outcome(
@@ -158,7 +165,13 @@ def _too_many_incidents(limit: int, notes: Notes, pods: Mapping[str, Pod]) -> Ou
 def restart_all(notes: Notes) -> Notes:
     """The notes with which all tasks end, and then start again."""
     return dataclasses.replace(
-        notes, state="Stopping", restarts_of_all=notes.restarts_of_all + 1, finished={}, seen={}, ungated={}
+        notes,
+        state="Stopping",
+        running=0.0,
+        restarts_of_all=notes.restarts_of_all + 1,
+        finished={},
+        seen={},
+        ungated={},
     )
 
 
@@ -196,8 +209,8 @@ def pending_tasks(
     Args:
         run: The run.
         notes: The notes, updated by `observe_pods`.
-        pods: The pods of the run's tasks, by task.
-        absent: By task without a pod: since when, in seconds since 1970.
+        pods: The pods of tasks, by task, including those of another run.
+        absent: By task without a pod of this run: since when, in seconds since 1970.
         scales: The observed scales, by component.
         unresolved: By task: host names that do not resolve.
         now: Seconds since 1970.
@@ -211,6 +224,9 @@ def pending_tasks(
             kind = "Job" if run.roles[role].job else "StatefulSet"
             problem = f"absent: the {kind} {run.roles[role].job or run.stateful_set(role)}"
             found.append(PendingTask(name, role, absent.get(name, now), False, problem, held=True))
+        elif pod and pod.run_hash != run.hash:
+            since = max(notes.started, absent.get(name, now))
+            found.append(PendingTask(name, role, since, False, f"another run: {pod.pod_name}"))
         elif pod is None:
             found.append(PendingTask(name, role, max(notes.started, absent.get(name, now)), False, ""))
         elif pod.deadline is not None and now - pod.deadline > OVERDUE_SECONDS:

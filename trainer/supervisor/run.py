@@ -99,6 +99,8 @@ class Role:
 
     replicas: Annotated[int, Field(ge=1)]
     restart_policy: RestartPolicy
+    addresses: int | None = None
+    """The most tasks that the cluster has addresses for. None for other roles than the worker."""
     job: str | None = None
     """The Job's name; None for a StatefulSet."""
 

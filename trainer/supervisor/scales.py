@@ -61,8 +61,10 @@ def adopt(run: Run, notes: Notes, confirmed: Mapping[str, int], observed: Mappin
         confirmed: By component: the scale that was observed before.
         observed: By component: the scale that is observed now.
     """
-    scale = observed.get(ELASTIC, 0)
+    scale, values = observed.get(ELASTIC, 0), run.roles.get(ELASTIC)
     was_right = confirmed.get(ELASTIC) == notes.scales.get(ELASTIC)
-    if notes.state != "Running" or ELASTIC not in run.roles or not was_right or scale == 0:
+    if notes.state != "Running" or values is None or not was_right or scale == 0:
+        return notes
+    if values.addresses is not None and scale > values.addresses:  # the cluster has no addresses for so many
         return notes
     return dataclasses.replace(notes, scales={**notes.scales, ELASTIC: scale})

@@ -154,7 +154,7 @@ class _Loop:
                 outcome = self._take_pass(time.time())
                 if outcome:
                     return outcome
-                if self.notes.state == "Suspended" and not self._view.pods:
+                if self.notes.state == "Suspended" and lifecycle.are_gone((self._view.pods or {}).values()):
                     return None
         finally:
             self._reporter.close()
@@ -210,7 +210,8 @@ class _Loop:
         self._absent = {name: self._absent.get(name, now) for name, _ in expected if name not in tasks}
         self._dns.look_up(tasks.values())
         notes = policy.observe_pods(run, notes, tasks.values(), now)
-        pending = policy.pending_tasks(run, notes, tasks, self._absent, self._view.scales, self._dns.unresolved(), now)
+        there = {**(self._view.pods or {}), **tasks}
+        pending = policy.pending_tasks(run, notes, there, self._absent, self._view.scales, self._dns.unresolved(), now)
         if notes.state == "Running" and not notes.running and all(task.started for task in pending):
             notes = dataclasses.replace(notes, running=now)
         if not notes.resolved and self._dns.have_resolved(expected):
@@ -242,9 +243,9 @@ class _Loop:
             self._provide_account()
         limit = self._run.node_loss_seconds
         for pod in (self._view.pods or {}).values():
-            if limit is not None and pod.deadline is not None and now - pod.deadline > limit:
+            lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
+            if lost and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
-                self._api.delete_pod(pod.pod_name)
 
     def _provide_account(self) -> None:
         if not self._has_account:
@@ -299,7 +300,7 @@ def _clean_up(run: Run, api: KubernetesApi, notes: Notes, tasks: Mapping[str, Po
         is_done = set(names) <= set(notes.finished)
         completes = values.job and is_done and not any(notes.finished[name] for name in names)
         there = [tasks[name] for name in names if name in tasks]
-        if completes and not any(pod.running or pod.has_sidecar for pod in there):
+        if completes and there and not any(pod.running or pod.has_sidecar or not pod.terminated for pod in there):
             continue  # a Job that completes holds no resources, and keeps its log
         if names and (run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not is_done)):
             api.set_scale(role, 0)

@@ -7,7 +7,7 @@
 # TASK_RESTART_POLICY: OnFailure (restart unless 0), ExitCode (restart from 128 on), Never, or Always. TASK_RULES, from
 # run.failurePolicy, override it.
 marker=$TASK_DIR/done
-ended=$TASK_ENDED/$TASK_POD
+ended=$TASK_ENDED/${TASK_NAME:-$TASK_POD}
 # A replacement pod has no marker, but the supervisor may have noted that its task has already ended in this run.
 if [ ! -e "$marker" ] && [ -f "$ended" ]; then
   read -r run code < "$ended"

@@ -170,6 +170,8 @@ spec:
         {{- if and $values.supervisor.enabled (eq $spec.role "client") }}
         - name: TASK_WAITS
           value: "yes"
+        - name: TASK_NAME
+          value: {{ include "distributed-tensorflow.fullname" $root }}-client-0
         {{- end }}
         {{- $logs := $values.trainingDirectory.logs | default (ternary "logs" "" $spec.packaged) }}
         {{- if and $spec.mountsTraining $logs }}

@@ -66,6 +66,8 @@
 {{- $entry := pick $spec "replicas" "restartPolicy" -}}
 {{- if eq $role "client" -}}
 {{- $_ := set $entry "job" (include "distributed-tensorflow.clientJob" $) -}}
+{{- else if eq $role "worker" -}}
+{{- $_ := set $entry "addresses" $spec.addresses -}}
 {{- end -}}
 {{- $_ := set $roles $role $entry -}}
 {{- end -}}
