@@ -30,6 +30,8 @@ from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
 from trainer.tfjob import convert, inspect_image
+from trainer.tfjob.parse import parse_manifest
+from trainer.tfjob.program import parse_entrypoints
 from trainer.training import threads
 from trainer.training.context import TaskContext
 from trainer.training.watchdog import Watchdog
@@ -279,7 +281,7 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         help="read the entrypoint of each other role without a command from its image, with docker, crane or skopeo",
     )
     arguments = parser.read(words)
-    programs = convert.parse_entrypoints(arguments.entrypoint)
+    programs = parse_entrypoints(arguments.entrypoint)
     origin = "standard input" if arguments.file == "-" else arguments.file
     try:
         content = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
@@ -288,7 +290,7 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         raise ConfigurationError(f"{origin} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{origin} cannot be read (it is not UTF-8: {error.reason}).") from None
-    job, others = convert.parse(text, origin)
+    job, others = parse_manifest(text, origin)
     if arguments.inspect:
         images = {role: name for role, name in convert.images_without_command(job).items() if role not in programs}
         inspected = {name: inspect_image.inspect(name) for name in sorted(set(images.values()))}

@@ -10,6 +10,7 @@ import yaml
 
 from tests.chart.chart import CHART, Manifests, template
 from trainer.tfjob import convert as convert_tfjob
+from trainer.tfjob.parse import parse_manifest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tfjob.yaml"
 
@@ -47,6 +48,8 @@ spec:
           schedulerName: volcano
           runtimeClassName: nvidia
           hostNetwork: true
+          shareProcessNamespace: true
+          schedulingGates: [{name: example.com/quota}]
           dnsPolicy: None
           dnsConfig: {nameservers: [192.0.2.1]}
           hostAliases: [{ip: 192.0.2.2, hostnames: [store]}]
@@ -143,7 +146,7 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def render(manifest: str, chart: Path) -> Manifests:
     """Return the objects that Helm renders for a TFJob."""
-    tfjob, others = convert_tfjob.parse(manifest, "job.yaml")
+    tfjob, others = parse_manifest(manifest, "job.yaml")
     job = convert_tfjob.convert(tfjob, {}, others)
     done = template(convert_tfjob.to_yaml(job), job.name, chart=chart)
     assert done.returncode == 0, done.stderr
@@ -163,7 +166,7 @@ def missing(expected: Any, rendered: Any) -> list[str]:
     ("role", "key"), [("chief", "Master"), ("worker", "Worker"), ("ps", "PS"), ("evaluator", "Evaluator")]
 )
 def test_a_role_has_the_pods_that_the_tfjob_specifies(chart: Path, role: str, key: str) -> None:
-    replica = convert_tfjob.parse(EVERYTHING, "job.yaml")[0]["spec"]["tfReplicaSpecs"][key]
+    replica = parse_manifest(EVERYTHING, "job.yaml")[0]["spec"]["tfReplicaSpecs"][key]
     manifests = render(EVERYTHING, chart)
     pod = manifests.pods()[role]
     specified = replica["template"]["spec"]

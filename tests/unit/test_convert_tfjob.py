@@ -1,6 +1,7 @@
 """TFJobs of many shapes to values of the chart; what helm makes of them is in tests/chart/test_convert_tfjob.py."""
 
 import copy
+import json
 import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ import yaml
 
 from trainer.errors import ConfigurationError
 from trainer.tfjob import convert as convert_tfjob
+from trainer.tfjob.parse import parse_manifest
+from trainer.tfjob.program import parse_entrypoints
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Map = dict[str, Any]
@@ -39,7 +42,7 @@ def tfjob(spec: Map | None = None, metadata: Map | None = None, **replicas: Map)
 
 def convert(job: Map, *entrypoints: str) -> convert_tfjob.Conversion:
     before = copy.deepcopy(job)
-    conversion = convert_tfjob.convert(job, convert_tfjob.parse_entrypoints(entrypoints))
+    conversion = convert_tfjob.convert(job, parse_entrypoints(entrypoints))
     assert job == before, "what was given is left alone"
     return conversion
 
@@ -661,6 +664,12 @@ def test_gang_scheduling_without_a_pod_group_is_mentioned_once(metadata: Map, po
     assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == ("add one" in note)
 
 
+def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
+    metadata = {"name": "mnist", "annotations": {"scheduling.k8s.io/group-name": "mnist"}}
+    (note,) = notes(tfjob(metadata=metadata), "metadata.annotations.scheduling.k8s.io/group-name: not carried over; ")
+    assert "set it in common.annotations, and add the PodGroup (scheduling.volcano.sh/v1beta1) to extraObjects" in note
+
+
 def test_the_minimum_of_a_scheduling_policy_is_that_of_the_pod_group() -> None:
     job = tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 7, "queue": "research"}}})
     (note,) = notes(job, "spec.runPolicy.schedulingPolicy: not carried over; ")
@@ -812,7 +821,7 @@ def test_the_release_has_the_jobs_name(metadata: Map, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["1e3", "0o17", "y", "No", "12:30", "2024-01-31", "1.50", "", "a\nb\n", "  ", "a: b"])
 def test_texts_come_out_as_they_went_in(text: str) -> None:
-    job, _ = convert_tfjob.parse(yaml.safe_dump(tfjob(Worker=replica({"args": [text]}))), "job.yaml")
+    job, _ = parse_manifest(yaml.safe_dump(tfjob(Worker=replica({"args": [text]}))), "job.yaml")
     values = convert_tfjob.to_yaml(convert(job))
     assert yaml.safe_load(values)["worker"]["args"] == [text]
     if text in ("1e3", "0o17", "y"):
@@ -821,14 +830,14 @@ def test_texts_come_out_as_they_went_in(text: str) -> None:
 
 def test_dates_and_times_are_texts_as_kubernetes_reads_them() -> None:
     manifest = yaml.safe_dump(tfjob(Worker=replica({"args": ["DAY", "TIME"]})))
-    job, _ = convert_tfjob.parse(manifest.replace("DAY", "2024-01-31").replace("TIME", "12:30:45"), "job.yaml")
+    job, _ = parse_manifest(manifest.replace("DAY", "2024-01-31").replace("TIME", "12:30:45"), "job.yaml")
     assert convert(job).values["worker"]["args"] == ["2024-01-31", "12:30:45"]
 
 
 def test_the_output_has_no_anchors_and_is_the_same_each_time() -> None:
     job = tfjob(Worker=replica(), PS=replica())
     job["spec"]["tfReplicaSpecs"]["PS"] = job["spec"]["tfReplicaSpecs"]["Worker"]
-    first = convert_tfjob.to_yaml(convert(convert_tfjob.parse(yaml.safe_dump(job), "job.yaml")[0]))
+    first = convert_tfjob.to_yaml(convert(parse_manifest(yaml.safe_dump(job), "job.yaml")[0]))
     assert "&" not in first
     assert "*" not in first
     assert convert_tfjob.to_yaml(convert(job)) == first
@@ -846,7 +855,6 @@ JOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: {}}}\n"
         (f"{JOB.format('a')}---\n{JOB.format('b')}", 'job.yaml holds the TFJobs "a" and "b", and one was expected; '),
         (f"{JOB.format('a')}---\njust words\n", 'an object with apiVersion and kind was expected, not "just words".'),
         (f"{JOB.format('a')}---\nkind: Pod\n", "an object with apiVersion and kind was expected, not "),
-        (f"{JOB.format('a')}---\n{{apiVersion: v1, kind: List}}\n", "job.yaml holds a list"),
         ("kind: [", "job.yaml is not YAML that Kubernetes reads: "),
         ("a: &a [*a]", "job.yaml is not YAML that Kubernetes reads: "),
         ("a: !!binary aGVsbG8=", "job.yaml is not YAML that Kubernetes reads: "),
@@ -855,8 +863,10 @@ JOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: {}}}\n"
         ("just words", "job.yaml: kind: TFJob was expected, not null."),
         ("{apiVersion: batch/v1, kind: Job}", 'job.yaml: kind: TFJob was expected, not "Job".'),
         ("{apiVersion: kubeflow.org/v1, kind: PyTorchJob}", 'kind: TFJob was expected, not "PyTorchJob".'),
-        ("{apiVersion: v1, kind: List, items: []}", "job.yaml holds a list, and one TFJob was expected; "),
-        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", "job.yaml holds a list"),
+        ("{apiVersion: v1, kind: List, items: []}", "job.yaml holds nothing, and one TFJob was expected."),
+        ("{apiVersion: v1, kind: List, items: {a: 1}}", "job.yaml holds nothing, and one TFJob was expected."),
+        ("{apiVersion: v1, kind: List, items: [1]}", "job.yaml: kind: TFJob was expected, not null."),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", 'TFJob was expected, not "TFJobList".'),
         (
             "{apiVersion: kubeflow.org/v1beta2, kind: TFJob}",
             'kubeflow.org/v1 was expected, not "kubeflow.org/v1beta2"; set apiVersion: kubeflow.org/v1, whose spec ',
@@ -872,16 +882,22 @@ JOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: {}}}\n"
 )
 def test_what_is_not_one_tfjob_is_refused_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        convert_tfjob.parse(text, "job.yaml")
+        parse_manifest(text, "job.yaml")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_list_is_read_as_its_items() -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [claim, tfjob()]}
+    assert parse_manifest(json.dumps(listed), "job.yaml") == (tfjob(), [claim])
 
 
 def test_other_objects_of_a_file_are_installed_with_the_release() -> None:
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}}
     text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "text"}, "data": {"{{a": ["b {{ c }}", 1]}}
     manifest = yaml.safe_dump_all([claim, tfjob(), text])
-    job, others = convert_tfjob.parse(manifest, "job.yaml")
+    job, others = parse_manifest(manifest, "job.yaml")
     conversion = convert_tfjob.convert(job, {}, others)
     escaped = {**text, "data": {"{{`{{`}}a": ["b {{`{{`}} c }}", 1]}}
     assert conversion.values["extraObjects"] == [claim, escaped]
@@ -978,7 +994,7 @@ def test_whatever_stands_somewhere_a_job_is_converted_or_refused_in_a_sentence(o
 
 def test_the_documentation_shows_what_the_example_becomes() -> None:
     root = Path(__file__).parents[2]
-    conversion = convert(convert_tfjob.parse((root / "examples" / "tfjob.yaml").read_text(), "tfjob.yaml")[0])
+    conversion = convert(parse_manifest((root / "examples" / "tfjob.yaml").read_text(), "tfjob.yaml")[0])
     page = (root / "docs" / "migrating-from-tfjob.md").read_text()
     for shown in ("\n".join(conversion.notes), convert_tfjob.to_yaml(conversion)):
         assert textwrap.indent(shown, "    ") in page

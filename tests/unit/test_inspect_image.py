@@ -12,7 +12,7 @@ import yaml
 
 from trainer.errors import ConfigurationError
 from trainer.tfjob import inspect_image
-from trainer.tfjob.convert import Program
+from trainer.tfjob.program import Program
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -34,6 +34,12 @@ BY_KEY = {
 }
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+REASONS = {
+    key: f"not carried over; the operator ignores it here; set it in common.{scheduler.place}, and add the PodGroup "
+    f"({scheduler.api_version}) to extraObjects."
+    for key, scheduler in BY_KEY.items()
+}
+"""Why the name of a PodGroup in the TFJob's own metadata is not carried over."""
 KUEUE = f"or let Kueue admit the pods, with the label {QUEUE_LABEL} in common.labels"
 
 

@@ -9,7 +9,7 @@ import subprocess
 
 from trainer.errors import ConfigurationError
 from trainer.text import truncate
-from trainer.tfjob.convert import Program
+from trainer.tfjob.program import Program
 
 TIMEOUT_SECONDS = 60
 
