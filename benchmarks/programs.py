@@ -21,7 +21,7 @@ from benchmarks.workload import Outcome, Workload
 from hack.busy_loops import busy_loops
 from hack.ports import free_ports
 from trainer.config import Settings
-from trainer.data import datasets
+from trainer.data import digits
 from trainer.training import threads
 
 HERE = Path(__file__).parent
@@ -43,10 +43,10 @@ class Data:
 
 def prepare(folder: Path) -> Data:
     """Write digits.npz, the training split, and test.npz to a folder."""
-    digits = datasets.load("digits", folder, download=False)
-    for file, examples in {"digits": digits.train, "test": digits.test}.items():
-        np.savez(folder / f"{file}.npz", x=examples.images.reshape(len(examples), -1), y=examples.labels)
-    return Data(folder, digits.test.images.reshape(len(digits.test), -1), digits.test.labels)
+    train, test = digits.load()
+    for file, examples in {"digits": train, "test": test}.items():
+        np.savez(folder / f"{file}.npz", x=examples.inputs.reshape(len(examples), -1), y=examples.targets)
+    return Data(folder, test.inputs.reshape(len(test), -1), test.targets)
 
 
 @contextmanager

@@ -80,6 +80,13 @@ Steps = Annotated[
 ]
 
 
+Version = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
+    WithJsonSchema({"type": ["string", "integer"]}),
+]
+
+
 def _setting(default: Any, help: str) -> Any:  # noqa: A002 - the name in argparse
     return dataclasses.field(default=default, metadata={"help": help})
 
@@ -112,11 +119,16 @@ class RunSettings:
 
     model: str = _setting("mlp", "mlp, cnn, or the path of a Python file whose function model() returns a Keras model")
     hidden_units: Count = _setting(100, "units in the hidden layer")
-    dataset: Literal["digits", "mnist", "npz"] = _setting(
-        "digits",
-        "digits (bundled, works offline), mnist (IDX files in data_dir) or npz (your own .npz files in data_dir)",
+    initial_weights: Path | None = _setting(
+        None, "initial values of a Keras model: a .keras or .weights.h5 file (default: the model's initializers)"
     )
-    data_dir: Path = _setting(Path("/tmp/mnist-data"), "directory of the mnist or npz files")  # noqa: S108
+    dataset: Literal["digits", "mnist", "npz", "lance"] | None = _setting(
+        None,
+        "digits (bundled, works offline), mnist (IDX files in data_dir), npz (.npz files in data_dir) or lance "
+        "(a Lance dataset at data_dir) (default: train_data() of the model's file, if there is one, or digits)",
+    )
+    data_dir: str = _setting("/tmp/mnist-data", "directory of the data, or URI of a Lance dataset")  # noqa: S108
+    data_version: Version | None = _setting(None, "version or tag of a Lance dataset (default: the newest version)")
     download: bool = _setting(True, "download missing MNIST files to data_dir and verify their checksums")
     train_steps: Count = _setting(2000, "global steps to train, over all replicas")
     batch_size: Count = _setting(100, "examples per replica and step")

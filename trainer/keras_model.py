@@ -3,38 +3,47 @@
 Keras builds and traces the model in eager mode, as it always does. The trainer takes the initial values, and graphs
 without variables: the arrays and, for dropout and the like, a random seed are their inputs. Keras's `StatelessScope`
 makes this possible. Values that a model sets itself in training, such as the moving averages of batch normalization,
-are arrays that are not trainable; a step returns by how much they change.
+are arrays that are not trainable; a step returns by how much they change. The state of the metrics is another input.
 """
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import optree
 from tensorflow.python.eager import context  # not public API; the trainer itself uses graphs
 
+from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
-from trainer.models import Parameter, Prediction, StepTensors, accuracy
+from trainer.models import ACCURACY, Parameter, Prediction, StepTensors
 from trainer.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Tensor
 
+FILE = "model.keras"
 SEED_STATE = "seed_generator_state"
 """The name of the state of each of Keras's random number generators."""
-ARGUMENTS = ("input_shape", "classes")
-"""The arguments that `model()` may have."""
 
 
 class KerasModel:
     """The Keras model that the function `model` of a model file returns."""
 
-    def __init__(self, name: str, function: Callable[..., Any], seed: int) -> None:
-        """`name` is that of the file, for errors; `seed` determines the initial values."""
-        self._name, self._function, self._seed = name, function, seed
+    def __init__(self, name: str, function: Callable[..., Any], seed: int, weights: Path | None) -> None:
+        """Take the function of a model file.
+
+        Args:
+            name: The file's name, for errors.
+            function: Makes the model.
+            seed: Determines the initial values.
+            weights: A file of Keras's with other initial values.
+        """
+        self._name, self._function, self._seed, self._weights = name, function, seed, weights
         self._model: Any = None
+        self._signature: Signature
         self._arrays: dict[str, Any] = {}
         """The variables of the trainer's arrays by name, the trainable ones first."""
         self._trainable = 0
@@ -43,114 +52,122 @@ class KerasModel:
         """The states of random number generators."""
         self._constants: list[Any] = []
         """Variables that are not float32. They must not change."""
+        self._accuracy: Any = None
+        """The metric of a model that has none of its own."""
+        self._metric_variables: list[Any] = []
+        self.no_counts: Sequence[Array] = []
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer of a compiled model, otherwise None."""
         return self._model.optimizer if self._model.compiled else None
 
     @property
     def is_random(self) -> bool:
-        """Whether a step draws random numbers."""
         return bool(self._seeds)
 
-    def parameters(self, image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
-        """Build the model, and return its arrays, the trainable ones first.
+    @property
+    def untrained_loss(self) -> float | None:
+        return math.log(self._signature.classes) if self._signature.classes else None
 
-        Raises:
-            ConfigurationError: the function fails, or the model that it returns cannot be trained here.
-        """
+    def parameters(self, signature: Signature) -> dict[str, Parameter]:
         import keras
 
+        self._signature = signature
         with context.eager_mode(), self._errors("model() failed"):
             keras.utils.set_random_seed(self._seed % 2**32)
-            self._model = self._function(**self._arguments(image_shape, classes))
+            self._model = self._function(**self._arguments())
         if not isinstance(self._model, keras.Model):
             raise self._error(f"model() returned {type(self._model).__name__}; return a keras.Model")
-        with context.eager_mode(), self._errors(f"the model does not accept images of shape {list(image_shape)}"):
-            outputs = self._model(np.zeros((1, *image_shape), np.float32))
-        self._check(outputs, classes)
-        trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
-        self._seeds = [each for each in others if each.name == SEED_STATE]
-        state = [each for each in others if each.dtype == "float32"]
-        self._constants = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
-        self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
+        if type(self._model).train_step is not keras.Model.train_step:
+            raise self._error("the model overrides train_step, which is the trainer's part; override compute_loss")
+        inputs, targets, weights = signature.pack([_zeros(spec) for spec in signature.specs])
         with context.eager_mode():
-            return {
-                name: Parameter(tuple(variable.shape), value=variable.numpy(), trainable=position < self._trainable)
-                for position, (name, variable) in enumerate(self._arrays.items())
-            }
+            given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
+            with self._errors(f"the model does not accept the data ({given})"):
+                outputs = self._model(inputs)
+            self._check(outputs)
+            if self._weights:
+                with self._errors(f"initial_weights={self._weights} does not fit the model"):
+                    self._model.load_weights(self._weights)
+            with self._errors("the loss or the metrics of compile() do not fit the data"):
+                self._build_metrics(inputs, targets, outputs, weights)
+            return self._read_arrays()
 
-    def step(self, arrays: Mapping[str, Tensor], images: Tensor, labels: Tensor, seed: Tensor | None) -> StepTensors:
-        """Add the ops of a step to the default graph.
+    def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
+        names: list[str] = []
 
-        Args:
-            arrays: The model's arrays by name.
-            images: float32 [batch, *image_shape].
-            labels: int32 [batch].
-            seed: int32 [2], another one for each step; None unless `is_random`.
-
-        Raises:
-            ConfigurationError: the model cannot be trained here.
-        """
-
-        def compute(values: Sequence[Tensor], images: Tensor, labels: Tensor, seed: Tensor) -> list[Tensor]:
-            named = dict(zip(self._arrays, values, strict=True))
+        def compute(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
+            given = dict(zip(self._arrays, values, strict=True))
             wanted = values[: self._trainable]
+            counts = [tf.constant(each) for each in self.no_counts]
             with tf.GradientTape() as tape:
                 tape.watch(wanted)
-                outputs, loss, updated = self._call(named, images, labels, seed, training=True)
+                _, loss, updated, after = self._call(given, batch, counts, seed, training=True)
             gradients = tape.gradient(loss, wanted, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            differences = [updated[name] - named[name] for name in list(self._arrays)[self._trainable :]]
+            differences = [updated[name] - given[name] for name in list(self._arrays)[self._trainable :]]
+            measured = self._measure(after)
+            names[:] = measured
             changes = [tf.convert_to_tensor(each) for each in (*gradients, *differences)]
-            return [loss, accuracy(outputs, labels), *changes]
+            return [loss, *changes, *measured.values()]
 
         seed = tf.zeros([2], tf.int32) if seed is None else seed
-        loss, correct, *changes = self._add("step", compute, list(arrays.values()), images, labels, seed)
-        return StepTensors(loss, correct, dict(zip(self._arrays, changes, strict=True)))
+        loss, *others = self._add("step", compute, list(arrays.values()), list(batch), seed)
+        changes, metrics = others[: len(self._arrays)], others[len(self._arrays) :]
+        return StepTensors(loss, dict(zip(names, metrics, strict=True)), dict(zip(self._arrays, changes, strict=True)))
 
-    def predict(self, arrays: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Prediction:
-        """Add the ops of a prediction to the default graph.
+    def predict(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> Prediction:
+        names: list[str] = []
 
-        Args:
-            arrays: The model's arrays by name.
-            images: float32 [batch, *image_shape].
-            labels: int32 [batch].
-        """
+        def compute(values: Sequence[Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> list[Tensor]:
+            given = dict(zip(self._arrays, values, strict=True))
+            outputs, loss, _, after = self._call(given, batch, counts, tf.zeros([2], tf.int32), training=False)
+            by_name = self._name_outputs(outputs)
+            names[:] = by_name
+            return [*by_name.values(), loss, *after]
 
-        def compute(values: Sequence[Tensor], images: Tensor, labels: Tensor) -> list[Tensor]:
-            named = dict(zip(self._arrays, values, strict=True))
-            outputs, loss, _ = self._call(named, images, labels, tf.zeros([2], tf.int32), training=False)
-            probabilities = tf.nn.softmax(outputs) if self._gives_logits() else outputs
-            return [probabilities, loss, accuracy(outputs, labels)]
+        tensors = self._add("prediction", compute, list(arrays.values()), list(batch), list(counts))
+        outputs, (loss, *after) = tensors[: len(names)], tensors[len(names) :]
+        return Prediction(dict(zip(names, outputs, strict=True)), loss, after)
 
-        return Prediction(*self._add("prediction", compute, list(arrays.values()), images, labels))
+    def measure(self, counts: Sequence[Tensor]) -> Mapping[str, Tensor]:
+        names: list[str] = []
 
-    def save(self, path: Path, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Save the model with these values of its arrays as Keras does, in a .keras file."""
+        def compute(counts: Sequence[Tensor]) -> list[Tensor]:
+            measured = self._measure(counts)
+            names[:] = measured
+            return list(measured.values())
+
+        return dict(zip(names, self._add("metrics", compute, list(counts)), strict=True)) if counts else {}
+
+    def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
         with context.eager_mode():
             for name, variable in self._arrays.items():
                 variable.assign(arrays[name])
-            self._model.save(path)
+            if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
+                self.optimizer.build(self._model.trainable_variables)
+            self._model.save(folder / FILE)
 
-    def _arguments(self, image_shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
+        known = {"input_shape": self._signature.input_shape, "classes": self._signature.classes}
         wanted = inspect.signature(self._function).parameters
-        required = [name for name, each in wanted.items() if each.default is each.empty and name not in ARGUMENTS]
-        if required:
-            raise self._error(f"model() has the argument {required[0]}; it may have {' and '.join(ARGUMENTS)}")
-        return {name: value for name, value in zip(ARGUMENTS, (image_shape, classes), strict=True) if name in wanted}
+        for name, each in wanted.items():
+            is_required = each.default is each.empty
+            if is_required and name not in known:
+                raise self._error(f"model() has the argument {name}; it may have {' and '.join(known)}")
+            if is_required and known[name] is None:
+                raise self._error(f"model() has the argument {name}, which the data does not determine; leave it out")
+        return {name: value for name, value in known.items() if name in wanted and value is not None}
 
-    def _check(self, outputs: Any, classes: int) -> None:
+    def _check(self, outputs: Any) -> None:
         """Raise an error if the trainer cannot train the model."""
-        import keras
-
-        if type(self._model).train_step is not keras.Model.train_step:
-            raise self._error("the model overrides train_step, which is the trainer's part; override compute_loss")
-        if not isinstance(outputs, tf.Tensor):
-            raise self._error("the model has several outputs; the trainer takes models with one")
-        if outputs.shape != (1, classes):
+        classes = self._signature.classes
+        is_single = isinstance(outputs, tf.Tensor)
+        if not self._model.compiled and not (is_single and self._signature.has_labels):
+            raise self._error("the data has no class labels, or the model several outputs; compile() it with a loss")
+        classifies = classes and is_single and (not self._model.compiled or self._is_classifier())
+        if classifies and (outputs.shape.rank != 2 or outputs.shape[1] < classes):
             raise self._error(
                 f"the model's output has the shape {[None, *outputs.shape[1:]]}, but the data has {classes} classes; "
                 f"let it have the shape [None, {classes}]"
@@ -159,28 +176,100 @@ class KerasModel:
             if variable.dtype != "float32":
                 raise self._error(f"{variable.path} is {variable.dtype}; let trainable variables be float32")
 
-    def _call(
-        self, named: Mapping[str, Tensor], images: Tensor, labels: Tensor, seed: Tensor, training: bool
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The outputs [batch, classes], the loss, and the arrays after the call."""
+    def _is_classifier(self) -> bool:
+        """Whether the loss of compile() compares a class label with an output for each class."""
         import keras
 
-        mapping = [(self._arrays[name], value) for name, value in named.items()]
+        loss = self._model.loss
+        if not isinstance(loss, (str, keras.losses.Loss)) and not callable(loss):
+            return False  # one for each output
+        found = keras.losses.get(loss)
+        return getattr(found, "name", getattr(found, "__name__", "")) == "sparse_categorical_crossentropy"
+
+    def _build_metrics(self, inputs: Any, targets: Any, outputs: Any, weights: Any) -> None:
+        """Find the metrics' variables, and their values before the first batch."""
+        import keras
+
+        has_own = self._model.compiled and self._model._compile_metrics is not None
+        if not has_own and isinstance(outputs, tf.Tensor) and (not self._model.compiled or self._is_classifier()):
+            self._accuracy = keras.metrics.SparseCategoricalAccuracy(ACCURACY)
+            self._accuracy.update_state(targets, outputs)
+            self._accuracy.reset_state()
+            self._metric_variables = self._accuracy.variables
+        elif self._model.compiled:
+            self._model.compute_loss(inputs, targets, outputs, weights)
+            self._model.compute_metrics(inputs, targets, outputs, weights)
+            self._model.reset_metrics()
+            self._metric_variables = self._model.metrics_variables
+        self.no_counts = [each.numpy() for each in self._metric_variables]
+
+    def _read_arrays(self) -> dict[str, Parameter]:
+        trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
+        own = {id(each) for each in self._metric_variables}
+        others = [each for each in others if id(each) not in own]
+        self._seeds = [each for each in others if each.name == SEED_STATE]
+        state = [each for each in others if each.dtype == "float32"]
+        self._constants = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
+        self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
+        return {
+            name: Parameter(tuple(variable.shape), value=variable.numpy(), trainable=position < self._trainable)
+            for position, (name, variable) in enumerate(self._arrays.items())
+        }
+
+    def _call(
+        self,
+        given: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        counts: Sequence[Tensor],
+        seed: Tensor,
+        training: bool,
+    ) -> tuple[Any, Tensor, dict[str, Tensor], list[Tensor]]:
+        """The outputs, the loss, the arrays after the call, and the state of the metrics after it."""
+        import keras
+
+        inputs, targets, weights = self._signature.pack(batch)
+        mapping = [(self._arrays[name], value) for name, value in given.items()]
         mapping += [(state, tf.cast(seed + index, state.dtype)) for index, state in enumerate(self._seeds)]
+        mapping += zip(self._metric_variables, counts, strict=True)
         constants = {each.path: tf.constant(each.numpy()) for each in self._constants}
         mapping += [(each, constants[each.path]) for each in self._constants]
         with keras.StatelessScope(mapping, collect_losses=True) as scope:
-            outputs = self._model(images, training=training)
+            outputs = self._model(inputs, training=training)
             if self._model.compiled:
-                loss = self._model.compute_loss(x=images, y=labels, y_pred=outputs)
+                loss = self._model.compute_loss(inputs, targets, outputs, weights, training=training)
             else:
                 own = keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
-                loss = own(labels, outputs) + sum(self._model.losses)
+                loss = own(targets, outputs, weights) + sum(self._model.losses)
+            if self._accuracy:
+                self._accuracy.update_state(targets, outputs, weights)
+            elif self._model.compiled:
+                self._model.compute_metrics(inputs, targets, outputs, weights)
         changed = [each.path for each in self._constants if scope.get_current_value(each) is not constants[each.path]]
         if changed:
             raise self._error(f"the model changes the variable {changed[0]}, which is not float32")
         updated = {name: scope.get_current_value(variable) for name, variable in self._arrays.items()}
-        return tf.cast(outputs, tf.float32), tf.cast(loss, tf.float32), updated
+        after = [tf.convert_to_tensor(scope.get_current_value(each)) for each in self._metric_variables]
+        outputs = optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs)
+        return outputs, tf.cast(loss, tf.float32), updated, after
+
+    def _measure(self, counts: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The metrics by name that are single numbers."""
+        import keras
+
+        with keras.StatelessScope(list(zip(self._metric_variables, counts, strict=True))):
+            if self._accuracy:
+                found = {ACCURACY: self._accuracy.result()}
+            else:
+                found = self._model.get_metrics_result() if self._model.compiled else {}
+        scalars = {name: tf.cast(value, tf.float32) for name, value in found.items() if name != "loss"}
+        return {name: value for name, value in scalars.items() if value.shape.rank == 0}
+
+    def _name_outputs(self, outputs: Any) -> dict[str, Tensor]:
+        if not isinstance(outputs, tf.Tensor):
+            return named(outputs, "output")
+        if not self._accuracy and not self._is_classifier():
+            return {"outputs": outputs}
+        return {"probabilities": tf.nn.softmax(outputs) if self._gives_logits() else outputs}
 
     def _gives_logits(self) -> bool:
         """Whether the outputs are logits, and not probabilities."""
@@ -191,14 +280,14 @@ class KerasModel:
             return bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
         return getattr(self._model.layers[-1], "activation", None) is not keras.activations.softmax
 
-    def _add(self, what: str, function: Callable[..., Any], arrays: Sequence[Tensor], *inputs: Tensor) -> list[Tensor]:
-        """Trace a function, and add its ops to the default graph."""
-        specs = [[tf.TensorSpec(each.shape, each.dtype) for each in arrays]]
-        specs += [tf.TensorSpec(each.shape, each.dtype) for each in inputs]
+    def _add(self, what: str, function: Callable[..., Any], *inputs: Any) -> list[Tensor]:
+        """Trace a function of tensors and lists of tensors, and add its ops to the default graph."""
+        given: Any = inputs
+        specs = optree.tree_map(lambda each: tf.TensorSpec(each.shape, each.dtype), given)
         with self._errors(f"the {what} cannot be built"):
             template = trace(function, *specs)
         self._templates.append(template)
-        return template.copy([*arrays, *inputs], what)
+        return template.copy(optree.tree_leaves(given), what)
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -214,6 +303,11 @@ class KerasModel:
 
     def _error(self, text: str) -> ConfigurationError:
         return ConfigurationError(f"model={self._name}: {text}.")
+
+
+def _zeros(spec: ArraySpec) -> Array:
+    """A batch of one example; dimensions that vary are 1."""
+    return np.zeros([1, *(each or 1 for each in spec.shape)], spec.dtype)
 
 
 def _by_name(variables: Sequence[Any]) -> dict[str, Any]:

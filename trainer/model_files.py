@@ -11,30 +11,43 @@ from types import ModuleType
 from typing import cast
 
 from trainer import models
+from trainer.config import RunSettings
 from trainer.errors import ConfigurationError
 from trainer.keras_model import KerasModel
-from trainer.models import Model
+from trainer.models import Model, ModelFunctions
+from trainer.ops_model import OpsModel
 
 
-def find(name: str, seed: int = 0) -> Model | KerasModel:
-    """The built-in model of this name, or the model in a Python file.
-
-    Args:
-        name: The name or the path.
-        seed: Determines the initial values of a Keras model.
+def load(name: str) -> ModuleType:
+    """The module of the built-in model of this name, or of a Python file.
 
     Raises:
-        ConfigurationError: the model or file does not exist, cannot be imported, or lacks its functions.
+        ConfigurationError: the model or file does not exist, or cannot be imported.
     """
     known = sorted(module.name for module in pkgutil.iter_modules(models.__path__))
     if name in known:
-        return cast(Model, importlib.import_module(f"trainer.models.{name}"))
+        return importlib.import_module(f"trainer.models.{name}")
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
         raise ConfigurationError(f"model={name!r}, but {', '.join(known)} or the path of a Python file was expected.")
-    module = _load(path)
+    return _load(path)
+
+
+def model_of(module: ModuleType, settings: RunSettings) -> Model:
+    """The model of a module.
+
+    Raises:
+        ConfigurationError: the module lacks its functions, or cannot use a setting.
+    """
+    name = settings.model
     if callable(getattr(module, "model", None)):
-        return KerasModel(name, module.model, seed)
+        if settings.initial_weights:
+            _check_weights(settings.initial_weights)
+        return KerasModel(name, module.model, settings.seed, settings.initial_weights)
+    if settings.initial_weights:
+        raise ConfigurationError(
+            f"initial_weights={settings.initial_weights} is for Keras models, but model={name} is none; remove it."
+        )
     functions = [each for each in ("parameters", "logits") if callable(getattr(module, each, None))]
     if not functions:
         raise ConfigurationError(
@@ -45,7 +58,14 @@ def find(name: str, seed: int = 0) -> Model | KerasModel:
         raise ConfigurationError(
             f"model={name} does not define the function {missing}; see trainer/models/mlp.py for an example."
         )
-    return cast(Model, module)
+    return OpsModel(name, cast(ModelFunctions, module), settings.hidden_units)
+
+
+def _check_weights(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigurationError(f"initial_weights={path} does not exist; name a .keras or .weights.h5 file.")
+    if not path.name.endswith((".keras", ".weights.h5")):
+        raise ConfigurationError(f"initial_weights={path} is neither a .keras nor a .weights.h5 file of Keras's.")
 
 
 def _load(path: Path) -> ModuleType:

@@ -49,8 +49,11 @@ def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
     """The template of a graph, all of whose placeholders are inputs."""
     definition = graph.as_graph_def()
     for index in reversed(range(len(definition.node))):
-        if definition.node[index].op == "Placeholder":  # a copy maps it to an input
+        node = definition.node[index]
+        if node.op == "Placeholder":  # a copy maps it to an input
             del definition.node[index]
+        elif "_class" in node.attr:  # colocation, perhaps with a placeholder
+            del node.attr["_class"]
     return OpTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
 
 

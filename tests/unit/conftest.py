@@ -20,10 +20,11 @@ import pytest
 from hack.ports import free_ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
-from trainer.data.datasets import Examples
+from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
+from trainer.ops_model import OpsModel
 from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf1
 from trainer.training import server
@@ -43,6 +44,7 @@ _random = np.random.default_rng(0)
 EXAMPLES = Examples(_random.random((10 * SIZE, 784), np.float32), _random.integers(0, 10, 10 * SIZE, np.int32))
 """Ten batches, numbered from 0."""
 
+MLP = OpsModel("mlp", mlp, 100)
 PARAMETERS = mlp.parameters((784,), 10, 100)
 
 
@@ -156,7 +158,7 @@ def alone(values: Callable[[Replica, Any], Values]) -> Alone:
 
     def train(start: str, *steps: tuple[int, ...]) -> Values:
         settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_execution=1)
-        found = replica.build(settings, None, mlp, PARAMETERS, EXAMPLES, 0, "this run")
+        found = replica.build(settings, None, MLP, PARAMETERS, EXAMPLES, 0, "this run")
         (picks,) = found.batches.feeds
         with tf1.Session(graph=found.graph) as session:
             found.saver.restore(session, start)

@@ -16,12 +16,11 @@ from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
-from trainer.models import mlp
 from trainer.tensorflow import tf1
 from trainer.training import server
 from trainer.training.server import TaskServer
 
-from .conftest import EXAMPLES, PARAMETERS, SIZE, THREADS, Alone, Save, Values, assert_close, pick, values_in
+from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, Alone, Save, Values, assert_close, pick, values_in
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Pair:
             made = []
             for index, (seen, here) in enumerate(zip(self.clusters, self.servers, strict=True)):
                 settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=3, seed=index)
-                found = replica.build(settings, seen, mlp, PARAMETERS, EXAMPLES, 0, "this run")
+                found = replica.build(settings, seen, MLP, PARAMETERS, EXAMPLES, 0, "this run")
                 thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
                 made.append(Member(found, stack.enter_context(here.session(found.graph)), thread))
                 made[-1].session.run(found.initialize)
@@ -174,7 +173,7 @@ def test_a_single_worker_is_a_valid_group(save: Save, values: Callable[[Replica,
     cluster = Cluster(Task("worker", 0), (), (f"localhost:{port}",))
     found = replica.build(
         Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=1),
-        *(cluster, mlp, PARAMETERS, EXAMPLES, 0, "this run"),
+        *(cluster, MLP, PARAMETERS, EXAMPLES, 0, "this run"),
     )
     with server.start(cluster, THREADS).session(found.graph) as session:
         member = Member(found, session, ThreadPoolExecutor(max_workers=1))

@@ -12,9 +12,10 @@ from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import Parameter, mlp
+from trainer.ops_model import OpsModel
 from trainer.tensorflow import tf1
 
-from .conftest import EXAMPLES, SIZE, Servers, Values, pick
+from .conftest import EXAMPLES, MLP, SIZE, Servers, Values, pick
 
 ValuesOf = Callable[[Replica, Any], Values]
 
@@ -31,7 +32,9 @@ class Linear:
 
 def linear(cluster: Cluster | None, steps_per_execution: int = 1) -> Replica:
     settings = Settings(learning_rate=0.01, batch_size=SIZE, steps_per_execution=steps_per_execution)
-    return replica.build(settings, cluster, Linear(), Linear().parameters((784,), 10, 0), EXAMPLES, 0, "this run")
+    return replica.build(
+        settings, cluster, OpsModel("linear", Linear(), 0), Linear().parameters((784,), 10, 0), EXAMPLES, 0, "this run"
+    )
 
 
 def reference_amsgrad(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
@@ -41,7 +44,7 @@ def reference_amsgrad(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[i
     second = {name: np.zeros_like(value) for name, value in values.items()}
     largest = {name: np.zeros_like(value) for name, value in values.items()}
     for step, number in enumerate(batches, start=1):
-        images, labels = EXAMPLES.images[pick(number)], EXAMPLES.labels[pick(number)]
+        images, labels = EXAMPLES.inputs[pick(number)], EXAMPLES.targets[pick(number)]
         powers = np.exp(images @ values["weights"] + values["biases"])
         error = (powers / powers.sum(axis=1, keepdims=True) - np.eye(10)[labels]) / len(labels)
         for name, gradient in (("weights", images.T @ error), ("biases", error.sum(axis=0))):
@@ -98,19 +101,20 @@ def test_interleaved_replicas_equal_one_with_all_batches(servers: Servers, value
 
 def test_loss_and_accuracy_are_of_the_last_batch_before_its_update() -> None:
     settings = Settings(learning_rate=0.1, batch_size=SIZE, steps_per_execution=2)
-    found = replica.build(settings, None, mlp, mlp.parameters((784,), 10, 20), EXAMPLES, 0, "this run")
+    found = replica.build(settings, None, MLP, mlp.parameters((784,), 10, 20), EXAMPLES, 0, "this run")
     once, twice = (found.replication.executions[steps] for steps in (1, 2))
     (picks,) = found.batches.feeds
     with tf1.Session(graph=found.graph) as session:
         found.batches.begin(session)
         session.run(found.initialize)
-        first = session.run([once.loss, once.accuracy], {picks: [pick(0)]})
+        first = session.run([once.loss, once.metrics["accuracy"]], {picks: [pick(0)]})
         session.run(once.step, {picks: [pick(1)]})
-        second = session.run([once.loss, once.accuracy], {picks: [pick(0)]})
+        second = session.run([once.loss, once.metrics["accuracy"]], {picks: [pick(0)]})
         session.run(found.initialize)
-        _, *during = session.run([once.step, once.loss, once.accuracy], {picks: [pick(0)]})
+        _, *during = session.run([once.step, once.loss, once.metrics["accuracy"]], {picks: [pick(0)]})
         session.run(found.initialize)
-        _, *during_second = session.run([twice.step, twice.loss, twice.accuracy], {picks: [pick(1), pick(0)]})
+        fetches = [twice.step, twice.loss, twice.metrics["accuracy"]]
+        _, *during_second = session.run(fetches, {picks: [pick(1), pick(0)]})
     assert during == pytest.approx(first)
     assert during_second == pytest.approx(second)
     assert first[0] != pytest.approx(second[0])

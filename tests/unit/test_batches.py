@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.datasets import Examples
+from trainer.data.examples import Examples
+from trainer.data.orders import orders
 from trainer.graph import batches
-from trainer.graph.batches import Batches, InMemoryBatches, PipelineBatches, make_batches, orders
+from trainer.graph.batches import Batches, FedBatches, InMemoryBatches, make_batches
 from trainer.tensorflow import tf, tf1
-
-HOST = "/device:CPU:0"
 
 
 def drawn(count: int, size: int, seed: tuple[int, int], number: int) -> list[list[int]]:
@@ -59,23 +58,23 @@ def read(made: Batches, executions: list[int]) -> list[tuple[npt.NDArray[Any], n
     return found
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["pipeline", "in_memory"])
+@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["fed", "in_memory"])
 @pytest.mark.parametrize("executions", [[1, 1, 1, 1, 1, 1], [4, 1, 1], [1, 5]], ids=str)
 def test_a_graph_gets_the_batches_in_the_order_of_the_seed(
     examples: Examples, limit: int, executions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
     with tf.Graph().as_default():
-        found = read(make_batches(examples, 8, (3, 1), HOST), executions)
+        found = read(make_batches(examples, 8, (3, 1)), executions)
     expected = orders(30, 8, (3, 1))
     for (images, labels), pick in zip(found, expected, strict=False):
-        assert np.array_equal(images, examples.images[pick])
-        assert np.array_equal(labels, examples.labels[pick])
+        assert np.array_equal(images, examples.inputs[pick])
+        assert np.array_equal(labels, examples.targets[pick])
     assert len(found) == 6
 
 
 def test_only_small_data_sets_are_copied_to_the_device(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, expected in ((examples.images.nbytes, InMemoryBatches), (examples.images.nbytes - 1, PipelineBatches)):
+    for limit, expected in ((examples.nbytes, InMemoryBatches), (examples.nbytes - 1, FedBatches)):
         monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
         with tf.Graph().as_default():
-            assert isinstance(make_batches(examples, 8, (0, 0), HOST), expected)
+            assert isinstance(make_batches(examples, 8, (0, 0)), expected)

@@ -29,10 +29,10 @@ def make(tmp_path: Path) -> Make:
 def test_a_better_checkpoint_replaces_the_current_one(make: Make, tmp_path: Path) -> None:
     folder = tmp_path / "best"
     assert best.read(folder) is None
-    assert best.offer(folder, make(10), Score(10, 0.5, 1.0))
-    assert not best.offer(folder, make(20), Score(20, 0.4, 0.1))
-    assert best.offer(folder, make(30), Score(30, 0.6, 2.0))
-    assert best.read(folder) == best.Evaluated(str(folder / "model.ckpt-30"), Score(30, 0.6, 2.0))
+    assert best.offer(folder, make(10), Score(10, 1.0, {"accuracy": 0.5}))
+    assert not best.offer(folder, make(20), Score(20, 0.1, {"accuracy": 0.4}))
+    assert best.offer(folder, make(30), Score(30, 2.0, {"accuracy": 0.6}))
+    assert best.read(folder) == best.Evaluated(str(folder / "model.ckpt-30"), Score(30, 2.0, {"accuracy": 0.6}))
     assert sorted(path.name for path in folder.glob("model*")) == [
         "model.ckpt-30.data-00000-of-00001",
         "model.ckpt-30.index",
@@ -43,18 +43,18 @@ def test_a_better_checkpoint_replaces_the_current_one(make: Make, tmp_path: Path
 def test_the_smaller_loss_breaks_a_tie_of_accuracies_and_equal_scores_change_nothing(
     make: Make, tmp_path: Path
 ) -> None:
-    assert best.offer(tmp_path / "best", make(10), Score(10, 71 / 72, 0.5))
-    assert not best.offer(tmp_path / "best", make(20), Score(20, 71 / 72, 0.5))
-    assert best.offer(tmp_path / "best", make(30), Score(30, 71 / 72, 0.4))
+    assert best.offer(tmp_path / "best", make(10), Score(10, 0.5, {"accuracy": 71 / 72}))
+    assert not best.offer(tmp_path / "best", make(20), Score(20, 0.5, {"accuracy": 71 / 72}))
+    assert best.offer(tmp_path / "best", make(30), Score(30, 0.4, {"accuracy": 71 / 72}))
 
 
 def test_a_score_that_is_not_finite_is_never_the_best(make: Make, tmp_path: Path) -> None:
-    assert not best.offer(tmp_path / "best", make(10), Score(10, 1.0, math.nan))
+    assert not best.offer(tmp_path / "best", make(10), Score(10, math.nan, {"accuracy": 1.0}))
     assert best.read(tmp_path / "best") is None
 
 
 def test_it_survives_the_deletion_of_the_original(make: Make, tmp_path: Path) -> None:
-    best.offer(tmp_path / "best", make(10), Score(10, 0.5, 1.0))
+    best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}))
     for file in tmp_path.glob("model.ckpt-10.*"):
         file.unlink()
     kept = best.read(tmp_path / "best")
@@ -63,16 +63,16 @@ def test_it_survives_the_deletion_of_the_original(make: Make, tmp_path: Path) ->
 
 
 def test_a_damaged_score_file_is_ignored(make: Make, tmp_path: Path) -> None:
-    best.offer(tmp_path / "best", make(10), Score(10, 0.5, 1.0))
+    best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}))
     (tmp_path / "best" / "score.json").write_text("{")
     assert best.read(tmp_path / "best") is None
-    assert best.offer(tmp_path / "best", make(20), Score(20, 0.1, 1.0))
+    assert best.offer(tmp_path / "best", make(20), Score(20, 1.0, {"accuracy": 0.1}))
 
 
 def test_the_best_of_concurrent_offers_is_kept(make: Make, tmp_path: Path) -> None:
-    offers = [(make(step), Score(step, (37 * step % 101) / 101, 1.0)) for step in range(1, 101)]
+    offers = [(make(step), Score(step, 1.0, {"accuracy": (37 * step % 101) / 101})) for step in range(1, 101)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda each: best.offer(tmp_path / "best", *each), offers))
     kept = best.read(tmp_path / "best")
     assert kept
-    assert kept.score.accuracy == 100 / 101
+    assert kept.score.metrics["accuracy"] == 100 / 101

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trainer.config import Settings
-from trainer.data.datasets import Examples
+from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.graph import replica
 from trainer.graph.replica import Replica
@@ -28,7 +28,7 @@ from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_record import RunRecord
 from trainer.training.training_directory import TrainingDirectory
 
-from .conftest import values_in
+from .conftest import MLP, values_in
 
 
 @dataclass
@@ -68,7 +68,7 @@ def start(
     def start_next(**settings: Any) -> ChiefRun:
         chosen = Settings(**{"batch_size": 4, "steps_per_execution": 1, "eval_seconds": 1e-9, **settings})
         examples = Examples(np.ones((4, 6), np.float32), np.zeros(4, np.int32))
-        found = replica.build(chosen, None, mlp, mlp.parameters((6,), 3, 5), examples, 0, "this run")
+        found = replica.build(chosen, None, MLP, mlp.parameters((6,), 3, 5), examples, 0, "this run")
         for session in sessions:
             session.close()
         sessions.append(tf1.Session(graph=found.graph))
@@ -78,7 +78,7 @@ def start(
         record = RunRecord(directory, {"mode": "single"}, context.clock, None, context.metrics)
         evaluation = PeriodicEvaluation(
             chosen.eval_seconds,
-            lambda: CheckpointEvaluator(mlp, mlp.parameters((6,), 3, 5), examples),
+            lambda: CheckpointEvaluator(MLP, mlp.parameters((6,), 3, 5), examples),
             lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
         )
         chief = Chief(context, directory, found, sessions[-1], "this run", record, evaluation, untrained_loss=1.1)
@@ -210,7 +210,7 @@ def test_the_same_step_is_saved_once(start: Callable[..., ChiefRun], tmp_path: P
 def test_reports_are_written_as_summaries(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     run = start()
     with run.chief as chief:
-        chief.on_report(Progress(10, 20, 0.5, 0.75, 100.0))
+        chief.on_report(Progress(10, 20, 0.5, {"accuracy": 0.75}, 100.0))
     (file,) = (tmp_path / "train").iterdir()
     events = list(tf1.train.summary_iterator(str(file)))
     points = {value.tag: value.simple_value for event in events for value in event.summary.value}
@@ -262,7 +262,7 @@ def test_keep_checkpoints_does_not_delete_the_best_candidate(start: Callable[...
     kept = best.read(tmp_path / "best")
     assert kept
     assert kept.score.global_step == 21
-    assert kept.score.accuracy == 1.0
+    assert kept.score.metrics["accuracy"] == 1.0
     assert tf1.train.latest_checkpoint(str(tmp_path / "best")) == f"{tmp_path}/best/model.ckpt-21" == kept.checkpoint
     assert saved_steps(tmp_path) == [24]
     assert saved_steps(tmp_path / "best") == [21]

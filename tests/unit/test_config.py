@@ -123,8 +123,10 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 settings_strategy = st.builds(
     Settings,
     model=texts,
-    dataset=st.sampled_from(["digits", "mnist", "npz"]),
-    data_dir=paths,
+    dataset=st.sampled_from([None, "digits", "mnist", "npz", "lance"]),
+    data_dir=texts,
+    data_version=st.none() | texts,
+    initial_weights=st.none() | paths,
     train_dir=st.none() | paths,
     download=st.booleans(),
     sync_replicas=st.booleans(),
@@ -188,7 +190,7 @@ def test_a_wrong_value_on_the_command_line_is_named_with_its_option(read: Read) 
 
 def test_a_wrong_value_in_the_environment_is_named_with_its_variable(read: Read) -> None:
     message = error_of(read, environment={"TRAINER_DATASET": "imagenet"}, file="dataset: digits")
-    assert message == "TRAINER_DATASET='imagenet', but input should be 'digits', 'mnist' or 'npz'."
+    assert message == "TRAINER_DATASET='imagenet', but input should be 'digits', 'mnist', 'npz' or 'lance'."
 
 
 def test_a_wrong_value_in_the_file_is_named_with_the_file(read: Read, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ WORKER, OTHER, PS = Task("worker", 0), Task("worker", 1), Task("ps", 0)
 
 
 def progress_line(step: int, task: Task = WORKER) -> str:
-    progress = Progress(step, 200, 0.5, 0.9, 50.0)
+    progress = Progress(step, 200, 0.5, {"accuracy": 0.9}, 50.0)
     return f"12:00:00 {task}: {progress}{report.MARK}{json.dumps({'progress': asdict(progress)})}"
 
 

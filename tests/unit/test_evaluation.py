@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from trainer.config import Settings
-from trainer.data.datasets import Examples
+from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.models import mlp
 from trainer.tensorflow import tf, tf1
 from trainer.training import evaluation
 from trainer.training.evaluation import CheckpointEvaluator
+
+from .conftest import MLP
 
 PARAMETERS = mlp.parameters((6,), 3, 5)
 
@@ -26,7 +28,7 @@ def split() -> Examples:
 @pytest.fixture
 def checkpoint(split: Examples, tmp_path: Path) -> str:
     """A checkpoint of step 0, as a run of one process saves it."""
-    found = replica.build(Settings(seed=3, steps_per_execution=1), None, mlp, PARAMETERS, split, 0, "this run")
+    found = replica.build(Settings(seed=3, steps_per_execution=1), None, MLP, PARAMETERS, split, 0, "this run")
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
         return str(found.saver.save(session, tmp_path / "model.ckpt"))
@@ -34,7 +36,7 @@ def checkpoint(split: Examples, tmp_path: Path) -> str:
 
 @pytest.fixture
 def evaluator(split: Examples) -> Iterator[CheckpointEvaluator]:
-    with CheckpointEvaluator(mlp, PARAMETERS, split) as made:
+    with CheckpointEvaluator(MLP, PARAMETERS, split) as made:
         yield made
 
 
@@ -42,11 +44,11 @@ def by_hand(checkpoint: str, split: Examples) -> tuple[np.ndarray, float, float]
     """Probabilities, accuracy and loss."""
     reader = tf1.train.load_checkpoint(checkpoint)
     values = {name: reader.get_tensor(name) for name in PARAMETERS}
-    hidden = np.maximum(split.images @ values["hidden/weights"] + values["hidden/biases"], 0)
+    hidden = np.maximum(split.inputs @ values["hidden/weights"] + values["hidden/biases"], 0)
     powers = np.exp(hidden @ values["softmax/weights"] + values["softmax/biases"])
     probabilities = powers / powers.sum(axis=1, keepdims=True)
-    accuracy = float((probabilities.argmax(axis=1) == split.labels).mean())
-    return probabilities, accuracy, float(-np.log(probabilities[np.arange(len(split)), split.labels]).mean())
+    accuracy = float((probabilities.argmax(axis=1) == split.targets).mean())
+    return probabilities, accuracy, float(-np.log(probabilities[np.arange(len(split)), split.targets]).mean())
 
 
 @pytest.mark.parametrize("chunk", [7, 20, 1000])
@@ -57,7 +59,7 @@ def test_the_score_covers_the_whole_split_for_any_chunk_size(
     score = evaluator.score(checkpoint)
     _, accuracy, loss = by_hand(checkpoint, split)
     assert score.global_step == 0
-    assert score.accuracy == pytest.approx(accuracy)
+    assert score.metrics["accuracy"] == pytest.approx(accuracy)
     assert score.loss == pytest.approx(loss, rel=1e-5)
 
 
@@ -77,6 +79,6 @@ def test_the_exported_model_gives_probabilities(
     with tf.Graph().as_default(), tf1.Session() as session:
         signature = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export" / "0")).signature_def
         serving = signature["serving_default"]
-        feed = {serving.inputs["images"].name: split.images}
+        feed = {serving.inputs["images"].name: split.inputs}
         found = session.run(serving.outputs["probabilities"].name, feed)
     assert np.allclose(found, by_hand(checkpoint, split)[0], atol=1e-5)

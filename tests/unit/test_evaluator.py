@@ -11,15 +11,17 @@ import pytest
 
 from trainer.config import Settings
 from trainer.data import datasets
+from trainer.data.context import DataContext
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.graph import replica
 from trainer.graph.checkpoints import CheckpointList
-from trainer.models import mlp
 from trainer.tensorflow import tf1
 from trainer.training import evaluator
 from trainer.training.context import TaskContext
 from trainer.training.problem import describe
 from trainer.training.training_directory import TrainingDirectory
+
+from .conftest import MLP
 
 Evaluate = Callable[[Settings], TaskContext]
 EvaluateSteps = Callable[[Settings], list[str]]
@@ -32,7 +34,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     np.savez(tmp_path / "train.npz", x=np.eye(11, dtype=np.float32), y=np.arange(11) % 3)
     return Settings(
         dataset="npz",
-        data_dir=tmp_path,
+        data_dir=str(tmp_path),
         train_dir=tmp_path / "run",
         train_steps=2,
         steps_per_execution=1,
@@ -42,9 +44,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def train(settings: Settings) -> None:
     """Leave the checkpoints of steps 0, 1 and 2."""
-    dataset = datasets.load("npz", settings.data_dir, download=False)
-    parameters = mlp.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
-    found = replica.build(settings, None, mlp, parameters, dataset.train, 0, "this run")
+    dataset = datasets.load("npz", None, False, DataContext(settings.data_dir, 10, 0, 0, 1))
+    parameters = MLP.parameters(dataset.signature)
+    found = replica.build(settings, None, MLP, parameters, dataset.train, 0, "this run")
     assert settings.train_dir
     directory = TrainingDirectory(settings.train_dir)
     directory.create()
@@ -92,7 +94,7 @@ def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings, e
     train(settings)
     evaluated = evaluate_steps(settings)
     assert [line["global_step"] for line in noted(settings)] == [0, 1, 2]
-    assert all(0 <= line["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
+    assert all(0 <= line["metrics"]["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
     assert evaluated == ["step 0", "step 1", "step 2"]
 
 
@@ -127,7 +129,7 @@ def test_the_last_score_is_shown_as_metrics(settings: Settings, evaluate: Evalua
     train(settings)
     shown = evaluate(settings).metrics
     last = noted(settings)[-1]
-    assert (shown.test_loss, shown.test_accuracy) == (last["loss"], last["accuracy"])
+    assert shown.test_metrics == {"loss": last["loss"], **last["metrics"]}
 
 
 def test_a_run_that_never_saves_is_a_lost_peers_error(settings: Settings, evaluate: Evaluate) -> None:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 from tensorflow.python.eager import context
 
+from trainer import model_files
 from trainer.config import Settings
+from trainer.data.orders import orders
 from trainer.errors import ConfigurationError
 from trainer.graph import parameters, replica, step_graph
-from trainer.graph.batches import orders
 from trainer.keras_model import KerasModel
-from trainer.model_files import find
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES
@@ -41,11 +41,12 @@ def write(folder: Path, layers: str = LAYERS, compiled: str = "", name: str = "m
     return path
 
 
-def load(path: Path, seed: int = 0) -> tuple[KerasModel, dict[str, Any]]:
+def load(path: Path, seed: int = 0, weights: Path | None = None) -> tuple[KerasModel, dict[str, Any]]:
     """The model of a file, and its arrays."""
-    model = find(str(path), seed)
+    settings = Settings(model=str(path), seed=seed, initial_weights=weights)
+    model = model_files.model_of(model_files.load(settings.model), settings)
     assert isinstance(model, KerasModel)
-    return model, model.parameters((784,), 10, 100)
+    return model, model.parameters(EXAMPLES.signature)
 
 
 def train(path: Path, steps: int = STEPS, **settings: Any) -> dict[str, npt.NDArray[Any]]:
@@ -71,7 +72,7 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
     order = np.concatenate(list(itertools.islice(orders(len(EXAMPLES), SIZE, (0, 0)), steps)))
     with context.eager_mode():
         network = model._model
-        network.fit(EXAMPLES.images[order], EXAMPLES.labels[order], batch_size=SIZE, shuffle=False, verbose=0)
+        network.fit(EXAMPLES.inputs[order], EXAMPLES.targets[order], batch_size=SIZE, shuffle=False, verbose=0)
         return {name: variable.numpy() for name, variable in model._arrays.items()}
 
 
@@ -123,12 +124,12 @@ def test_random_layers_draw_anew_in_each_step_and_differ_between_replicas(tmp_pa
     model, arrays = load(write(tmp_path, "layers.Dropout(0.9), layers.Dense(10)"))
     assert model.is_random
     layout = parameters.plan(arrays, 1)
-    template = step_graph.make(model, layout, EXAMPLES, SIZE)
+    template = step_graph.make(model, layout, EXAMPLES.signature, SIZE)
     with tf.Graph().as_default(), tf1.Session() as session:
         values = [tf.constant(np.concatenate([each.value.ravel() for each in arrays.values()]))]
-        images, labels = tf.constant(EXAMPLES.images[:SIZE]), tf.constant(EXAMPLES.labels[:SIZE])
+        batch = [tf.constant(array[:SIZE]) for array in EXAMPLES.arrays]
         seeds = [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
-        losses = [template.copy(values, images, labels, seed).loss for seed in seeds]
+        losses = [template.copy(values, batch, seed).loss for seed in seeds]
         found = [float(loss) for _ in range(2) for loss in session.run(losses)]
     assert len(set(found)) == len(found)
 
@@ -159,12 +160,34 @@ def test_a_model_computes_in_bfloat16_by_its_policy(tmp_path: Path) -> None:
 def test_keras_loads_the_saved_model(tmp_path: Path) -> None:
     model, arrays = load(write(tmp_path))
     values = {name: array.value + 1 for name, array in arrays.items()}
-    model.save(tmp_path / "model.keras", values)
+    model.save(tmp_path, values)
     with context.eager_mode():
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         assert {each.path: each.numpy().tolist() for each in loaded.weights} == {
             name.removeprefix("sequential/"): value.tolist() for name, value in values.items()
         }
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+@pytest.mark.parametrize("name", ["model.keras", "values.weights.h5"])
+def test_initial_weights_are_those_of_a_file(tmp_path: Path, name: str) -> None:
+    """Also those of a run with another seed, and those of other layers not."""
+    model, arrays = load(write(tmp_path), seed=1)
+    values = {name: array.value + 1 for name, array in arrays.items()}
+    model.save(tmp_path, values)
+    with context.eager_mode():
+        keras.saving.load_model(tmp_path / "model.keras").save_weights(tmp_path / "values.weights.h5")
+    found = load(tmp_path / "mine.py", weights=tmp_path / name)[1]
+    assert all(np.array_equal(found[each].value, value) for each, value in values.items())
+    wrong = write(tmp_path, "layers.Dense(17), layers.BatchNormalization(), layers.Dense(10)", name="wrong.py")
+    with pytest.raises(
+        ConfigurationError, match=rf"initial_weights={tmp_path}/{name} does not fit the model: ValueError"
+    ):
+        load(wrong, weights=tmp_path / name)
+    with pytest.raises(ConfigurationError, match=f"initial_weights={tmp_path}/absent.keras does not exist"):
+        load(tmp_path / "mine.py", weights=tmp_path / "absent.keras")
+    with pytest.raises(ConfigurationError, match=r"mine\.py is neither a \.keras nor a \.weights\.h5 file"):
+        load(tmp_path / "mine.py", weights=tmp_path / "mine.py")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +218,12 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, messa
         (
             "import keras\ndef model():\n    x = keras.Input((784,))\n    y = keras.layers.Dense(10)(x)\n"
             "    return keras.Model(x, [y, y])",
-            "the model has several outputs; the trainer takes models with one",
+            r"the data has no class labels, or the model several outputs; compile\(\) it with a loss",
+        ),
+        (
+            "import keras\ndef model():\n    model = keras.Sequential([keras.layers.Dense(10)])\n"
+            "    model.compile(loss={'a': 'mse'})\n    return model",
+            r"the loss or the metrics of compile\(\) do not fit the data: ",
         ),
     ],
 )

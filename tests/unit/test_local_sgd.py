@@ -11,10 +11,9 @@ import pytest
 from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
-from trainer.models import mlp
 from trainer.tensorflow import tf1
 
-from .conftest import EXAMPLES, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
+from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
 LOCAL_STEPS = 3
 
@@ -32,7 +31,7 @@ class Pair:
             train_steps=300,
         )
         self.replicas = [
-            replica.build(settings, servers.member(index), mlp, PARAMETERS, EXAMPLES, 0, "this run")
+            replica.build(settings, servers.member(index), MLP, PARAMETERS, EXAMPLES, 0, "this run")
             for index in range(2)
         ]
         self.sessions = [

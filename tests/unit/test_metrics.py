@@ -37,9 +37,9 @@ def test_unknown_values_are_not_exposed() -> None:
 def test_known_values_are_exposed_as_they_are_now() -> None:
     shown = Metrics("chief", 0, restarts=2)
     port = serve(shown)
-    shown.report(Progress(10, 100, math.nan, 0.75, 12.5))
+    shown.report(Progress(10, 100, math.nan, {"accuracy": 0.75}, 12.5))
     shown.global_step, shown.examples, shown.checkpoints = 11, 1100, 3
-    shown.test_loss, shown.test_accuracy, shown.serving = 0.5, 0.9, True
+    shown.test_metrics, shown.serving = {"loss": 0.5, "top-5 accuracy": 0.9}, True
     found = scrape(port)
     assert math.isnan(found.pop("trainer_loss"))
     assert (
@@ -52,7 +52,7 @@ def test_known_values_are_exposed_as_they_are_now() -> None:
             "trainer_accuracy": 0.75,
             "trainer_steps_per_second": 12.5,
             "trainer_test_loss": 0.5,
-            "trainer_test_accuracy": 0.9,
+            "trainer_test_top_5_accuracy": 0.9,
             "trainer_serving": 1,
         }.items()
     )
@@ -62,7 +62,7 @@ def test_known_values_are_exposed_as_they_are_now() -> None:
 
 def test_the_task_and_every_help_text_are_exposed() -> None:
     shown = Metrics("worker", 3, global_step=1, serving=False)
-    shown.report(Progress(1, 2, 0.5, 0.5, 1.0))
+    shown.report(Progress(1, 2, 0.5, {"accuracy": 0.5}, 1.0))
     for family in shown.collect():
         assert family.name.startswith("trainer_")
         assert family.documentation.endswith(".")

@@ -14,14 +14,13 @@ from trainer.tensorflow import tf, tf1
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
-from tests.unit.conftest import EXAMPLES, PARAMETERS, SIZE, THREADS, assert_close, pick, values_in
+from tests.unit.conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, assert_close, pick, values_in
 from trainer.graph import replica
 from trainer.training.server import TaskServer
 from trainer.config import Settings
-from trainer.models import mlp
 
 def build(**settings):
-    return replica.build(Settings(**settings), None, mlp, PARAMETERS, EXAMPLES, 0, "this run")
+    return replica.build(Settings(**settings), None, MLP, PARAMETERS, EXAMPLES, 0, "this run")
 
 mirrored = build(strategy="mirrored", batch_size=SIZE, steps_per_execution=2)
 single = build(batch_size=2 * SIZE, steps_per_execution=2)

@@ -7,11 +7,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from trainer import model_files
+from trainer.config import Settings
+from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
-from trainer.keras_model import KerasModel
-from trainer.model_files import find
-from trainer.models import accuracy, cnn, cross_entropy, mlp
+from trainer.models import Model, cnn, mlp
+from trainer.ops_model import OpsModel, cross_entropy
 from trainer.tensorflow import tf, tf1
+
+
+def find(name: str) -> Model:
+    return model_files.model_of(model_files.load(name), Settings(model=name))
+
 
 OWN_MODEL = """
 from trainer.models import Parameter
@@ -25,18 +32,20 @@ def logits(parameters, images):
 
 
 def test_built_in_models_are_found_by_name() -> None:
-    assert find("mlp") is mlp
-    assert find("cnn") is cnn
+    assert model_files.load("mlp") is mlp
+    assert model_files.load("cnn") is cnn
 
 
 def test_a_custom_model_is_found_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_MODEL)
     model = find(str(tmp_path / "own.py"))
-    assert not isinstance(model, KerasModel)
-    assert model.parameters((4,), 3, 10)["weights"].shape == (4, 3)
+    assert isinstance(model, OpsModel)
+    examples = Examples(np.ones((2, 4), np.float32), np.array([0, 2], np.int32))
+    assert model.parameters(examples.signature)["weights"].shape == (4, 3)
     with tf.Graph().as_default(), tf1.Session() as session:
-        found = session.run(model.logits({"weights": tf.ones([4, 3])}, tf.ones([2, 4])))
-    assert np.array_equal(found, np.full((2, 3), 4.0))
+        weights = tf.constant(np.diag([0.0, 0.0, 9.0, 0.0])[:, :3], tf.float32)
+        step = model.step({"weights": weights}, [tf.constant(each) for each in examples.arrays], None)
+        assert session.run(step.metrics) == {"accuracy": 0.5}
 
 
 @pytest.mark.parametrize("function", ["parameters", "logits"])
@@ -91,9 +100,3 @@ def test_the_gradient_of_a_wrong_prediction_does_not_vanish() -> None:
         logits = tf.constant([[0.0, 200.0, 0.0]])
         slope = session.run(tf1.gradients(cross_entropy(logits, tf.constant([0])), logits)[0])
     assert slope == pytest.approx(np.array([[-1.0, 1.0, 0.0]]))
-
-
-def test_the_accuracy_is_the_fraction_of_correct_predictions() -> None:
-    logits = np.array([[5, 1, 1], [1, 5, 1], [1, 1, 5], [5, 1, 1]], np.float32)
-    with tf.Graph().as_default():
-        assert evaluate(accuracy(tf.constant(logits), tf.constant([0, 1, 2, 2]))) == 0.75

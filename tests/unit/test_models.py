@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from trainer.errors import ConfigurationError
-from trainer.models import Model, Parameter, cnn, cross_entropy, mlp
+from trainer.models import ModelFunctions, Parameter, cnn, mlp
+from trainer.ops_model import cross_entropy
 from trainer.tensorflow import tf, tf1
 
 
 @pytest.fixture(params=[mlp, cnn], ids=["mlp", "cnn"])
-def model(request: pytest.FixtureRequest) -> Model:
-    found: Model = request.param
+def model(request: pytest.FixtureRequest) -> ModelFunctions:
+    found: ModelFunctions = request.param
     return found
 
 
@@ -25,7 +26,7 @@ def values_of(parameters: dict[str, Parameter], seed: int = 0) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("image_shape", [(28, 28, 1), (8, 12, 3), (5, 7, 1)])
-def test_logits_have_a_column_for_each_class(model: Model, image_shape: tuple[int, ...]) -> None:
+def test_logits_have_a_column_for_each_class(model: ModelFunctions, image_shape: tuple[int, ...]) -> None:
     parameters = model.parameters(image_shape, 7, 11)
     with tf.Graph().as_default(), tf1.Session() as session:
         images = tf1.placeholder(tf.float32, [None, *image_shape])
@@ -35,7 +36,7 @@ def test_logits_have_a_column_for_each_class(model: Model, image_shape: tuple[in
             assert session.run(logits, {images: np.ones((count, *image_shape))}).shape == (count, 7)
 
 
-def test_every_parameter_has_a_gradient(model: Model) -> None:
+def test_every_parameter_has_a_gradient(model: ModelFunctions) -> None:
     parameters = model.parameters((8, 8, 1), 4, 6)
     random = np.random.default_rng(1)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -48,7 +49,7 @@ def test_every_parameter_has_a_gradient(model: Model) -> None:
         assert np.abs(gradient).max() > 0, name
 
 
-def test_logits_depend_on_the_image(model: Model) -> None:
+def test_logits_depend_on_the_image(model: ModelFunctions) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         values = values_of(model.parameters((8, 8, 1), 4, 6))
         first, second = session.run(model.logits(values, tf.random.uniform([2, 8, 8, 1], seed=1)))

@@ -9,9 +9,9 @@ from trainer.telemetry.progress import Clock, Progress
 
 
 def test_the_time_left_follows_from_the_rate() -> None:
-    assert Progress(50, 200, 0, 0, 10.0).seconds_left == 15.0
-    assert Progress(201, 200, 0, 0, 10.0).seconds_left == 0.0
-    assert Progress(50, 200, 0, 0, 0.0).seconds_left is None
+    assert Progress(50, 200, 0, {"accuracy": 0}, 10.0).seconds_left == 15.0
+    assert Progress(201, 200, 0, {"accuracy": 0}, 10.0).seconds_left == 0.0
+    assert Progress(50, 200, 0, {"accuracy": 0}, 0.0).seconds_left is None
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from trainer.errors import ConfigurationError
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
+from trainer.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 
-from .conftest import EXAMPLES, SIZE, Servers
+from .conftest import EXAMPLES, MLP, SIZE, Servers
 
 PARAMETERS = mlp.parameters((784,), 10, 100)
 CHIEF = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
@@ -29,7 +30,7 @@ both_modes = pytest.mark.parametrize("sync", [False, True], ids=["asynchronous",
 
 def build(cluster: Cluster | None, sync: bool = False, gpus: int = 0, **settings: Any) -> Replica:
     chosen = Settings(sync_replicas=sync, batch_size=SIZE, **{"steps_per_execution": 3, **settings})
-    return replica.build(chosen, cluster, mlp, PARAMETERS, EXAMPLES, gpus, "this run")
+    return replica.build(chosen, cluster, MLP, PARAMETERS, EXAMPLES, gpus, "this run")
 
 
 def collective_ops(found: Replica) -> list[Any]:
@@ -105,7 +106,7 @@ def test_the_graph_of_a_large_model_has_fewer_steps() -> None:
             return mlp.logits(parameters, images)
 
     settings = Settings(batch_size=SIZE, train_steps=2000)
-    for model, full in ((mlp, 50), (Deep(), 25)):
+    for model, full in ((MLP, 50), (OpsModel("deep", Deep(), 100), 25)):
         found = replica.build(settings, None, model, PARAMETERS, EXAMPLES, 0, "this run")
         assert found.replication.executions.keys() == {1, full}
 
@@ -164,7 +165,7 @@ def test_every_op_has_a_device(cluster: Cluster | None, settings: dict[str, Any]
     targets = [
         each
         for execution in replication.executions.values()
-        for each in (execution.step, execution.loss, execution.accuracy)
+        for each in (execution.step, execution.loss, execution.metrics["accuracy"])
     ]
     targets += [*replication.updates.values(), replication.join, replication.lead, *collective_ops(found)]
     targets += [found.is_ready, found.initialize, found.mark_ready, found.global_step]

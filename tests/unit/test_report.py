@@ -12,7 +12,7 @@ from trainer.telemetry import progress, report, step_time
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.step_time import StepTime
 
-PROGRESS = Progress(120, 200, 0.3456, 0.91, 48.5)
+PROGRESS = Progress(120, 200, 0.3456, {"accuracy": 0.91}, 48.5)
 STEP_TIME = StepTime(waiting=1.25, reading=0.5, computing=0.75, applying=0.0625, steps=150)
 steps = st.integers(0, 10**12)
 measures = st.floats(0)
@@ -30,7 +30,10 @@ def logged(sentence: str, **values: object) -> str:
     return lines[0]
 
 
-@given(st.builds(Progress, steps, steps, measures, measures, measures), st.text().filter(lambda text: text.strip()))
+@given(
+    st.builds(Progress, steps, steps, measures, st.dictionaries(st.text(), measures), measures),
+    st.text().filter(lambda text: text.strip()),
+)
 def test_a_report_is_read_whatever_the_sentence(written: Progress, sentence: str) -> None:
     assert progress.parse(logged(sentence, progress=asdict(written)) + "\n") == written
 
@@ -49,7 +52,7 @@ def test_a_report_holds_only_what_was_reported() -> None:
 
 @pytest.mark.parametrize("loss", ["nan", "inf"])
 def test_a_loss_that_is_not_finite_is_read(loss: str) -> None:
-    found = progress.parse(logged("a sentence", progress=asdict(Progress(1, 2, float(loss), 0.1, 5.0))))
+    found = progress.parse(logged("a sentence", progress=asdict(Progress(1, 2, float(loss), {"accuracy": 0.1}, 5.0))))
     assert found is not None
     assert str(found.loss) == loss
 

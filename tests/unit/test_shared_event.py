@@ -9,10 +9,9 @@ import pytest
 from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.shared_event import SAVING, SharedEvent
-from trainer.models import mlp
 from trainer.tensorflow import tf
 
-from .conftest import EXAMPLES, PARAMETERS, SIZE, Servers
+from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Servers
 
 PS = "/job:ps/task:0/device:CPU:0"
 IsSet = Callable[[], bool]
@@ -47,7 +46,7 @@ def test_an_event_is_set_until_it_is_cleared(servers: Servers, is_set: IsSet) ->
 
 def test_saving_is_set_before_a_save_and_cleared_after_it(servers: Servers, is_set: IsSet, tmp_path: Path) -> None:
     settings = Settings(batch_size=SIZE, steps_per_execution=1)
-    chief: Any = replica.build(settings, servers.member(0), mlp, PARAMETERS, EXAMPLES, 0, "this run")
+    chief: Any = replica.build(settings, servers.member(0), MLP, PARAMETERS, EXAMPLES, 0, "this run")
     with servers.session(chief.graph) as session:
         session.run(chief.initialize)
         (tmp_path / "file").touch()

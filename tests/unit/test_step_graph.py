@@ -14,6 +14,7 @@ from trainer.config import Settings
 from trainer.graph import parameters as graph_parameters
 from trainer.graph import replica, step_graph
 from trainer.models import mlp
+from trainer.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, SIZE, pick
@@ -21,10 +22,15 @@ from .conftest import EXAMPLES, SIZE, pick
 PARAMETERS = mlp.parameters((784,), 10, 100)
 
 
+def own(logits: Callable[[Any, Any], Any]) -> OpsModel:
+    functions: Any = SimpleNamespace(logits=logits)
+    return OpsModel("own", functions, 100)
+
+
 def build(logits: Callable[[Any, Any], Any]) -> replica.Replica:
     """The graph of a single process, with executions of one and three steps."""
     settings = Settings(batch_size=SIZE, steps_per_execution=3)
-    return replica.build(settings, None, SimpleNamespace(logits=logits), PARAMETERS, EXAMPLES, 0, "this run")
+    return replica.build(settings, None, own(logits), PARAMETERS, EXAMPLES, 0, "this run")
 
 
 def take(found: replica.Replica, steps: int) -> tuple[int, float]:
@@ -69,14 +75,14 @@ def differentiate(logits: Callable[[Any, Any], Any], vector: Flat, batch: int) -
     """The gradient of the flat parameters, the loss and the accuracy on a batch, in a graph of its own."""
     ends = np.cumsum([math.prod(parameter.shape) for parameter in PARAMETERS.values()])
     pieces = np.split(vector, ends[:-1])
-    labels = EXAMPLES.labels[pick(batch)]
+    labels = EXAMPLES.targets[pick(batch)]
     with tf.Graph().as_default(), tf1.Session() as session, tf.GradientTape() as tape:
         arrays = {
             name: tf.constant(piece.reshape(parameter.shape))
             for (name, parameter), piece in zip(PARAMETERS.items(), pieces, strict=True)
         }
         tape.watch(arrays)
-        scores = logits(arrays, tf.constant(EXAMPLES.images[pick(batch)]))
+        scores = logits(arrays, tf.constant(EXAMPLES.inputs[pick(batch)]))
         loss = -tf.reduce_mean(tf.reduce_sum(tf.nn.log_softmax(scores) * tf.one_hot(labels, 10), axis=1))
         gradients = tape.gradient(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
         found, loss_value, score_values = session.run([gradients, loss, scores])
@@ -90,15 +96,15 @@ def test_each_copy_has_the_gradients_of_the_model_itself(logits: Callable[[Any, 
     """Two copies in one graph, with other parameters and another batch each."""
     layout = graph_parameters.plan(PARAMETERS, servers)
     assert len(layout.shards) == servers
-    template = step_graph.make(SimpleNamespace(logits=logits), layout, EXAMPLES, SIZE)
+    template = step_graph.make(own(logits), layout, EXAMPLES.signature, SIZE)
     vectors = np.random.default_rng(1).normal(0, 0.1, (2, sum(layout.shards))).astype(np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
         copies = []
         for batch, vector in enumerate(vectors):
             shards = [tf.constant(shard) for shard in np.split(vector, np.cumsum(layout.shards)[:-1])]
-            images, labels = EXAMPLES.images[pick(batch)], EXAMPLES.labels[pick(batch)]
-            copies.append(template.copy(shards, tf.constant(images), tf.constant(labels)))
-        found = session.run([(list(copy.gradients), copy.loss, copy.accuracy) for copy in copies])
+            images, labels = EXAMPLES.inputs[pick(batch)], EXAMPLES.targets[pick(batch)]
+            copies.append(template.copy(shards, [tf.constant(images), tf.constant(labels)]))
+        found = session.run([(list(copy.gradients), copy.loss, copy.metrics["accuracy"]) for copy in copies])
     for batch, (gradients, loss, accuracy) in enumerate(found):
         expected, expected_loss, expected_accuracy = differentiate(logits, vectors[batch], batch)
         assert np.abs(expected).max() > 0.01

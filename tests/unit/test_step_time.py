@@ -18,14 +18,14 @@ from trainer.telemetry.step_time import StepTime
 from trainer.telemetry.tracing import Tracer
 from trainer.tensorflow import tf1
 
-from .conftest import EXAMPLES, SIZE, Servers
+from .conftest import EXAMPLES, MLP, SIZE, Servers
 
 STEPS = 5
 
 
 def build(cluster: Cluster | None, sync: bool = False) -> Replica:
     settings = Settings(sync_replicas=sync, batch_size=SIZE, steps_per_execution=STEPS)
-    return replica.build(settings, cluster, mlp, mlp.parameters((784,), 10, 100), EXAMPLES, 0, "this run")
+    return replica.build(settings, cluster, MLP, mlp.parameters((784,), 10, 100), EXAMPLES, 0, "this run")
 
 
 def begin(found: Replica, session: Any) -> None:

@@ -19,9 +19,10 @@ from trainer.graph import parameters, replica
 from trainer.graph.replica import Replica
 from trainer.graph.replication import synchronous
 from trainer.models import Model, Parameter, mlp
+from trainer.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 
-from .conftest import EXAMPLES, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
+from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
 TRAIN_STEPS = 1000
 ValuesOf = Callable[[Replica, Any], Values]
@@ -103,7 +104,7 @@ def member(servers: Servers) -> Iterator[Callable[..., Member]]:
         def make(
             index: int,
             aggregate: int | None = None,
-            model: Model = mlp,
+            model: Model = MLP,
             steps_per_execution: int = 1,
             train_steps: int = TRAIN_STEPS,
         ) -> Member:
@@ -243,7 +244,7 @@ def test_a_straggler_blocks_the_others_only_without_a_backup(
 ) -> None:
     for aggregate in (2, 1):
         gate = Gated(threading.Event(), threading.Event())
-        chief, slow = member(0, aggregate), member(1, aggregate, model=gate)
+        chief, slow = member(0, aggregate), member(1, aggregate, model=OpsModel("gated", gate, 100))
         chief.run(chief.replica.initialize)
         chief.lead()
         chief.join()

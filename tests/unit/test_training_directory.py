@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.data.datasets import Dataset, Examples
+from trainer.data.datasets import Dataset
+from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
 from trainer.models import Parameter
 from trainer.training.problem import describe

@@ -9,7 +9,8 @@ from typing import Any
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.data.datasets import Examples
+from trainer.data.examples import Examples
+from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.graph import devices, execution, keras_optimizer, step_graph
 from trainer.graph.batches import Batches, Feeding, MultiDeviceBatches, make_batches
@@ -28,7 +29,6 @@ from trainer.graph.replication import (
     synchronous,
 )
 from trainer.graph.step_graph import StepTemplate
-from trainer.keras_model import KerasModel
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
@@ -66,9 +66,9 @@ class Replica:
 def build(
     settings: Settings,
     cluster: Cluster | None,
-    model: Model | KerasModel,
+    model: Model,
     parameters: dict[str, Parameter],
-    examples: Examples,
+    source: Examples | Stream,
     gpus: int,
     run: str,
 ) -> Replica:
@@ -79,7 +79,7 @@ def build(
         cluster: The cluster and this task; None for a single process.
         model: The model.
         parameters: The parameters of the model, by name.
-        examples: The training split.
+        source: The training split.
         gpus: GPUs that the replicas on this machine share; 0 uses the CPU.
         run: Unique identifier of the run on the parameter servers.
 
@@ -98,7 +98,7 @@ def build(
         homes = compute[:1]
     layout = plan(parameters, len(homes))
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
-    templates = [step_graph.make(model, layout, examples, settings.batch_size) for _ in compute]
+    templates = [step_graph.make(model, layout, source.signature, settings.batch_size) for _ in compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
 
     graph = tf.Graph()
@@ -114,11 +114,11 @@ def build(
         batches = []
         for number, device in enumerate(compute):
             with tf1.device(device), tf1.variable_scope(f"device_{number}"):
-                batches.append(make_batches(examples, settings.batch_size, (settings.seed, index + number), host))
+                batches.append(make_batches(source, settings.batch_size, (settings.seed, index + number)))
 
         def gradient_function(template: StepTemplate, device_batches: Batches, learner: int) -> GradientFunction:
             def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
-                return template.copy(values, *device_batches.tensors(number), (settings.seed, learner, number))
+                return template.copy(values, device_batches.tensors(number), (settings.seed, learner, number))
 
             return compute_gradients
 
@@ -153,9 +153,9 @@ def build(
     return replica
 
 
-def _optimizer(settings: Settings, model: Model | KerasModel, shared: bool, device: str) -> Optimizer:
+def _optimizer(settings: Settings, model: Model, shared: bool, device: str) -> Optimizer:
     """The optimizer of a compiled Keras model, otherwise that of the settings."""
-    if not isinstance(model, KerasModel) or model.optimizer is None:
+    if model.optimizer is None:
         return Optimizer.create(settings, shared, device)
     if settings.local_steps > 1:
         raise ConfigurationError(

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainer import config
 from trainer.cluster import ports
-from trainer.data import datasets
+from trainer.data import mnist
 from trainer.launcher.display import make_display
 from trainer.launcher.plan import Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes, start_process
@@ -94,7 +95,8 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
     others: list[subprocess.Popen[bytes]] = []
     try:
         gpus = visible_gpus(plan.settings.num_gpus)
-        datasets.fetch_absent(plan.settings.dataset, plan.settings.data_dir, plan.settings.download)
+        if plan.settings.dataset == "mnist":  # otherwise each process would download the files
+            mnist.fetch_absent(Path(plan.settings.data_dir), plan.settings.download)
         directory = TrainingDirectory(plan.settings.train_dir or new_path())
         directory.create()
         programs = plan_programs(plan, directory, gpus, reserved)

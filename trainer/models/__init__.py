@@ -9,15 +9,20 @@ or, for models of plain ops, with two functions (see `trainer/models/mlp.py`, th
     def parameters(image_shape, classes, hidden_units) -> dict[str, Parameter]
     def logits(parameters, images) -> tf.Tensor
 
-A model does not depend on the cluster: `trainer.graph.parameters` places the arrays, and `trainer.graph.replication`
-shares them between replicas. TensorFlow is imported only when a graph is built.
+The rest of the package sees the interface `Model`. A model does not depend on the cluster: `trainer.graph.parameters`
+places the arrays, and `trainer.graph.replication` shares them between replicas.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
+from trainer.data.examples import Array, Signature
 from trainer.tensorflow_types import Tensor
+
+ACCURACY = "accuracy"
+"""The metric by which the best checkpoint is chosen, where a model has it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class StepTensors:
 
     loss: Tensor
     """float32 scalar."""
-    accuracy: Tensor
-    """float32 scalar."""
+    metrics: Mapping[str, Tensor]
+    """float32 scalars by name, such as accuracy."""
     changes: Mapping[str, Tensor]
     """For each array, its gradient, or for an array that is not trainable the difference to add."""
 
@@ -49,16 +54,82 @@ class StepTensors:
 class Prediction:
     """What a model predicts for a batch, and how good that is."""
 
-    probabilities: Tensor
-    """float32 [batch, classes]."""
+    outputs: Mapping[str, Tensor]
+    """By name, each [batch, …]."""
     loss: Tensor
     """float32 scalar."""
-    accuracy: Tensor
-    """float32 scalar."""
+    counts: Sequence[Tensor]
+    """The state of the metrics after this batch."""
 
 
 class Model(Protocol):
-    """The two functions of a model file."""
+    """A model that the trainer can train: arrays, and the ops of a step and of a prediction.
+
+    A batch is the list of its leaves (`trainer.data.examples.Signature`).
+    """
+
+    @property
+    def optimizer(self) -> Any:
+        """The Keras optimizer that the model brings, otherwise None."""
+        ...
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a step draws random numbers."""
+        ...
+
+    @property
+    def untrained_loss(self) -> float | None:
+        """The approximate loss of a model that has learned nothing; None if it is not known."""
+        ...
+
+    @property
+    def no_counts(self) -> Sequence[Array]:
+        """The state of the metrics before the first batch."""
+        ...
+
+    def parameters(self, signature: Signature) -> dict[str, Parameter]:
+        """The arrays by name, the trainable ones first, for examples of this signature.
+
+        Raises:
+            ConfigurationError: the model cannot be trained here, or not on such examples.
+        """
+        ...
+
+    def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
+        """Add the ops of a step to the default graph.
+
+        Args:
+            arrays: The model's arrays by name.
+            batch: The leaves of a batch.
+            seed: int32 [2], another one for each step; None unless `is_random`.
+
+        Raises:
+            ConfigurationError: the model cannot be trained here.
+        """
+        ...
+
+    def predict(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> Prediction:
+        """Add the ops of a prediction to the default graph.
+
+        Args:
+            arrays: The model's arrays by name.
+            batch: The leaves of a batch.
+            counts: The state of the metrics before this batch.
+        """
+        ...
+
+    def measure(self, counts: Sequence[Tensor]) -> Mapping[str, Tensor]:
+        """Add the ops that compute the metrics, float32 scalars by name, from their state."""
+        ...
+
+    def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
+        """Write the model with these values of its arrays to a folder, in the model's own format, if it has one."""
+        ...
+
+
+class ModelFunctions(Protocol):
+    """The two functions of a model of plain ops."""
 
     def parameters(self, image_shape: tuple[int, ...], classes: int, hidden_units: int) -> dict[str, Parameter]:
         """The parameters by name, for images of this shape (without the batch dimension) and this many classes.
@@ -71,34 +142,3 @@ class Model(Protocol):
     def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Unscaled log probabilities, [batch, classes], of images [batch, *image_shape]."""
         ...
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss: the mean over the batch of the softmax cross entropy.
-
-    The gradient never vanishes for a wrong prediction. The classic `mnist_replica.py` clips probabilities at 1e-10: an
-    example that is wrong with certainty then has a zero gradient, and a run that diverged never recovers.
-
-    Args:
-        logits: float32 [batch, classes].
-        labels: int32 [batch], each from 0 to classes - 1.
-
-    Returns:
-        float32 scalar.
-    """
-    from trainer.tensorflow import tf
-
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
-
-def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The fraction of examples whose largest logit is that of the label: float32 scalar.
-
-    Args:
-        logits: float32 [batch, classes].
-        labels: int32 [batch].
-    """
-    from trainer.tensorflow import tf
-
-    correct = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
-    return tf.reduce_mean(tf.cast(correct, tf.float32))

@@ -11,8 +11,8 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric, MetricsHandler, PlatformCollector, ProcessCollector
@@ -36,17 +36,18 @@ class Metrics(Collector):
     checkpoints: int = 0
     global_step: int | None = None
     steps_per_second: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-    test_loss: float | None = None
-    test_accuracy: float | None = None
+    batch_metrics: Mapping[str, float] = field(default_factory=dict)
+    """The loss and the metrics of the training batch reported last, by name."""
+    test_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Those of the checkpoint evaluated last, on the held-out split."""
     serving: bool | None = None
     _waited: tuple[float, float | None] = (0.0, None)
     """Seconds of the finished waits, and the start of the current one. One value, so that a scrape reads both."""
 
     def report(self, progress: Progress) -> None:
         """Set the metrics of a progress line."""
-        self.steps_per_second, self.loss, self.accuracy = progress.steps_per_second, progress.loss, progress.accuracy
+        self.steps_per_second = progress.steps_per_second
+        self.batch_metrics = {"loss": progress.loss, **progress.metrics}
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -81,14 +82,17 @@ class Metrics(Collector):
         for name, meaning, value in (
             ("global_step", "Global step of the run that this replica read last.", self.global_step),
             ("steps_per_second", "Global steps per second between the last two reports.", self.steps_per_second),
-            ("loss", "Loss of the training batch reported last.", self.loss),
-            ("accuracy", "Accuracy on the training batch reported last.", self.accuracy),
-            ("test_loss", "Loss of the last evaluated checkpoint, on the held-out split.", self.test_loss),
-            ("test_accuracy", "Accuracy of the last evaluated checkpoint, on the held-out split.", self.test_accuracy),
             ("serving", "1 while this parameter server serves the run, 0 when the run is done.", self.serving),
         ):
             if value is not None:
                 yield GaugeMetricFamily(f"trainer_{name}", meaning, value)
+        for prefix, metrics, which in (
+            ("", self.batch_metrics, "training batch reported last"),
+            ("test_", self.test_metrics, "checkpoint evaluated last, on the held-out split"),
+        ):
+            for name, value in metrics.items():
+                safe = re.sub("[^a-zA-Z0-9_]", "_", name)
+                yield GaugeMetricFamily(f"trainer_{prefix}{safe}", f"{name.capitalize()} of the {which}.", value)
 
 
 def parse_restarts(text: str) -> int:

@@ -1,6 +1,7 @@
 """A run's progress, which tasks report to the launcher and the supervisor, and the training clock."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.telemetry import report
@@ -14,15 +15,16 @@ class Progress:
     train_steps: int
     loss: float
     """Of one training batch."""
-    accuracy: float
-    """On that batch."""
+    metrics: Mapping[str, float]
+    """On that batch, by name, such as accuracy."""
     steps_per_second: float
     """Global steps per second since the previous report."""
 
     def __str__(self) -> str:
         return (
-            f"step {self.step}/{self.train_steps}: loss {self.loss:.4f}, accuracy {self.accuracy:.3f}, "
-            f"{self.steps_per_second:.1f} steps/s"
+            f"step {self.step}/{self.train_steps}: loss {self.loss:.4f}, "
+            + "".join(f"{name} {value:.3f}, " for name, value in self.metrics.items())
+            + f"{self.steps_per_second:.1f} steps/s"
         )
 
     @property

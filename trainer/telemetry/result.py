@@ -4,6 +4,9 @@ from typing import Any
 
 from trainer.telemetry import report
 
+MEASURES = ("accuracy", "loss")
+"""What a result is about, the first one that it has."""
+
 
 def parse(line: str) -> dict[str, Any] | None:
     """Return the content of result.json in the report of a log line; None for any other line."""
@@ -17,14 +20,18 @@ def parse(line: str) -> dict[str, Any] | None:
 def _is_evaluation(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and isinstance(value.get("test_accuracy"), (int, float))
+        and any(isinstance(value.get(f"test_{name}"), (int, float)) for name in MEASURES)
         and isinstance(value.get("global_step"), int)
     )
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Return the last accuracy, and the best if it differs: test accuracy 0.9861 (best 0.9889 at step 1500)."""
+    """Return the last accuracy, and the best if it differs: test accuracy 0.9861 (best 0.9889 at step 1500).
+
+    Without an accuracy, it is the loss.
+    """
     best = result.get("best") or result
-    is_same = best["test_accuracy"] == result["test_accuracy"]
-    more = "" if is_same else f" (best {best['test_accuracy']:.4f} at step {best['global_step']})"
-    return f"test accuracy {result['test_accuracy']:.4f}{more}"
+    name = next(name for name in MEASURES if isinstance(result.get(f"test_{name}"), (int, float)))
+    last, better = result[f"test_{name}"], best.get(f"test_{name}")
+    more = "" if better in (None, last) else f" (best {better:.4f} at step {best['global_step']})"
+    return f"test {name} {last:.4f}{more}"

@@ -47,7 +47,7 @@ class Chief(Callback):
         run_id: str,
         record: RunRecord,
         evaluation: PeriodicEvaluation | None,
-        untrained_loss: float,
+        untrained_loss: float | None,
     ) -> None:
         self._context, self._settings, self._metrics = context, context.settings, context.metrics
         self._directory, self._replica, self._session = directory, replica, session
@@ -187,7 +187,7 @@ class Chief(Callback):
         self._summaries.write(
             progress.step,
             loss=progress.loss,
-            accuracy=progress.accuracy,
+            **progress.metrics,
             steps_per_second=progress.steps_per_second,
         )
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +85,7 @@ class ChiefRun:
             "model": settings.model,
             "dataset": dataset.name,
             "dataset_digest": dataset.digest,
+            **({"dataset_version": dataset.version} if dataset.version else {}),
             "train_dir": str(self._directory.path),
             "version": trainer.__version__,
         }
@@ -98,7 +98,6 @@ class ChiefRun:
 
     def chief(self, session: Session) -> Chief:
         """Return the chief's part in a session."""
-        untrained_loss = math.log(self._problem.dataset.classes)
         return Chief(
             self._context,
             self._directory,
@@ -107,7 +106,7 @@ class ChiefRun:
             self._run_id,
             self._record,
             self._evaluation,
-            untrained_loss,
+            self._problem.model.untrained_loss,
         )
 
     def resume_hint(self) -> str:

@@ -15,12 +15,12 @@ class DivergenceDetector:
     is twice the initial one.
     """
 
-    def __init__(self, untrained_loss: float) -> None:
+    def __init__(self, untrained_loss: float | None) -> None:
         """`untrained_loss` is the approximate loss of an untrained model.
 
-        The first observed loss is no substitute: a resumed run starts with a trained model.
+        If it is None, the first observed loss takes its place, although a resumed run starts with a trained model.
         """
-        self._initial = untrained_loss
+        self._initial = -math.inf if untrained_loss is None else untrained_loss
         self._smoothed = self._least = math.nan
         self._high_since: int | None = None
 
@@ -47,5 +47,7 @@ class DivergenceDetector:
 
     @property
     def _limit(self) -> float:
+        if self._initial <= 0:  # such a loss has no scale
+            return math.inf
         has_learned = self._least < self._initial / 2
         return (self._initial + self._least) / 2 if has_learned else 2 * self._initial

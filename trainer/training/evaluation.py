@@ -1,19 +1,17 @@
 """Evaluation of checkpoints on the held-out split, in a local graph without servers."""
 
-import functools
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.data.datasets import Examples
+from trainer.data.examples import Array, Examples
+from trainer.data.stream import Stream
 from trainer.graph.checkpoints import GLOBAL_STEP
-from trainer.keras_model import KerasModel
-from trainer.models import Model, Parameter, Prediction, accuracy, cross_entropy
+from trainer.models import ACCURACY, Model, Parameter
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_types import Tensor
 
 UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
 """The errors that TensorFlow raises for a damaged or deleted checkpoint."""
@@ -23,11 +21,12 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class Score:
-    """The accuracy and the loss of one checkpoint on the whole held-out split."""
+    """The loss and the metrics of one checkpoint on the whole held-out split."""
 
     global_step: int
-    accuracy: float
     loss: float
+    metrics: Mapping[str, float]
+    """By name, such as accuracy."""
 
     @property
     def is_finite(self) -> bool:
@@ -36,20 +35,25 @@ class Score:
 
     @property
     def key(self) -> tuple[float, float]:
-        """The sort key, larger for the better score: by accuracy, then by loss."""
-        return self.accuracy, -self.loss
+        """The sort key, larger for the better score: by accuracy if there is one, then by loss."""
+        return self.metrics.get(ACCURACY, 0.0), -self.loss
 
     def to_json(self) -> dict[str, Any]:
-        """The score in the form of result.json; a loss that is not finite is null, as JSON has no NaN."""
-        loss = round(self.loss, 4) if self.is_finite else None
-        return {"global_step": self.global_step, "test_accuracy": round(self.accuracy, 4), "test_loss": loss}
+        """The score in the form of result.json; a number that is not finite is null, as JSON has no NaN."""
+        found = {**self.metrics, "loss": self.loss}
+        rounded = {f"test_{name}": round(value, 4) if math.isfinite(value) else None for name, value in found.items()}
+        return {"global_step": self.global_step, **rounded}
+
+    def __str__(self) -> str:
+        measured = "".join(f"test {name} {value:.4f}, " for name, value in self.metrics.items())
+        return f"step {self.global_step}: {measured}test loss {self.loss:.4f}"
 
 
 class CheckpointEvaluator:
     """Scores and exports checkpoints in its own graph and session. A context manager that closes the session."""
 
-    def __init__(self, model: Model | KerasModel, parameters: dict[str, Parameter], test: Examples) -> None:
-        self._test = test
+    def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples | Stream) -> None:
+        self._model, self._test = model, test
         self._graph = tf.Graph()
         with self._graph.as_default(), tf1.device("/device:CPU:0"):
             variables = {
@@ -57,15 +61,15 @@ class CheckpointEvaluator:
                 for name, parameter in parameters.items()
             }
             step = tf1.get_variable(GLOBAL_STEP, [], tf.int64, tf.zeros_initializer(), use_resource=True)
-            self._images = tf1.placeholder(tf.float32, [None, *test.images.shape[1:]], "images")
-            self._labels = tf1.placeholder(tf.int32, [None], "labels")
-            arrays = {name: each.read_value() for name, each in variables.items()}
-            predict = model.predict if isinstance(model, KerasModel) else functools.partial(_predict, model)
-            prediction = predict(arrays, self._images, self._labels)
-            self._model, self._arrays = model, arrays
-            self._probabilities = tf.identity(prediction.probabilities, name="probabilities")
+            specs = test.signature.specs
+            self._batch = [tf1.placeholder(spec.dtype, [None, *spec.shape]) for spec in specs]
+            self._counts = [tf1.placeholder(count.dtype, count.shape) for count in model.no_counts]
+            self._arrays = {name: each.read_value() for name, each in variables.items()}
+            prediction = model.predict(self._arrays, self._batch, self._counts)
+            self._outputs = {name: tf.identity(each, name) for name, each in prediction.outputs.items()}
+            self._after = [prediction.loss, *prediction.counts]
+            self._metrics = model.measure(self._counts)
             self._step = step.read_value()
-            self._measures = prediction.accuracy, prediction.loss
             self._saver = tf1.train.Saver([step, *variables.values()])
         # Leave the GPUs to training; this graph runs on the CPU.
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
@@ -91,17 +95,26 @@ class CheckpointEvaluator:
             Exception: one of UNREADABLE.
         """
         self.restore(checkpoint)
-        total_accuracy = total_loss = 0.0
-        for start in range(0, len(self._test), CHUNK):
-            images, labels = self._test.images[start : start + CHUNK], self._test.labels[start : start + CHUNK]
-            batch_accuracy, loss = self._session.run(self._measures, {self._images: images, self._labels: labels})
-            total_accuracy += float(batch_accuracy) * len(labels)
-            total_loss += float(loss) * len(labels)
-        step = int(self._session.run(self._step))
-        return Score(step, total_accuracy / len(self._test), total_loss / len(self._test))
+        counts: Sequence[Any] = self._model.no_counts
+        examples, total_loss = 0, 0.0
+        for batch in self._read():
+            feeds = dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
+            loss, *counts = self._session.run(self._after, feeds)
+            examples += len(batch[0])
+            total_loss += float(loss) * len(batch[0])
+        measured = self._session.run(self._metrics, dict(zip(self._counts, counts, strict=True)))
+        metrics = {name: float(value) for name, value in measured.items()}
+        return Score(int(self._session.run(self._step)), total_loss / examples, metrics)
+
+    def _read(self) -> Iterator[Sequence[Array]]:
+        """The leaves of batches of the held-out split."""
+        if isinstance(self._test, Stream):
+            return self._test.once(CHUNK)
+        starts = range(0, len(self._test), CHUNK)
+        return (self._test.take(slice(start, start + CHUNK)).arrays for start in starts)
 
     def export(self, path: Path) -> None:
-        """Write the checkpoint restored last as a SavedModel: images [n, …] to probabilities [n, classes].
+        """Write the checkpoint restored last as a SavedModel, from the inputs to the outputs of the model.
 
         A Keras model is in its folder as `model.keras` too. The SavedModel replaces an earlier one in a single rename,
         so readers never see a partial one.
@@ -110,18 +123,10 @@ class CheckpointEvaluator:
         shutil.rmtree(partial, ignore_errors=True)
         with self._graph.as_default():
             builder = tf1.saved_model.Builder(str(partial))
-            signature = tf1.saved_model.predict_signature_def(
-                {"images": self._images}, {"probabilities": self._probabilities}
-            )
+            inputs = dict(zip(self._test.signature.inputs, self._batch, strict=False))  # targets follow
+            signature = tf1.saved_model.predict_signature_def(inputs, self._outputs)
             builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
             builder.save()
-        if isinstance(self._model, KerasModel):
-            self._model.save(partial / "model.keras", self._session.run(self._arrays))
+        self._model.save(partial, self._session.run(self._arrays))
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
-
-
-def _predict(model: Model, arrays: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Prediction:
-    """Add the prediction of a model of plain ops."""
-    logits = model.logits(arrays, images)
-    return Prediction(tf.nn.softmax(logits), cross_entropy(logits, labels), accuracy(logits, labels))

@@ -19,7 +19,6 @@ from trainer.tensorflow import tf1
 from trainer.training import best, problem
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
-from trainer.training.run_record import describe as describe_score
 from trainer.training.run_record import write_score
 from trainer.training.training_directory import TrainingDirectory
 
@@ -39,7 +38,7 @@ def evaluate(context: TaskContext) -> None:
     settings = context.settings
     if settings.train_dir is None:
         raise ConfigurationError("train_dir: it is not set, but an evaluator needs it: name the training directory.")
-    learned = problem.load(settings)
+    learned = problem.load(settings, context.cluster)
     directory = TrainingDirectory(settings.train_dir)
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
@@ -102,8 +101,8 @@ def _evaluate_checkpoint(
     write_score(summaries, score)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
         best.offer(directory.best, checkpoint, score)
-    metrics.test_loss, metrics.test_accuracy = score.loss, score.accuracy
-    logger.info(describe_score(score))
+    metrics.test_metrics = {"loss": score.loss, **score.metrics}
+    logger.info(str(score))
 
 
 def _step_of(checkpoint: str) -> int:

@@ -1,6 +1,7 @@
 """The executions of a replica in one session: each takes several steps, and returns where it has led."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.graph.replica import Replica
@@ -20,8 +21,8 @@ class Outcome:
     """The global step after them."""
     loss: float
     """Of the last step's batch."""
-    accuracy: float
-    """On that batch."""
+    metrics: Mapping[str, float]
+    """On that batch, by name."""
     seconds: float
     ended: float
     """The end of the execution, by the monotonic clock."""
@@ -36,16 +37,18 @@ class Executions:
         self._tracer = Tracer(lambda: callback.is_profiling)
         self._callables = {}
         for steps, execution in replica.replication.executions.items():
-            fetches = [execution.step, execution.loss, execution.accuracy]
+            fetches = [execution.step, execution.loss, execution.metrics]
             run = session.make_callable(fetches, replica.batches.feeds, accept_options=True)
             self._callables[steps] = self._tracer.watch(steps, run) if is_traced else run
 
     def run(self, steps: int) -> Outcome:
         """Take this number of steps, which must be one of the replication's executions."""
         began = time.monotonic()
-        step, loss, accuracy = self._callables[steps](*self._batches.take(steps))
+        step, loss, metrics = self._callables[steps](*self._batches.take(steps))
         ended = time.monotonic()
-        return Outcome(steps, int(step), float(loss), float(accuracy), ended - began, ended)
+        return Outcome(
+            steps, int(step), float(loss), {name: float(value) for name, value in metrics.items()}, ended - began, ended
+        )
 
     @property
     def step_time(self) -> StepTime | None:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from trainer import model_files
+from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.data import datasets
+from trainer.data import datasets, own_data
+from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
-from trainer.keras_model import KerasModel
-from trainer.model_files import find, identify
 from trainer.models import Model, Parameter
 from trainer.training.evaluation import CheckpointEvaluator
 
@@ -17,7 +18,7 @@ class Problem:
     """A data set and the model that learns it."""
 
     dataset: Dataset
-    model: Model | KerasModel
+    model: Model
     parameters: dict[str, Parameter]
     identity: dict[str, Any]
     """The result of `describe`."""
@@ -27,23 +28,31 @@ class Problem:
         return CheckpointEvaluator(self.model, self.parameters, self.dataset.test)
 
 
-def load(settings: Settings) -> Problem:
+def load(settings: Settings, cluster: Cluster | None) -> Problem:
     """Load the data set and the model that the settings name.
 
     Raises:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
-    dataset = datasets.load(settings.dataset, settings.data_dir, settings.download)
-    model = find(settings.model, settings.seed)
-    parameters = model.parameters(dataset.image_shape, dataset.classes, settings.hidden_units)
+    module = model_files.load(settings.model)
+    trains = cluster is not None and cluster.task in cluster.replicas
+    index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
+    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index, replicas)
+    dataset = own_data.load(module, settings.model, data) if settings.dataset is None else None
+    dataset = dataset or datasets.load(
+        settings.dataset or datasets.DEFAULT, settings.data_version, settings.download, data
+    )
+    model = model_files.model_of(module, settings)
+    parameters = model.parameters(dataset.signature)
     return Problem(dataset, model, parameters, describe(settings.model, parameters, dataset))
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:
     """Return the facts that identify a problem. Checkpoints are compatible only between runs with equal facts."""
     return {
-        "model": identify(model),
+        "model": model_files.identify(model),
         "parameters": {name: list(parameter.shape) for name, parameter in parameters.items()},
         "dataset": dataset.name,
         "dataset_digest": dataset.digest,
+        **({"dataset_version": dataset.version} if dataset.version else {}),
     }

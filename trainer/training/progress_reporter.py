@@ -38,7 +38,7 @@ class ProgressReporter:
         if not is_last and outcome.step < next_multiple(settings.report_steps, self._reported_step):
             return None
         rate = (outcome.step - self._reported_step) / (outcome.ended - self._reported_time)
-        progress = Progress(outcome.step, settings.train_steps, outcome.loss, outcome.accuracy, rate)
+        progress = Progress(outcome.step, settings.train_steps, outcome.loss, outcome.metrics, rate)
         self._reported_step, self._reported_time = outcome.step, outcome.ended
         if is_last or outcome.ended - self._logged_time >= LINE_INTERVAL_SECONDS:
             self._logged_time = outcome.ended

@@ -55,8 +55,8 @@ class RunRecord:
             self._last["checkpoint"] = best_now.checkpoint if kept and best_now else None
         self._summaries = self._summaries or SummaryWriter(self._directory.test_summaries)
         write_score(self._summaries, score)
-        self._metrics.test_loss, self._metrics.test_accuracy = score.loss, score.accuracy
-        logger.info(f"{describe(score)}{' (the best so far)' if kept else ''}")
+        self._metrics.test_metrics = {"loss": score.loss, **score.metrics}
+        logger.info(f"{score}{' (the best so far)' if kept else ''}")
         if is_candidate:
             self.write_running(score.global_step)
 
@@ -90,10 +90,5 @@ class RunRecord:
 
 def write_score(summaries: SummaryWriter, score: Score) -> None:
     """Write the summaries of the held-out split."""
-    summaries.write(score.global_step, loss=score.loss, accuracy=score.accuracy)
+    summaries.write(score.global_step, loss=score.loss, **score.metrics)
     summaries.flush()
-
-
-def describe(score: Score) -> str:
-    """Return the score as a log line."""
-    return f"step {score.global_step}: test accuracy {score.accuracy:.4f}, test loss {score.loss:.4f}"

@@ -30,7 +30,7 @@ def train(context: TaskContext) -> bool:
         DivergedError: the run diverges and cannot continue.
     """
     settings, cluster = context.settings, context.cluster
-    learned = problem.load(settings)
+    learned = problem.load(settings, context.cluster)
     claimed = claim_directory(settings, learned) if cluster is None or cluster.is_chief else None
     replica = build(
         settings,

@@ -21,8 +21,8 @@ class StepOutputs:
     """float32 [n] for each shard of the parameters."""
     loss: Tensor
     """float32 scalar."""
-    accuracy: Tensor
-    """float32 scalar."""
+    metrics: Mapping[str, Tensor]
+    """float32 scalars by name."""
 
 
 GradientFunction = Callable[[Sequence[Tensor], int], StepOutputs]
@@ -37,8 +37,8 @@ class Execution:
     """int64 scalar: takes the steps and returns the global step after them."""
     loss: Tensor
     """float32 scalar: the loss of the last step's batch, before its update."""
-    accuracy: Tensor
-    """float32 scalar: the accuracy on the last step's batch, before its update."""
+    metrics: Mapping[str, Tensor]
+    """float32 scalars by name: the metrics of the last step's batch, before its update."""
 
 
 @dataclass(frozen=True)

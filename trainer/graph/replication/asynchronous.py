@@ -34,5 +34,5 @@ def build(
     for number, (applied, outputs) in enumerate(unroll(shards, compute_gradients, optimizer, range(steps)), start=1):
         if number in (1, steps):
             with tf.control_dependencies(applied):
-                executions[number] = Execution(shards[0].updates.read_value(), outputs.loss, outputs.accuracy)
+                executions[number] = Execution(shards[0].updates.read_value(), outputs.loss, outputs.metrics)
     return Replication(executions, join=tf.no_op(), lead=tf.no_op(), updates={}, independent_replicas=replicas)

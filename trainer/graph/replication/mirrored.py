@@ -21,8 +21,8 @@ def average_over(devices: Sequence[str], functions: Sequence[GradientFunction]) 
                 outputs.append(function(values, number))
         with tf1.device(devices[0]):
             gradients = [_mean(shards) for shards in zip(*[each.gradients for each in outputs], strict=True)]
-            loss, accuracy = _mean([each.loss for each in outputs]), _mean([each.accuracy for each in outputs])
-            return StepOutputs(gradients, loss, accuracy)
+            metrics = {name: _mean([each.metrics[name] for each in outputs]) for name in outputs[0].metrics}
+            return StepOutputs(gradients, _mean([each.loss for each in outputs]), metrics)
 
     return compute_gradients
 

@@ -138,7 +138,7 @@ def _follow(
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
                     executions[(number + 1) * aggregation.steps] = Execution(
-                        global_step.read_value(), outputs.loss, outputs.accuracy
+                        global_step.read_value(), outputs.loss, outputs.metrics
                     )
     return join, executions
 

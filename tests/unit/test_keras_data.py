@@ -1,0 +1,307 @@
+"""Keras models of several inputs and outputs, their losses and metrics, and data of a model file's own."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tensorflow.python.eager import context
+
+from trainer.config import Settings
+from trainer.data.examples import Examples
+from trainer.errors import ConfigurationError, ModelError
+from trainer.graph import replica
+from trainer.graph.batches import make_batches
+from trainer.keras_model import KerasModel
+from trainer.tensorflow import tf, tf1
+from trainer.training import evaluation, problem
+from trainer.training.problem import Problem
+
+SIZE, STEPS = 10, 20
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+
+REGRESSION = """
+    import keras
+    import numpy as np
+
+    def train_data(context):
+        x = np.random.default_rng(1).normal(size=(200, 3))
+        return x, x @ [1.0, 2.0, 3.0]
+
+    def model(input_shape):
+        network = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(1)])
+        network.compile("sgd", "mse", metrics=["mae", keras.metrics.RootMeanSquaredError()])
+        return network
+    """
+MULTI_LABEL = """
+    import keras
+    import numpy as np
+
+    def train_data(context):
+        x = np.random.default_rng(1).normal(size=(200, 3))
+        return x, (x > 0.3).astype(int), np.linspace(0, 2, 200)
+
+    def model():
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, activation="sigmoid")])
+        network.compile("adam", "binary_crossentropy", metrics=["binary_accuracy", keras.metrics.AUC(name="auc")])
+        return network
+    """
+SEVERAL = """
+    import keras
+    import numpy as np
+    from keras import layers
+
+    def train_data(context):
+        random = np.random.default_rng(1)
+        words, age = random.integers(0, 50, (200, 6)), random.random((200, 1))
+        return {"words": words, "age": age}, {"kind": words[:, 0] % 4, "price": 3 * age}
+
+    def model():
+        words, age = keras.Input((6,), name="words", dtype="int32"), keras.Input((1,), name="age")
+        mean = layers.GlobalAveragePooling1D()(layers.Embedding(50, 8)(words))
+        both = layers.Concatenate()([mean, age])
+        kind, price = layers.Dense(4, activation="softmax", name="kind"), layers.Dense(1, name="price")
+        network = keras.Model({"words": words, "age": age}, {"kind": kind(both), "price": price(both)})
+        network.compile(
+            keras.optimizers.SGD(0.1),
+            loss={"kind": "sparse_categorical_crossentropy", "price": "mse"},
+            loss_weights={"kind": 2.0, "price": 0.5},
+            metrics={"kind": ["accuracy"], "price": ["mae"]},
+        )
+        return network
+    """
+LISTS = """
+    import keras
+    import numpy as np
+
+    def train_data(context):
+        random = np.random.default_rng(1)
+        first, second = random.random((200, 2)), random.random((200, 3))
+        return (first, second), (first.sum(axis=1), second.sum(axis=1))
+
+    def model():
+        inputs = [keras.Input((2,)), keras.Input((3,))]
+        both = keras.layers.Concatenate()(inputs)
+        network = keras.Model(inputs, [keras.layers.Dense(1)(both), keras.layers.Dense(1)(both)])
+        network.compile("sgd", loss=["mse", "mae"])
+        return network
+    """
+STREAM = """
+    import keras
+    import tensorflow as tf
+
+    def data(numbers):
+        return numbers.map(lambda n: (tf.fill([4], tf.cast(n, tf.float64) / 100), n % 2))
+
+    def train_data(context):
+        return data(tf.data.Dataset.range(100).shuffle(100, seed=context.seed))
+
+    def test_data(context):
+        return data(tf.data.Dataset.range(25))
+
+    def model(input_shape):
+        network = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(2)])
+        network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return network
+    """
+
+
+def load(folder: Path, text: str, **settings: Any) -> tuple[Problem, Settings]:
+    path = folder / "mine.py"
+    path.write_text(textwrap.dedent(text))
+    chosen = Settings(model=str(path), batch_size=SIZE, steps_per_execution=5, **settings)
+    return problem.load(chosen, None), chosen
+
+
+def train(found: Problem, settings: Settings, folder: Path, steps: int = STEPS) -> tuple[str, list[dict[str, float]]]:
+    """The checkpoint after these steps of a single process, and the metrics of each execution."""
+    source = found.dataset.train
+    built = replica.build(settings, None, found.model, found.parameters, source, 0, "this run")
+    measured = []
+    with tf1.Session(graph=built.graph) as session:
+        session.run([built.initialize, built.mark_ready])
+        built.batches.begin(session)
+        execution = built.replication.executions[5]
+        for _ in range(steps // 5):
+            feeds = dict(zip(built.batches.feeds, built.batches.take(5), strict=True))
+            measured.append(session.run([execution.step, execution.metrics], feeds)[1])
+        return str(built.saver.save(session, folder / "checkpoint")), measured
+
+
+def examples(found: Problem) -> Examples:
+    assert isinstance(found.dataset.test, Examples)
+    return found.dataset.test
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (REGRESSION, {"mae", "root_mean_squared_error"}),
+        (MULTI_LABEL, {"binary_accuracy", "auc"}),
+        (SEVERAL, {"kind_accuracy", "price_mae", "kind_loss", "price_loss"}),
+        (LISTS, {"dense_loss", "dense_1_loss"}),
+    ],
+    ids=["regression", "multi_label", "several", "lists"],
+)
+def test_loss_and_metrics_are_those_of_keras(
+    tmp_path: Path, text: str, names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK", 7)
+    found, settings = load(tmp_path, text)
+    checkpoint, measured = train(found, settings, tmp_path)
+    assert set(measured[-1]) == names
+    with found.evaluator() as evaluator:
+        score = evaluator.score(checkpoint)
+        evaluator.export(tmp_path / "export")
+    test = examples(found)
+    with context.eager_mode():
+        network = keras.saving.load_model(tmp_path / "export" / "model.keras")
+        given = {"sample_weight": test.weights} if test.weights is not None else {}
+        expected = network.evaluate(test.inputs, test.targets, verbose=0, return_dict=True, batch_size=7, **given)
+    assert set(score.metrics) == names
+    assert {"loss": score.loss, **score.metrics} == pytest.approx(
+        {name: value for name, value in expected.items() if name in {"loss", *names}}, rel=1e-4
+    )
+
+
+def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path) -> None:
+    found, settings = load(tmp_path, SEVERAL)
+    assert isinstance(found.model, KerasModel)
+    checkpoint, _ = train(found, settings, tmp_path)
+    reader = tf1.train.load_checkpoint(checkpoint)
+    again, _ = load(tmp_path, SEVERAL)
+    assert isinstance(again.model, KerasModel)
+    source = again.dataset.train
+    assert isinstance(source, Examples)
+    with tf.Graph().as_default():
+        (indices,) = make_batches(source, SIZE, (0, 0)).take(STEPS)
+    chosen = source.take(np.concatenate(indices))
+    with context.eager_mode():
+        again.model._model.fit(chosen.inputs, chosen.targets, batch_size=SIZE, shuffle=False, verbose=0)
+        for name, variable in again.model._arrays.items():
+            np.testing.assert_allclose(reader.get_tensor(name), variable.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+def test_the_exported_model_has_the_names_of_its_inputs_and_outputs(tmp_path: Path) -> None:
+    found, settings = load(tmp_path, SEVERAL)
+    checkpoint, _ = train(found, settings, tmp_path, steps=5)
+    with found.evaluator() as evaluator:
+        evaluator.score(checkpoint)
+        evaluator.export(tmp_path / "export")
+    with tf1.Session(graph=tf.Graph()) as session:
+        loaded = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export"))
+    signature = loaded.signature_def["serving_default"]
+    assert set(signature.inputs) == {"words", "age"}
+    assert set(signature.outputs) == {"kind", "price"}
+
+
+def test_a_dataset_streams(tmp_path: Path) -> None:
+    found, settings = load(tmp_path, STREAM)
+    built = replica.build(settings, None, found.model, found.parameters, found.dataset.train, 0, "this run")
+    taken = [value for _ in range(4) for value in np.concatenate(built.batches.take(5)[0])[:, 0]]
+    numbers = [round(100 * float(value)) for value in taken]
+    assert sorted(numbers[:100]) == list(range(100)) == sorted(numbers[100:])
+    assert numbers[:100] != numbers[100:]
+    checkpoint, measured = train(found, settings, tmp_path)
+    assert set(measured[-1]) == {"accuracy"}
+    with found.evaluator() as evaluator:
+        score = evaluator.score(checkpoint)
+    assert set(score.metrics) == {"accuracy"}
+    assert found.identity["dataset_digest"] is None
+
+
+def test_an_error_in_a_stream_is_the_models_own(tmp_path: Path) -> None:
+    text = STREAM.replace("(tf.fill", "(tf.debugging.check_numerics(tf.fill").replace(
+        "/ 100)", "/ tf.cast(50 - n, tf.float64)), 'no such number')"
+    )
+    found, settings = load(tmp_path, text)
+    with pytest.raises(ModelError, match=r"^model=.*mine\.py: train_data\(\) failed: .*no such number"):
+        train(found, settings, tmp_path, steps=100)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (STREAM.replace("def test_data", "def other"), "it has no function test_data"),
+        (STREAM.replace("range(25)", "range(0)"), r"test_data\(\) gives no examples"),
+        (STREAM.replace("def model(input_shape)", "def model(classes)"), "argument classes, which the data does not"),
+        (
+            STREAM.replace(".range(25))", ".range(25)).batch(2)"),
+            r"example of train_data\(\) is float32 \[4\], int32 \[\]",
+        ),
+        (STREAM.replace("(tf.fill", "tf.stack(tf.fill").replace(", n % 2)", ")"), r"elements \(inputs, targets\) were"),
+        (REGRESSION.replace("x @", "x[:5] @"), r"the same number of examples were expected, not \[200, 3\], \[5\]"),
+        (REGRESSION.replace("return x, x", "return x"), r"train_data\(\) returned ndarray"),
+        (REGRESSION.replace("return x, x", "return x, missing"), r"train_data\(\) failed: NameError"),
+        (REGRESSION.replace("size=(200, 3))", "size=(200, 3))\n        x[7] = np.nan"), "some values are not finite"),
+        (SEVERAL.replace("% 4", "+ 2**40"), "integers of 32 bits were expected"),
+        (MULTI_LABEL.replace("Input((3,))", "Input((4,))"), "the model does not accept the data"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load(tmp_path, text)
+
+
+def test_a_named_data_set_takes_the_place_of_the_files_own(tmp_path: Path) -> None:
+    text = (
+        REGRESSION.replace("def model(input_shape)", "def model(input_shape, classes)")
+        .replace('"mse", metrics=["mae", keras.metrics.RootMeanSquaredError()]', '"sparse_categorical_crossentropy"')
+        .replace("keras.layers.Dense(1)", "keras.layers.Flatten(), keras.layers.Dense(10, activation='softmax')")
+    )
+    assert load(tmp_path, text, dataset="digits")[0].dataset.name == "digits"
+
+
+def test_a_folder_of_images_is_read_by_keras(tmp_path: Path) -> None:
+    """As docs/your-model.md shows it."""
+    for split, count in (("train", 12), ("test", 4)):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "images" / split / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                keras.utils.save_img(folder / f"{number}.png", np.full((8, 8, 3), 20 * number + (label == "dog")))
+    found, settings = load(tmp_path, shown("image_dataset_from_directory"), data_dir=str(tmp_path / "images"))
+    assert found.dataset.signature.input_shape == (64, 64, 3)
+    assert set(train(found, settings, tmp_path)[1][-1]) == {"accuracy"}
+
+
+def test_a_folder_of_tfrecords_is_read_by_tensorflow(tmp_path: Path) -> None:
+    """As docs/your-model.md shows it."""
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        for part in range(2):
+            with tf.io.TFRecordWriter(str(tmp_path / split / f"{part}.tfrecord")) as writer:
+                for number in range(20):
+                    image = tf.train.BytesList(value=[bytes([number] * 28 * 28)])
+                    label = tf.train.Int64List(value=[number % 10])
+                    features = {
+                        "image": tf.train.Feature(bytes_list=image),
+                        "label": tf.train.Feature(int64_list=label),
+                    }
+                    example = tf.train.Example(features=tf.train.Features(feature=features))
+                    writer.write(example.SerializeToString())
+    found, settings = load(tmp_path, shown("TFRecordDataset"), data_dir=str(tmp_path))
+    assert found.dataset.signature.input_shape == (28, 28, 1)
+    assert set(train(found, settings, tmp_path)[1][-1]) == {"accuracy"}
+
+
+def shown(name: str) -> str:
+    """The code in docs/your-model.md that uses this function, with a model."""
+    text = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.split(r"\n(?=\S)", text) if name in block and "def train_data" in block]
+    code = textwrap.dedent("\n".join(line for line in block.splitlines() if line.startswith("    ") or not line))
+    return f"""
+import keras
+import tensorflow as tf
+{code}
+
+def model(input_shape):
+    layers = [keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(10)]
+    network = keras.Sequential(layers)
+    network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return network
+"""

@@ -1,0 +1,138 @@
+"""Lance datasets: columns, splits, versions, and reading while the run trains."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from trainer.data import datasets, lance_table
+from trainer.data.context import DataContext
+from trainer.data.datasets import Dataset
+from trainer.data.examples import Examples
+from trainer.data.stream import Stream
+from trainer.errors import ConfigurationError
+from trainer.tensorflow import tf
+
+ROWS = 50
+IMAGES = np.random.default_rng(0).integers(0, 256, (ROWS, 4, 3, 1), np.uint8)
+SCALED = IMAGES / np.float32(255)
+LABELS = np.arange(ROWS) % 5
+
+
+def tensors(array: Any) -> pa.Array:
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
+
+
+def png(image: Any) -> bytes:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return bytes(session.run(tf.io.encode_png(image)))
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of images and labels, in version 1 with the tag first; version 2 has twice the rows."""
+    address = str(tmp_path / "images.lance")
+    table = pa.table({"image": tensors(IMAGES), "label": LABELS})
+    lance.write_dataset(table, address).tags.create("first", 1)
+    lance.write_dataset(table, address, mode="append")
+    return address
+
+
+def load(uri: str, version: str | None = None, replica: int = 0) -> Dataset:
+    return datasets.load("lance", version, False, DataContext(uri, 10, 7, replica, 2))
+
+
+def in_memory(found: Dataset) -> tuple[Examples, Examples]:
+    assert isinstance(found.train, Examples)
+    assert isinstance(found.test, Examples)
+    return found.train, found.test
+
+
+@pytest.mark.parametrize(
+    ("version", "rows", "read"), [(None, 100, "2"), ("2", 100, "2"), ("1", 50, "1"), ("first", 50, "1")]
+)
+def test_a_version_is_read_by_its_number_or_its_tag(uri: str, version: str | None, rows: int, read: str) -> None:
+    found = load(uri, version)
+    train, test = in_memory(found)
+    assert (len(train), len(test)) == (rows * 9 // 10, rows // 10)
+    assert found.version == read
+    assert found.signature.input_shape == (4, 3, 1)
+    assert found.signature.classes == 5
+    pairs = {(image.tobytes(), int(label)) for part in (train, test) for image, label in zip(*part.arrays, strict=True)}
+    assert pairs == {
+        ((image / np.float32(255)).tobytes(), int(label)) for image, label in zip(IMAGES, LABELS, strict=True)
+    }
+
+
+def test_the_column_split_names_the_held_out_rows(tmp_path: Path) -> None:
+    split = ["test" if n < 8 else "train" for n in range(ROWS)]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2.0 * ROWS)), 2)
+    table = pa.table({"a": vectors, "b": np.arange(ROWS), "y": np.linspace(0, 1, ROWS), "split": split})
+    lance.write_dataset(table, str(tmp_path / "t.lance"))
+    train, test = in_memory(load(str(tmp_path / "t.lance")))
+    assert test.inputs["a"].tolist() == [[2.0 * n, 2.0 * n + 1] for n in range(8)]
+    assert test.inputs["b"].tolist() == [[n] for n in range(8)]
+    assert len(train) == ROWS - 8
+    assert train.targets.dtype == np.float32
+
+
+def test_encoded_images_are_decoded(tmp_path: Path) -> None:
+    lance.write_dataset(
+        pa.table({"image": [png(image) for image in IMAGES], "label": LABELS}), str(tmp_path / "t.lance")
+    )
+    train, _ = in_memory(load(str(tmp_path / "t.lance")))
+    assert {image.tobytes() for image in train.inputs} <= {image.tobytes() for image in SCALED}
+
+
+def test_a_table_larger_than_the_memory_streams(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, held_out = in_memory(load(uri, "1"))
+    monkeypatch.setattr(lance_table, "IN_MEMORY_BYTES", 0)
+    found, other = load(uri, "1"), load(uri, "1", replica=1)
+    assert isinstance(found.train, Stream)
+    assert isinstance(found.test, Stream)
+    assert isinstance(other.train, Stream)
+    assert found.signature == whole.signature
+    taken, others = (list(itertools.islice(each.endless(9), 10)) for each in (found.train, other.train))
+    epoch = np.concatenate([images for images, _ in taken[:5]])
+    assert sorted(image.tobytes() for image in epoch) == sorted(image.tobytes() for image in whole.inputs)
+    assert not np.array_equal(taken[0][0], taken[5][0])
+    assert not np.array_equal(taken[0][0], others[0][0])
+    test = list(found.test.once(4))
+    assert [len(labels) for _, labels in test] == [4, 1]
+    assert np.array_equal(np.concatenate([images for images, _ in test]), held_out.inputs)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"image": tensors(IMAGES)}, r"and a column y or label were expected, not image"),
+        ({"label": LABELS}, "and a column y or label were expected, not label"),
+        ({"a": ["one"] * ROWS, "y": LABELS}, "a: numbers, vectors, tensors or images were expected, not string"),
+        ({"a": [None, *range(1, ROWS)], "y": LABELS}, "a: 1 rows have no value"),
+        ({"a": [b"no image"] * ROWS, "y": LABELS}, "a: an image cannot be decoded"),
+        (
+            {"a": [png(IMAGES[0]), *[png(IMAGES[0][:2])] * (ROWS - 1)], "y": LABELS},
+            "a: images of one size were expected",
+        ),
+        ({"a": LABELS, "y": LABELS, "split": ["train"] * ROWS}, "it has 50 rows to train on and 0 held-out rows"),
+        ({"a": np.full(ROWS, np.nan), "y": LABELS}, "some values are not finite"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    lance.write_dataset(pa.table(columns), str(tmp_path / "t.lance"))
+    with pytest.raises(ConfigurationError, match=rf"^data_dir={tmp_path}/t\.lance.*{message}.*\.$"):
+        load(str(tmp_path / "t.lance"))
+
+
+def test_an_absent_table_version_or_tag_is_refused(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"data_dir={tmp_path}/none.lance cannot be read: .*not found"):
+        load(str(tmp_path / "none.lance"))
+    for version in ("77", "none"):
+        with pytest.raises(ConfigurationError, match=f"cannot be read in version {version}: "):
+            load(uri, version)
+    with pytest.raises(ConfigurationError, match="data_version=7, but only a Lance dataset has versions; remove it"):
+        datasets.load("digits", "7", False, DataContext("", 10, 0, 0, 1))

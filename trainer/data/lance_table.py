@@ -1,0 +1,146 @@
+"""Lance datasets: tables with versions and tags, local or on an object store (https://lance.org)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.data.arrays import examples
+from trainer.data.context import DataContext
+from trainer.data.examples import Array, Examples
+from trainer.data.orders import orders
+from trainer.data.stream import IN_MEMORY_BYTES, Stream, prefetch
+from trainer.errors import ConfigurationError
+from trainer.text import truncate
+
+TARGETS = ("y", "label")
+"""The column of the targets: the first of these names that the table has."""
+SPLIT, TEST = "split", "test"
+"""The column that names the split of each row, if there is one, and its value for held-out rows."""
+READ_ROWS = 1000
+"""Rows of one read of the held-out split."""
+
+
+def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, str]:
+    """The splits of a table, and the version that was read.
+
+    The column `y` (or `label`) has the targets, and each other column is an input: numbers, vectors, tensors of a fixed
+    shape, or encoded images. Rows whose column `split` is "test" are the held-out split; without that column, the same
+    tenth of the rows is.
+
+    Args:
+        uri: A path or a URI, such as s3://bucket/digits.lance.
+        version: A version's number or a tag; None is the newest.
+        data: The replica that reads.
+
+    Raises:
+        ConfigurationError: pylance is not installed, or the table, its version or its columns cannot be read.
+    """
+    try:
+        import lance
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "dataset=lance needs the package pylance: install distributed-tensorflow-trainer[lance]."
+        ) from None
+    origin = f"data_dir={uri}"
+    try:
+        table = lance.dataset(uri, version=int(version) if version and version.isdigit() else version)
+        rows = table.count_rows()
+    except (OSError, ValueError) as error:
+        at = f" in version {version}" if version else ""
+        reason = truncate(str(error).partition(", /")[0], 200)  # without a place in Lance's source
+        raise ConfigurationError(f"{origin} cannot be read{at}: {reason}.") from None
+    columns = [name for name in table.schema.names if name != SPLIT]
+    if not any(name in TARGETS for name in columns) or len(columns) < 2:
+        raise ConfigurationError(
+            f"{origin}: columns of inputs and a column {' or '.join(TARGETS)} were expected, not {', '.join(columns)}."
+        )
+    train, test = _split(table, rows, origin)
+    row = _examples(table.take(train[:1], columns), origin)
+    if row.nbytes * rows <= IN_MEMORY_BYTES:
+        whole = _examples(table.to_table(columns), origin)
+        return whole.take(train), whole.take(test), str(table.version)
+
+    def read(indices: npt.NDArray[Any]) -> Sequence[Array]:
+        return _examples(table.take(indices, columns), origin).arrays
+
+    def endless(size: int) -> Iterator[Sequence[Array]]:
+        return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.replica)))
+
+    def once(size: int) -> Iterator[Sequence[Array]]:
+        return prefetch(read(test[start : start + size]) for start in range(0, len(test), size))
+
+    signature = row.signature
+    if signature.has_labels:
+        labels = table.to_table([_target(table.schema.names)]).column(0)
+        signature = replace(signature, classes=1 + max(labels.to_pylist()))
+    return Stream(signature, endless, endless), Stream(signature, once, once), str(table.version)
+
+
+def _split(table: Any, rows: int, origin: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The row numbers of the training and of the held-out split."""
+    if SPLIT in table.schema.names:
+        is_test = np.array(table.to_table([SPLIT])[SPLIT].to_pylist()) == TEST
+        train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    else:
+        order = np.random.default_rng(0).permutation(rows)
+        train, test = order[rows // 10 :], order[: rows // 10]
+    if not len(train) or not len(test):
+        raise ConfigurationError(
+            f"{origin}: it has {len(train)} rows to train on and {len(test)} held-out rows; both are needed."
+        )
+    return train, test
+
+
+def _examples(table: Any, origin: str) -> Examples:
+    target = _target(table.column_names)
+    arrays = {name: _array(table[name], f"{origin}: {name}") for name in table.column_names}
+    targets = arrays.pop(target)
+    inputs = {name: array[:, np.newaxis] if array.ndim == 1 else array for name, array in arrays.items()}
+    if len(inputs) == 1:
+        (single,) = inputs.values()
+        inputs = {"x": single}
+    return examples(inputs, targets, origin)
+
+
+def _target(columns: Sequence[str]) -> str:
+    return next(name for name in TARGETS if name in columns)
+
+
+def _array(column: Any, origin: str) -> Array:
+    """A column as an array [n, …]."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks)
+    if whole.null_count:
+        raise ConfigurationError(f"{origin}: {whole.null_count} rows have no value; fill or remove them.")
+    if isinstance(whole.type, pa.FixedShapeTensorType):
+        return np.asarray(whole.to_numpy_ndarray())
+    if pa.types.is_fixed_size_list(whole.type):
+        return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(len(whole), -1)
+    if pa.types.is_binary(whole.type) or pa.types.is_large_binary(whole.type):
+        return _decode(whole.to_pylist(), origin)
+    if pa.types.is_integer(whole.type) or pa.types.is_floating(whole.type) or pa.types.is_boolean(whole.type):
+        return np.asarray(whole.to_numpy(zero_copy_only=False))
+    raise ConfigurationError(f"{origin}: numbers, vectors, tensors or images were expected, not {whole.type}.")
+
+
+def _decode(images: Sequence[bytes], origin: str) -> Array:
+    """PNG, JPEG, GIF or BMP images of one size as bytes [n, height, width, channels]."""
+    from tensorflow.python.eager import context  # not public API; the trainer itself uses graphs
+
+    from trainer.tensorflow import tf
+
+    try:
+        with context.eager_mode():
+            decoded = [tf.io.decode_image(image, expand_animations=False).numpy() for image in images]
+    except tf.errors.InvalidArgumentError as error:
+        raise ConfigurationError(f"{origin}: an image cannot be decoded ({truncate(str(error), 100)}).") from None
+    if len({image.shape for image in decoded}) != 1:
+        shapes = " and ".join(sorted({str(list(image.shape)) for image in decoded})[:2])
+        raise ConfigurationError(f"{origin}: images of one size were expected, not {shapes}.")
+    return np.stack(decoded)

@@ -1,0 +1,71 @@
+"""The data of a model file: its functions `train_data` and `test_data`."""
+
+from types import ModuleType
+
+import numpy as np
+import optree
+from tensorflow.python.eager import context  # not public API; pipelines run in eager mode, the trainer uses graphs
+
+from trainer.data import pipeline
+from trainer.data.arrays import hold_out
+from trainer.data.context import DataContext
+from trainer.data.datasets import Dataset
+from trainer.data.examples import Array, Examples
+from trainer.data.stream import Stream
+from trainer.errors import ConfigurationError
+from trainer.tensorflow import tf
+
+TRAIN, TEST = "train_data", "test_data"
+
+
+def load(module: ModuleType, name: str, data: DataContext) -> Dataset | None:
+    """The data of a model file; None if it has no function `train_data`.
+
+    Raises:
+        ConfigurationError: a function fails, or returns something else than examples.
+    """
+    if not callable(getattr(module, TRAIN, None)):
+        return None
+    train = _call(TRAIN, module, name, data)
+    if callable(getattr(module, TEST, None)):
+        test = _call(TEST, module, name, data)
+    elif isinstance(train, Examples):
+        train, test = hold_out(train, max(1, len(train) // 10))
+    else:
+        raise ConfigurationError(
+            f"model={name}: it has no function test_data(context), but train_data() gives a tf.data.Dataset; let "
+            "test_data() give the examples to evaluate on."
+        )
+    if train.signature.structure != test.signature.structure or train.signature.specs != test.signature.specs:
+        ours, theirs = (", ".join(map(str, each.signature.specs)) for each in (train, test))
+        raise ConfigurationError(
+            f"model={name}: an example of train_data() is {ours}, but one of test_data() is {theirs}; let "
+            "them be alike."
+        )
+    return Dataset(TRAIN, train, test)
+
+
+def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Examples | Stream:
+    origin = f"model={name}: {function}()"
+    with context.eager_mode():
+        try:
+            found = getattr(module, function)(data)
+        except Exception as error:
+            raise ConfigurationError(f"{origin} failed: {type(error).__name__}: {error}.") from error
+    if isinstance(found, tf.data.Dataset):
+        return pipeline.stream(found, data if function == TRAIN else None, origin)
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
+        raise ConfigurationError(
+            f"{origin} returned {type(found).__name__}; return a tf.data.Dataset, or arrays (inputs, targets)."
+        )
+    structure = pipeline.complete(found)
+    try:
+        arrays: list[Array] = [pipeline.convert(np.asarray(each)) for each in optree.tree_leaves(structure)]
+    except ValueError as error:
+        raise ConfigurationError(f"{origin}: {error}.") from None
+    if len({len(array) if array.ndim else None for array in arrays}) != 1 or not len(arrays[0]):
+        shapes = ", ".join(str(list(array.shape)) for array in arrays)
+        raise ConfigurationError(f"{origin}: arrays with the same number of examples were expected, not {shapes}.")
+    if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
+        raise ConfigurationError(f"{origin}: some values are not finite in float32; replace NaN and infinite values.")
+    return Examples(*optree.tree_unflatten(optree.tree_structure(structure), arrays))

@@ -1,0 +1,87 @@
+"""`tf.data` pipelines as examples. They run in eager mode; the trainer itself uses graphs."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from tensorflow.python.data.experimental.ops import distribute  # not public API; tf.distribute's own sharding
+from tensorflow.python.eager import context  # not public API
+
+from trainer.data.context import DataContext
+from trainer.data.examples import Array, ArraySpec, Signature
+from trainer.data.stream import Stream
+from trainer.errors import ConfigurationError, ModelError
+from trainer.tensorflow import tf
+from trainer.text import truncate
+
+
+def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
+    """The elements of a dataset.
+
+    Args:
+        dataset: A `tf.data.Dataset` of examples (inputs, targets) or (inputs, targets, weight).
+        data: The replica that trains on a part of them; None reads all of them.
+        origin: The dataset's name in errors.
+
+    Raises:
+        ConfigurationError: the elements are no examples, or there are none.
+    """
+    if not isinstance(dataset.element_spec, tuple) or len(dataset.element_spec) not in (2, 3):
+        raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {dataset.element_spec}.")
+    element = complete(dataset.element_spec)
+    specs: list[Any] = optree.tree_leaves(element)
+    if not all(isinstance(each, tf.TensorSpec) and each.shape.rank is not None for each in specs):
+        raise ConfigurationError(f"{origin}: tensors of known rank were expected, not {element}.")
+
+    def read(size: int, is_endless: bool) -> Iterator[Sequence[Array]]:
+        try:
+            with context.eager_mode():
+                batches = _batches(dataset, data, size, is_endless)
+            while True:
+                with context.eager_mode():
+                    batch = next(batches, None)
+                    if batch is None:
+                        return
+                    leaves = [convert(each.numpy()) for each in optree.tree_leaves(batch)]
+                yield leaves
+        except (tf.errors.OpError, ValueError) as error:
+            raise ModelError(f"{origin} failed: {truncate(str(error), 300)}.") from error
+
+    try:
+        first = next(read(1, is_endless=False), None)
+    except ModelError as error:
+        raise ConfigurationError(str(error)) from error
+    if first is None:
+        raise ConfigurationError(f"{origin} gives no examples.")
+    leaves = tuple(ArraySpec(tuple(spec.shape), array.dtype.name) for spec, array in zip(specs, first, strict=True))
+    structure = optree.tree_structure(element)
+    return Stream(Signature(structure, leaves), lambda size: read(size, True), lambda size: read(size, False))
+
+
+def _batches(dataset: Any, data: DataContext | None, size: int, is_endless: bool) -> Iterator[Any]:
+    if data and data.replicas > 1:  # as tf.distribute does: by files, or if that is impossible by elements
+        dataset = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
+    repeated = dataset.repeat() if is_endless else dataset
+    return iter(repeated.batch(size, drop_remainder=is_endless).prefetch(tf.data.AUTOTUNE))
+
+
+def complete(example: tuple[Any, ...]) -> Any:
+    """(inputs, targets, weight), where the weight may be None."""
+    return example if len(example) == 3 else (*example, None)
+
+
+def convert(array: Array) -> Array:
+    """The array in a type in which the trainer computes: 32 bits for numbers of 64.
+
+    Raises:
+        ValueError: an integer does not fit.
+    """
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    if array.dtype != np.int64:
+        return array
+    found = array.astype(np.int32)
+    if not np.array_equal(found, array):
+        raise ValueError(f"integers of 32 bits were expected, not {array.min()} to {array.max()}")
+    return found

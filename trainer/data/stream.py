@@ -1,0 +1,32 @@
+"""Examples that are read while the run trains, for data that does not fit into memory, or is made on the way."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from trainer.data.examples import Array, Signature
+
+IN_MEMORY_BYTES = 1 << 30
+"""Largest total size of examples that are held in memory, and copied to the device."""
+PREFETCHED_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches of examples."""
+
+    signature: Signature
+    endless: Callable[[int], Iterator[Sequence[Array]]]
+    """The leaves of batches of this size, again and again."""
+    once: Callable[[int], Iterator[Sequence[Array]]]
+    """The leaves of batches of at most this size, until each example has been read once."""
+
+
+def prefetch(batches: Iterator[Sequence[Array]]) -> Iterator[Sequence[Array]]:
+    """The same batches, read ahead in a thread."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = deque(thread.submit(next, batches, None) for _ in range(PREFETCHED_BATCHES))
+        while (batch := coming.popleft().result()) is not None:
+            coming.append(thread.submit(next, batches, None))
+            yield batch
