@@ -71,7 +71,10 @@ def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
     variants = setting.pop("anyOf", [{}])
     merged = {**setting, **variants[0]}
     if {"type": "null"} in variants:
-        merged["type"] = [merged["type"], "null"]
+        types = [merged["type"]] if isinstance(merged["type"], str) else merged["type"]
+        merged["type"] = [*types, "null"]
+        if "enum" in merged:
+            merged["enum"] = [*merged["enum"], None]
     names = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
     found = {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default", "pattern")}
     types = [found["type"]] if isinstance(found["type"], str) else found["type"]

@@ -67,6 +67,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "MNIST without a volume": ("data.enabled", {"train.dataset": "mnist"}),
     "custom data without a volume": ("data.enabled", {"train.dataset": "npz"}),
+    "a Lance dataset without its place": ("data.enabled", {"train.dataset": "lance"}),
     "capitals in the name of the training directory's claim": (
         "trainingDirectory.existingClaim",
         {"trainingDirectory.existingClaim": "Runs"},

@@ -121,8 +121,9 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     values |= {"dataset": "npz", "strategy": "ps", "replicas_to_aggregate": 2, "profile_steps": "100-150"}
     values |= {"learning_rate_schedule": "cosine", "export": "last", "on_divergence": "restore"}
     settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
-    assert {name: getattr(settings, name) for name in values} == values | {"profile_steps": StepRange(100, 150)}
-    assert settings.data_dir == Path("/data")
+    parsed = {"profile_steps": StepRange(100, 150), "initial_weights": Path("cnn")}
+    assert {name: getattr(settings, name) for name in values} == values | parsed
+    assert settings.data_dir == "/data"
 
 
 def test_the_trainer_reads_numbers_that_set_passes_as_text(tmp_path: Path) -> None:

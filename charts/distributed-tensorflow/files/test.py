@@ -81,7 +81,8 @@ def success(packaged: bool) -> str:
         return ""
     score = json.loads(result.read_text())
     ended = score.get("state", "done") == "done" and score["global_step"] >= int(os.environ["TRAIN_STEPS"])
-    return f"{score['global_step']} steps, test accuracy {score['test_accuracy']}" if ended else ""
+    measure = "accuracy" if "test_accuracy" in score else "loss"
+    return f"{score['global_step']} steps, test {measure} {score['test_' + measure]}" if ended else ""
 
 
 def run_error(unanswered: list[str], packaged: bool) -> str:

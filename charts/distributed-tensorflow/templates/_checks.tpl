@@ -104,8 +104,8 @@
 {{- if and .sync_replicas (gt $aggregate $replicas) -}}
 {{- fail (printf "train.replicas_to_aggregate: a step would wait for %d gradients, but only %d replicas compute them (%d addresses are listed); set at most %d." $aggregate $replicas $listed $replicas) -}}
 {{- end -}}
-{{- if and (has .dataset (list "mnist" "npz")) (not $values.data.enabled) $packaged -}}
-{{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data." .dataset) -}}
+{{- if and (has .dataset (list "mnist" "npz" "lance")) (not $values.data.enabled) (not $values.data.uri) $packaged -}}
+{{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data, or set data.uri." .dataset) -}}
 {{- end -}}
 {{- end -}}
 

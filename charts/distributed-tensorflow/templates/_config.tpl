@@ -5,7 +5,9 @@ cluster.json: {{ include "distributed-tensorflow.cluster" . | quote }}
 trainer.yaml: |
   {{- $train := deepCopy .Values.train }}
   {{- $_ := set $train "train_dir" .Values.trainingDirectory.path }}
-  {{- if .Values.data.enabled }}{{ $_ := set $train "data_dir" .Values.data.path }}{{ end }}
+  {{- if or .Values.data.uri .Values.data.enabled }}
+  {{- $_ := set $train "data_dir" (.Values.data.uri | default .Values.data.path) }}
+  {{- end }}
   {{- toYaml $train | nindent 2 }}
 task.sh: |
   {{- .Files.Get "files/task.sh" | nindent 2 }}
