@@ -2,7 +2,6 @@
 
 import json
 import re
-import textwrap
 import time
 
 import pytest
@@ -133,15 +132,16 @@ def curve_names(release: Release) -> set[str]:
     return set(listed.stdout.split())
 
 
-def test_a_custom_model_is_read_from_a_config_map(release: Release) -> None:
-    """With the values in examples/, and the model in docs/trainer.md."""
-    model = (ROOT / "docs" / "trainer.md").read_text().partition("no hidden layer:\n\n")[2].partition("\n\n`")[0]
-    (release.folder / "mine.py").write_text(textwrap.dedent(model))
-    release.kubectl("create", "configmap", "my-model", f"--from-file={release.folder / 'mine.py'}")
-    release.install(yaml.safe_load((ROOT / "examples" / "values-own-model.yaml").read_text()))
-    result = release.wait_for_result(2000)
+def test_a_keras_model_is_read_from_a_config_map(release: Release) -> None:
+    """With the values and the model in examples/."""
+    model = ROOT / "examples" / "models" / "cnn_batchnorm.py"
+    release.kubectl("create", "configmap", "my-model", f"--from-file=mine.py={model}")
+    release.install(yaml.safe_load((ROOT / "examples" / "values-keras-model.yaml").read_text()))
+    result = release.wait_for_result(1000)
     assert result["model"] == "/models/mine.py"
     assert result["test_accuracy"] > 0.9
+    listed = release.try_kubectl("exec", "deployment/mnist-tensorboard", "--", "ls", result["export"])
+    assert "model.keras" in listed.stdout.split(), listed
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,25 +14,47 @@ MODELS = Path(__file__).parents[2] / "examples" / "models"
 EVALUATE = """
 import json, sys
 import keras
-from trainer.data import datasets
-test = datasets.load("digits", None, False).test
+from trainer.data import digits
+_, test = digits.load()
 model = keras.saving.load_model(sys.argv[1])
 model.compile(loss=model.loss, metrics=["accuracy"])
-_, accuracy = model.evaluate(test.images, test.labels, verbose=0)
+_, accuracy = model.evaluate(test.inputs, test.targets, verbose=0)
 print(json.dumps(accuracy))
 """
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--ps=2"], ["--ps=1", "--sync_replicas"], ["--ps=0", "--strategy=allreduce"]],
-    ids=["asynchronous", "synchronous", "allreduce"],
+    "arguments", [["--ps=2"], ["--ps=0", "--strategy=allreduce"]], ids=["asynchronous", "allreduce"]
 )
 def test_replicas_train_a_keras_model_that_keras_loads(trainer: Trainer, arguments: list[str]) -> None:
     model = MODELS / "cnn_batchnorm.py"
-    result = trainer.launch("--model", model, "--workers=2", "--train_steps=500", *arguments)
+    result = trainer.launch("--model", model, "--workers=2", "--train_steps=400", *arguments)
     assert result["test_accuracy"] > 0.8
     saved = trainer.folder / result["export"] / "model.keras"
     done = subprocess.run([sys.executable, "-c", EVALUATE, saved], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == pytest.approx(result["test_accuracy"], abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "metric", "limit"),
+    [
+        ("text_classifier.py", ["--ps=1", "--sync_replicas"], "test_auc", 0.8),
+        ("regression.py", ["--ps=2"], "test_mae", -0.7),
+    ],
+)
+def test_replicas_train_on_data_of_the_models_own(
+    trainer: Trainer, model: str, arguments: list[str], metric: str, limit: float
+) -> None:
+    """An area under the curve above the limit; an error below it."""
+    result = trainer.launch("--model", MODELS / model, "--workers=2", "--train_steps=300", *arguments)
+    assert result[metric] * (1 if limit > 0 else -1) > limit
+    assert result["dataset"] == "train_data"
+
+
+def test_a_model_of_plain_ops_trains_as_the_documentation_shows_it(trainer: Trainer) -> None:
+    text = (MODELS.parents[1] / "docs" / "trainer.md").read_text(encoding="utf-8")
+    model = trainer.folder / "mine.py"
+    model.write_text(textwrap.dedent(text.partition("no hidden layer:\n\n")[2].partition("\n\n`")[0]))
+    result = trainer.launch("--model", model, "--ps=1", "--workers=1", "--train_steps=500")
+    assert result["test_accuracy"] > 0.8
