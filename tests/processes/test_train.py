@@ -125,11 +125,11 @@ def test_the_exported_model_is_loaded_by_plain_tensorflow(trainer: Trainer) -> N
     program = """
 import numpy, tensorflow as tf
 from pathlib import Path
-from trainer.data import datasets
-test = datasets.load("digits", Path(), False).test
+from trainer.data import digits
+_, test = digits.load()
 serve = tf.saved_model.load("run/export/200").signatures["serving_default"]
-probabilities = serve(images=tf.constant(test.images))["probabilities"].numpy()
-print((probabilities.argmax(1) == test.labels).mean())
+probabilities = serve(images=tf.constant(test.inputs))["probabilities"].numpy()
+print((probabilities.argmax(1) == test.targets).mean())
 """
     output = subprocess.check_output([sys.executable, "-c", program], cwd=trainer.folder, text=True)
     accuracy = json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"]

@@ -13,6 +13,7 @@ from trainer.config import Settings
 from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
+from trainer.models import ACCURACY
 from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
 from trainer.training import best
@@ -135,7 +136,8 @@ class ChiefRun:
                 found = self._write_result(evaluator, score)
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.path / "result.json"
-        sentence = f"done: {steps}, {result.describe(found)}, test loss {score.loss:.4f}, result in {path}"
+        loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""
+        sentence = f"done: {steps}, {result.describe(found)}{loss}, result in {path}"
         report.log(logger, sentence, result=found)
 
     def _write_result(self, evaluator: CheckpointEvaluator, score: Score) -> dict[str, Any]:
