@@ -4,12 +4,16 @@ import subprocess
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.e2e.releases import CHART, Release, wait
 
 
 def synchronise(release: Release, *settings: str) -> None:
-    """Apply the manifests on the server's side, and prune what they no longer have."""
+    """Apply the manifests on the server's side, and prune what they no longer have.
+
+    The objects get the label of Argo CD before version 3, whose value is the name of an Application.
+    """
     command = [
         "helm",
         "template",
@@ -21,8 +25,12 @@ def synchronise(release: Release, *settings: str) -> None:
         *settings,
     ]
     rendered = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    objects = [item for item in yaml.safe_load_all(rendered) if item]
+    for item in objects:
+        item["metadata"].setdefault("labels", {})["app.kubernetes.io/instance"] = "application"
     prune = ["--prune", "--applyset=configmap/applied"]
-    release.kubectl("apply", "--server-side", "--field-manager=gitops", *prune, "--filename=-", text=rendered)
+    text = yaml.safe_dump_all(objects)
+    release.kubectl("apply", "--server-side", "--field-manager=gitops", *prune, "--filename=-", text=text)
 
 
 @pytest.fixture(autouse=True)

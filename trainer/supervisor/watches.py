@@ -53,11 +53,12 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
 
 def task_labels(run: Run) -> dict[str, Any]:
     """The labels of the run's tasks, including tasks of a role that the run no longer has."""
-    return _release_labels(run) | {"app.kubernetes.io/component": [*ROLES, "client"]}
-
-
-def _release_labels(run: Run) -> dict[str, Any]:
-    return {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
+    components = [*ROLES, "client"]
+    return {
+        "app.kubernetes.io/name": run.chart,
+        "app.kubernetes.io/instance": run.release,
+        "app.kubernetes.io/component": components,
+    }
 
 
 def _pods(run: Run, connection: Connection, changes: Changes) -> None:
@@ -96,7 +97,8 @@ def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int
         def put() -> None:
             changes.put(ScalesObserved(frozenset(components.values()), dict(scales)))
 
-        labels = _release_labels(run)
+        # Not by the release: Argo CD may replace this label of the objects that it applies. Their names are unique.
+        labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}
         listed = connection.client.list(kind, labels=labels)
         scales = {components[_name(item)]: scale(item) for item in listed if _name(item) in components}
         put()
