@@ -183,3 +183,12 @@ def test_the_notes_say_if_the_network_policy_closes_the_address(
 ) -> None:
     text = notes({**published, **values})
     assert sentence in text if sentence else "networkPolicy" not in text
+
+
+@pytest.mark.parametrize("values", [{"metrics.podMonitor.enabled": True}, {"metrics.prometheusRule.enabled": True}])
+def test_the_notes_say_if_the_network_policy_keeps_prometheus_out(notes: Notes, values: dict[str, Any]) -> None:
+    sentence = "networkPolicy.enabled keeps Prometheus from the metrics"
+    assert sentence in notes(values)
+    assert sentence not in notes({})
+    assert sentence not in notes({**values, "metrics.from": [{"namespaceSelector": {}}]})
+    assert sentence not in notes({**values, "networkPolicy.enabled": False})

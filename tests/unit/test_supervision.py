@@ -338,8 +338,10 @@ def test_the_notes_keep_that_the_leader_had_a_node() -> None:
 
 
 def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> None:
-    def shown(known: Notes) -> dict[tuple[str, str], float]:
-        samples = [sample for family in RunMetrics(a_run(), known).collect() for sample in family.samples]
+    def shown(known: Notes, queued: bool = False) -> dict[tuple[str, str], float]:
+        metrics = RunMetrics(a_run(), known)
+        metrics.queued = queued
+        samples = [sample for family in metrics.collect() for sample in family.samples]
         return {(sample.name, "".join(sample.labels.values())): sample.value for sample in samples}
 
     begun = dataclasses.replace(STARTED, restarts_by_role={"worker": 2})
@@ -347,6 +349,8 @@ def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> No
     assert found["trainer_run_state", "Starting"] == 1
     assert found["trainer_run_restarts_total", "worker"] == 2
     assert found["trainer_run_restarts_total", "ps"] == 0
+    found = shown(begun, queued=True)
+    assert (found["trainer_run_state", "Starting"], found["trainer_run_state", "Queued"]) == (0, 1)
     found = shown(dataclasses.replace(begun, running=NOW + 12))
     assert (found["trainer_run_state", "Starting"], found["trainer_run_state", "Running"]) == (0, 1)
     assert found["trainer_run_state_seconds_total", "Starting"] == 12

@@ -11,15 +11,17 @@ from prometheus_client.registry import Collector
 from trainer.supervisor.notes import Notes, State
 from trainer.supervisor.run import Run
 
-STATES = get_args(State)
+STATES = ("Queued", *get_args(State))
 
 
 class RunMetrics(Collector):
-    """The metrics of a run. The caller keeps `notes` up to date."""
+    """The metrics of a run. The caller keeps `notes` and `queued` up to date."""
 
     def __init__(self, run: Run, notes: Notes) -> None:
         self._run = run
         self.notes = notes
+        self.queued = False
+        """Whether a task waits for a queue."""
 
     def collect(self) -> Iterator[Metric]:
         """All metrics. The Prometheus client adds `_total` to the names of counters."""
@@ -29,7 +31,7 @@ class RunMetrics(Collector):
             "trainer_run_state_seconds", "Seconds that the run spent in it.", labels=["state"]
         )
         for name in STATES:
-            state.add_metric([name], float(name == state_of(notes)))
+            state.add_metric([name], float(name == state_of(notes, self.queued)))
         for name, spent in seconds_in(notes, now).items():
             seconds.add_metric([name], spent)
         restarts = CounterMetricFamily("trainer_run_restarts", "Restarts of tasks.", labels=["role"])
@@ -38,8 +40,10 @@ class RunMetrics(Collector):
         yield from (state, seconds, restarts)
 
 
-def state_of(notes: Notes) -> str:
-    """The state for people: Starting until every task has started, then Running."""
+def state_of(notes: Notes, queued: bool = False) -> str:
+    """The state for people: Starting until every task has started, then Running; Queued while a queue holds a task."""
+    if queued:
+        return "Queued"
     if notes.state in ("Starting", "Running"):
         return "Running" if notes.running else "Starting"
     return notes.state

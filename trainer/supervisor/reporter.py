@@ -158,7 +158,7 @@ class Reporter:
                 by_reason.setdefault(reason, []).append(task.name)
         for reason, (first, *others) in by_reason.items():
             logger.info(f"waiting for {first}: {reason}" + (f" (and {len(others)} more)" if others else ""))
-        annotations = {"state": "Queued" if any(task.gated for task in pending) else state_of(notes)}
+        annotations = {"state": state_of(notes, any(task.gated for task in pending))}
         if self._progress:
             annotations |= _progress_annotations(self._progress, now)
             if now - self._progress_reported >= PROGRESS_SECONDS:

@@ -196,6 +196,7 @@ class _Loop:
         if notes.state in ("Starting", "Running"):
             notes, outcome = self._judge(notes, now)
         else:
+            self._metrics.queued = False
             self._reporter.report_stopping(notes, self._view.pods or {}, now)
         self.notes = self._metrics.notes = self._writer.write_later(notes)
         if outcome is None:
@@ -218,6 +219,7 @@ class _Loop:
             notes = dataclasses.replace(notes, resolved=True)
         self._reporter.report_changes(before, notes, tasks)
         self._reporter.report_pending(notes, pending, now)
+        self._metrics.queued = any(task.gated for task in pending)
         decision = policy.outcome(run, notes, tasks, now)
         decision = decision or policy.start_outcome(run, notes, pending, now, self._reporter.explain)
         if isinstance(decision, RestartAll):
