@@ -44,7 +44,8 @@ def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:
         return schema
     target = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
     own = {key: value for key, value in schema.items() if key not in ("$ref", "title", "default")}
-    return {key: _without_references(value, definitions) for key, value in {**target, **own}.items() if key != "title"}
+    found = {key: _without_references(value, definitions) for key, value in {**target, **own}.items() if key != "title"}
+    return _as_values_schema(found) if "anyOf" in found else found
 
 
 def definition_defaults() -> dict[str, Any]:

@@ -106,6 +106,22 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "supervisor.podSpec.restartPolicy",
         {"supervisor.podSpec.restartPolicy": "Never"},
     ),
+    "a rule for exit codes and conditions": (
+        "run.failurePolicy.rules[0]",
+        {
+            "run.failurePolicy.rules": [
+                {
+                    "action": "Fail",
+                    "onExitCodes": {"operator": "In", "values": [1]},
+                    "onPodConditions": [{"type": "DisruptionTarget"}],
+                }
+            ]
+        },
+    ),
+    "a rule without effect": (
+        "run.failurePolicy.rules[0].action",
+        {"run.failurePolicy.rules": [{"action": "Restart", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
+    ),
     "a path prefix without a slash": ("tensorboard.pathPrefix", {"tensorboard.pathPrefix": "mnist"}),
     "requests above limits": ("worker.resources.requests.memory", {"worker.resources.limits.memory": "256Mi"}),
     "requests above the limits of common": (

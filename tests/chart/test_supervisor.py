@@ -76,6 +76,8 @@ def test_run_json_has_the_command_that_shows_the_result(values: dict[str, Any], 
         ({"worker.replicas": 1, "worker.maxReplicas": 2}, False),
         ({"run.suspend": True}, False),
         ({"run.backoffLimit": 1}, False),
+        ({"run.failurePolicy.maxRestarts": 1}, False),
+        ({"run.failurePolicy.rules": [{"action": "Fail", "onPodConditions": [{"type": "DisruptionTarget"}]}]}, False),
         ({"tensorboard.enabled": False}, False),
         ({"supervisor.resources.requests.cpu": "1"}, False),
         ({"metrics.podMonitor.enabled": True}, False),
@@ -85,6 +87,18 @@ def test_a_change_of_what_defines_the_run_changes_its_hashes(values: dict[str, A
     before, after = run_json(render()), run_json(render(values))
     assert (before["hash"] != after["hash"]) == is_new
     assert (before["definition"] != after["definition"]) == (is_new and "run.attempt" not in values)
+
+
+def test_a_rule_for_exit_codes_is_part_of_the_run_as_the_tasks_apply_it_themselves() -> None:
+    """A finished run stays finished, as with a new version of the chart."""
+    before, after = run_json(render()), run_json(render({"run.failurePolicy.rules": [{"action": "Fail"}]}))
+    assert before["hash"] != after["hash"]
+    assert before["definition"] == after["definition"]
+
+
+def test_without_the_supervisor_the_tasks_have_no_rules() -> None:
+    values = {"supervisor.enabled": False, "run.failurePolicy.rules": [{"action": "Fail"}]}
+    assert "TASK_RULES" not in render(values).environment("worker")
 
 
 def test_a_new_version_of_the_chart_changes_the_hash_but_not_the_definition(tmp_path: Any) -> None:

@@ -203,6 +203,10 @@ def test_a_rule_may_act_on_a_disruption() -> None:
     assert outcome is None
     _, outcome = judged(a_policy(rule), a_pod("mnist-worker-0"), server)
     assert outcome.reason == "mnist-ps-0 was disrupted, and run.failurePolicy fails the run"
+    parked = dataclasses.replace(a_pod("mnist-ps-0", 0, 1), conditions=server.conditions)
+    before = dataclasses.replace(STARTED, finished={"mnist-ps-0": 0})
+    _, outcome = judged(a_policy(rule), a_pod("mnist-worker-0"), parked, before=before)
+    assert outcome is None, "a task that has ended cannot be disrupted"
 
 
 def test_tensorboard_runs_after_the_run_until_its_time_to_live_is_over() -> None:

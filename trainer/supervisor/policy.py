@@ -119,6 +119,8 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
             action = run.failure_policy.on_exit(run.role_of(name), code)
             return _restart_all(run, notes, ending, name) if action == "RestartAll" else _failure(action, ending, name)
     for pod in pods.values():
+        if pod.name in notes.finished:
+            continue
         action = run.failure_policy.on_conditions(pod.role, pod.conditions)
         ending = f"{pod.name} was disrupted"
         if action == "RestartAll":

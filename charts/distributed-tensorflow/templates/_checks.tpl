@@ -109,6 +109,14 @@
 {{- end -}}
 {{- end -}}
 
+{{- range $index, $rule := $values.run.failurePolicy.rules -}}
+{{- if and $rule.onExitCodes $rule.onPodConditions -}}
+{{- fail (printf "run.failurePolicy.rules[%d]: a rule has either onExitCodes or onPodConditions; write two rules." $index) -}}
+{{- else if and $rule.onPodConditions (eq $rule.action "Restart") -}}
+{{- fail (printf "run.failurePolicy.rules[%d].action: a pod that is disrupted is always replaced, and this does not count, so Restart has no effect with onPodConditions; use Ignore, RestartAll or Fail." $index) -}}
+{{- end -}}
+{{- end -}}
+
 {{- range $key := list "trainingDirectory" "data" -}}
 {{- $volume := get $values $key -}}
 {{- if and $volume.existingClaim (not (regexMatch "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$" $volume.existingClaim)) -}}

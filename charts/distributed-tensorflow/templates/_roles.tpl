@@ -1,10 +1,11 @@
 {{/* Each role has the values of `common`, merged with its own. */}}
 
-{{/* The rules of run.failurePolicy for the exit codes of a role, for task.sh: "restart:In:1,2 end:NotIn:3". (list $ role) */}}
+{{/* The rules of run.failurePolicy for the exit codes of a role, for task.sh: "restart:In:1,2 end:NotIn:3"; empty without
+     the supervisor. (list $ role) */}}
 {{- define "distributed-tensorflow.taskRules" -}}
 {{- $role := index . 1 -}}
 {{- $rules := list -}}
-{{- range (index . 0).Values.run.failurePolicy.rules -}}
+{{- range ternary (index . 0).Values.run.failurePolicy.rules list (index . 0).Values.supervisor.enabled -}}
 {{- if and (not .onPodConditions) (or (not .roles) (has $role .roles)) -}}
 {{- $codes := .onExitCodes | default (dict "operator" "NotIn" "values" (list 0)) -}}
 {{- $effect := ternary "restart" "end" (has .action (list "Ignore" "Restart")) -}}

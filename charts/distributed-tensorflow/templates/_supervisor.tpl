@@ -9,6 +9,7 @@
 {{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromYaml -}}
 {{- if $spec.replicas -}}
 {{- $what := pick $spec "program" "env" "envFrom" "restartPolicy" "gpus" -}}
+{{- with include "distributed-tensorflow.taskRules" (list $root $role) }}{{ $_ := set $what "rules" . }}{{ end -}}
 {{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- end -}}
