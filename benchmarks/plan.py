@@ -16,8 +16,9 @@ from benchmarks import programs
 from benchmarks.programs import Data
 from benchmarks.workload import Mode, Outcome, Workload
 
-RATES, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY = "rates", "strategies", "learning", "accuracy", "long", "busy"
-SECTIONS = (RATES, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY)
+RATES, LARGE, STRATEGIES, LEARNING = "rates", "large", "strategies", "learning"
+ACCURACY, LONG, BUSY = "accuracy", "long", "busy"
+SECTIONS = (RATES, LARGE, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY)
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous")
 VARIATIONS: tuple[dict[str, Any], ...] = (
     {"workers": 1},
@@ -25,9 +26,11 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"ps": 2},
     {"batch_size": 50},
     {"batch_size": 200},
-    {"hidden_units": 500},
 )
+LARGE_UNITS = 500
+"""Hidden units of section large, whose parameters take 1.6 MB."""
 LOCAL_STEPS_FLAG = "--local_steps=8"
+BFLOAT16, BFLOAT16_FLAG = "trainer, bfloat16 on the wire", "--wire_dtype=bfloat16"
 LOCAL_STEPS, ALLREDUCE = "trainer, local steps 8", "trainer, all-reduce"
 EXAMPLES_TO_LEARN = 200_000
 """Examples of each run in sections learning and accuracy, the same for every program and mode."""
@@ -83,6 +86,10 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
         for variation, mode in itertools.product(VARIATIONS, MODES):
             workload = replace(baseline(mode, extent.steps), **variation)
             yield from _rounds(RATES, _rates(workload, reference), extent.other_pairs)
+    if LARGE in sections:
+        for mode in MODES:
+            workload = replace(baseline(mode, extent.steps), hidden_units=LARGE_UNITS)
+            yield from _rounds(LARGE, _large(workload, reference), extent.pairs)
     if STRATEGIES in sections:
         yield from _rounds(STRATEGIES, _strategies(extent.steps), extent.other_pairs)
     if LEARNING in sections:
@@ -122,6 +129,12 @@ def _rates(workload: Workload, reference: Path) -> list[Planned]:
     ]
 
 
+def _large(workload: Workload, reference: Path) -> list[Planned]:
+    classic, trainer, limit = _rates(workload, reference)
+    compressed = partial(programs.run_trainer, workload, flags=[BFLOAT16_FLAG])
+    return [classic, trainer, (BFLOAT16, workload, compressed), limit]
+
+
 def _strategies(steps: int) -> list[Planned]:
     asynchronous, synchronous = (baseline(mode, steps) for mode in MODES)
     return [
@@ -156,6 +169,8 @@ def _accuracy(seed: int, reference: Path) -> list[Planned]:
     for workload in workloads:
         planned.append(("classic", workload, partial(programs.run_classic, reference, workload, sample=True)))
         planned.append(("trainer", workload, partial(programs.run_trainer, workload, seed=seed)))
+        compressed = partial(programs.run_trainer, workload, seed=seed, flags=[BFLOAT16_FLAG])
+        planned.append((BFLOAT16, workload, compressed))
     workload, name, flags = workloads[0], f"rate {CLASSIC_RATE}", [f"--learning_rate={CLASSIC_RATE}"]
     planned.append((f"{SINGLE}, {name}", workload, partial(programs.run_single, workload, seed=seed, flags=flags)))
     planned.append((f"trainer, {name}", workload, partial(programs.run_trainer, workload, seed=seed, flags=flags)))

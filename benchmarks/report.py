@@ -5,11 +5,13 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.plan import ACCURACY, BUSY, LEARNING, LONG, MODES, RATES, SINGLE, STRATEGIES
+from benchmarks.plan import ACCURACY, BFLOAT16, BUSY, LARGE, LEARNING, LONG, MODES, RATES, SINGLE, STRATEGIES
 from benchmarks.workload import Mode, Run, Workload
 
 TARGETS: dict[Mode, float] = {"asynchronous": 2.8, "synchronous": 3.2}
 """Minimum ratios to the classic code on the baseline workload."""
+LARGE_TARGETS: dict[Mode, float] = {"asynchronous": 4.0, "synchronous": 3.5}
+"""Minimum ratios to the classic code with a large model and bfloat16 on the wire."""
 MAX_LOSS = 0.5
 """Maximum loss of accuracy on a cluster compared with a single process, in percentage points."""
 BUSY_MEAN_MAX_LOSS, BUSY_WORST_MAX_LOSS = 0.3, 1.5
@@ -97,6 +99,26 @@ def _target(runs: Sequence[Run], mode: Mode) -> str:
 
 def _verdict(reached: bool) -> str:
     return "reached" if reached else "missed"
+
+
+def large(runs: Sequence[Run]) -> str:
+    """Render the rates of a large model: its targets, and a row for each mode and program."""
+    verdicts, rows = [], []
+    for workload in _workloads(runs):
+        for name in dict.fromkeys(run.program for run in runs if run.workload == workload):
+            compared = pairs(runs, workload, "classic", name)
+            ratios = [ours / classic for classic, ours in compared]
+            cells = [workload.mode, workload.hidden_units, name, len(compared), spread([ours for _, ours in compared])]
+            rows.append(row([*cells, spread(ratios, "{:.2f}")]))
+            if name == BFLOAT16 and ratios:
+                target, measured = LARGE_TARGETS[workload.mode], spread(ratios, "{:.2f}")
+                verdict = _verdict(statistics.median(ratios) >= target)
+                verdicts.append(
+                    f"**Target, {workload.mode}, {workload.hidden_units} hidden units: {measured} times the classic "
+                    f"code in {len(ratios)} rounds; at least {target}: {verdict}.**\n"
+                )
+    head = ["mode", "hidden", "program", "rounds", "steps/s", "times the classic"]
+    return "\n".join([*verdicts, row(head), row(["---"] * len(head)), *rows])
 
 
 def strategies(runs: Sequence[Run]) -> str:
@@ -320,6 +342,7 @@ def draw(runs: Sequence[Run], file: Path) -> None:
 
 _PARTS: tuple[tuple[str, Callable[[Sequence[Run]], str]], ...] = (
     (RATES, rates),
+    (LARGE, large),
     (STRATEGIES, strategies),
     (LEARNING, learning),
     (ACCURACY, accuracy),

@@ -151,3 +151,17 @@ def test_accuracy_of_flat_parameters_equals_accuracy_of_the_network() -> None:
     flat = np.concatenate([first.ravel(), np.ones(3), second.ravel(), np.zeros(learning.CLASSES)])
     assert learning.accuracy(flat, images, labels) == 1
     assert learning.accuracy(flat, images, (labels + 1) % 10) == 0
+
+
+def test_the_ratio_of_a_large_model_is_compared_with_its_target() -> None:
+    workload = replace(ASYNCHRONOUS, hidden_units=500)
+    rates = {"classic": (100, 200), "trainer": (300, 400), plan.BFLOAT16: (450, 800)}
+    runs = [
+        Run(plan.LARGE, name, number, workload, Outcome(rate))
+        for name, measured in rates.items()
+        for number, rate in enumerate(measured)
+    ]
+    text = report.large(runs)
+    assert "asynchronous, 500 hidden units: 4.25 (4.00–4.50) times the classic code in 2 rounds" in text
+    assert "at least 4.0: reached" in text
+    assert "| asynchronous | 500 | trainer | 2 | 350 (300–400) | 2.50 (2.00–3.00) |" in text
