@@ -183,6 +183,11 @@ class ReplicationSettings:
     local_steps: Count = _setting(
         1, "local SGD: steps that each synchronous replica takes locally before the replicas average their parameters"
     )
+    wire_dtype: Literal["float32", "bfloat16"] = _setting(
+        "float32",
+        "type of parameters and gradients between replicas and parameter servers; bfloat16 halves the bytes and rounds "
+        "to 8 bits",
+    )
     steps_per_execution: Count | None = _setting(
         None,
         "steps per session run; a task handles signals between two runs (default: at most 50 steps and half a second)",
@@ -408,6 +413,12 @@ def _validated(settings: Settings) -> Settings:
         raise ConfigurationError(
             f"local_steps={local_steps}, but only synchronous replicas average their parameters; "
             "set sync_replicas=true and strategy=ps."
+        )
+    if settings.wire_dtype != "float32" and (strategy != "ps" or local_steps > 1):
+        other = f"strategy={strategy}" if strategy != "ps" else f"local_steps={local_steps}"
+        raise ConfigurationError(
+            f"wire_dtype={settings.wire_dtype} is for gradients to parameter servers, and conflicts with {other}; "
+            "remove one of them."
         )
     if settings.train_steps % local_steps:
         raise ConfigurationError(

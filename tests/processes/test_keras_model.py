@@ -37,7 +37,7 @@ def test_replicas_train_a_keras_model_that_keras_loads(trainer: Trainer) -> None
     ("model", "arguments", "metric", "limit"),
     [
         ("text_classifier.py", ["--ps=0", "--strategy=allreduce"], "test_auc", 0.8),
-        ("regression.py", ["--ps=1", "--sync_replicas"], "test_mae", -0.7),
+        ("regression.py", ["--ps=1", "--sync_replicas", "--wire_dtype=bfloat16"], "test_mae", -0.7),
     ],
 )
 def test_replicas_train_on_data_of_the_models_own(

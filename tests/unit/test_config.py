@@ -159,6 +159,14 @@ def test_printed_settings_load_as_equal_settings(tmp_path_factory: pytest.TempPa
         (["--replicas_to_aggregate=1"], "replicas_to_aggregate=1, but only synchronous replicas"),
         (["--local_steps=4"], "local_steps=4, but only synchronous replicas"),
         (["--strategy=allreduce", "--local_steps=4"], "local_steps=4, but only synchronous replicas"),
+        (
+            ["--strategy=allreduce", "--wire_dtype=bfloat16"],
+            "wire_dtype=bfloat16 is for gradients to parameter servers",
+        ),
+        (
+            ["--sync_replicas", "--local_steps=4", "--wire_dtype=bfloat16"],
+            "wire_dtype=bfloat16 is for gradients",
+        ),
         (["--sync_replicas", "--local_steps=3"], "local_steps=3 does not divide train_steps=2000"),
     ],
 )

@@ -168,6 +168,13 @@ def test_keras_loads_the_saved_model(tmp_path: Path) -> None:
         }
 
 
+def test_initial_values_are_not_in_the_graph_which_each_task_gets(tmp_path: Path) -> None:
+    model, arrays = load(write(tmp_path, "layers.Dense(2000), layers.Dense(10)"))
+    built = replica.build(Settings(batch_size=SIZE, steps_per_execution=2), None, model, arrays, EXAMPLES, 0, "run")
+    assert sum(array.value.nbytes for array in arrays.values()) > 6e6
+    assert built.graph.as_graph_def().ByteSize() < 1e6
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
 @pytest.mark.parametrize("name", ["model.keras", "values.weights.h5"])
 def test_initial_weights_are_those_of_a_file(tmp_path: Path, name: str) -> None:

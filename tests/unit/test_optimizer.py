@@ -65,7 +65,8 @@ def updated(gradients: list[list[float]], read_at: list[int] | None = None, shar
         created = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * shards, 0, optimizer.slots)
         gradient_input = tf1.placeholder(tf.float32, [SIZE])
         count = tf1.placeholder(tf.int64, [])
-        update = optimizer.apply(created, [count] * shards, tf.split(gradient_input, shards))
+        clipped = optimizer.clip(created, tf.split(gradient_input, shards))
+        update = optimizer.apply(created, [count] * shards, clipped)
         session.run(tf1.global_variables_initializer())
         session.run([shard.values.assign(tf.ones_like(shard.values)) for shard in created])
         for number, gradient in enumerate(gradients):

@@ -79,7 +79,7 @@ class Optimizer:
         """
         return [
             self._apply(shard, count, gradient)
-            for shard, count, gradient in zip(shards, updates, self._clip(shards, gradients), strict=True)
+            for shard, count, gradient in zip(shards, updates, gradients, strict=True)
         ]
 
     @property
@@ -87,7 +87,8 @@ class Optimizer:
         """The largest norm of the whole gradient; None does not clip it."""
         return self.settings.global_clipnorm
 
-    def _clip(self, shards: Sequence[Shard], changes: Sequence[Tensor]) -> Sequence[Tensor]:
+    def clip(self, shards: Sequence[Shard], changes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Clip gradients, in the form of those of `apply`, by their global norm, if the settings say so."""
         if self.global_clipnorm is None:
             return changes
         parts = [shard.split(change) for shard, change in zip(shards, changes, strict=True)]

@@ -8,7 +8,7 @@ in the vector. Checkpoints also contain arrays by name (`trainer.graph.checkpoin
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
@@ -83,6 +83,8 @@ class Shard:
     update asynchronously and the run can be rolled back."""
     others: Variable | None = None
     """float32 variable [m]: its slice of the parameters that are not trainable. None if it has none."""
+    wire_dtype: str = "float32"
+    """The type of parameters and gradients on their way between a replica and this device."""
 
     @property
     def size(self) -> int:
@@ -101,9 +103,23 @@ class Shard:
         return [*self.parameters, *self.slots, *more]
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Add ops that read parameters and updates after the current control dependencies, on the shard's device."""
+        """Add ops that read parameters and updates after the current control dependencies, on the shard's device.
+
+        Returns:
+            The parameters on the current device, float32 [n + m], and the updates, int64 scalar.
+        """
         with tf1.device(self.device):
-            return self.read_parameters(), self.updates.read_value()
+            sent, updates = tf.cast(self.read_parameters(), self.wire_dtype), self.updates.read_value()
+        return tf.cast(sent, tf.float32), updates
+
+    def send(self, gradient: Tensor) -> Tensor:
+        """Add the op on the current device that prepares a gradient, float32 [n + m], for its way to the shard."""
+        return tf.cast(gradient, self.wire_dtype)
+
+    def receive(self, gradient: Tensor) -> Tensor:
+        """Add the op on the shard's device that restores a gradient, float32 [n + m], from what `send` returned."""
+        with tf1.device(self.device):
+            return tf.cast(gradient, tf.float32)
 
     def read_parameters(self) -> Tensor:
         """Add ops that read the parameters, float32 [n + m]."""
@@ -136,6 +152,7 @@ def create(
     slots: Sequence[str],
     drop_stale_gradients: bool = False,
     slot_values: Mapping[str, float] | None = None,
+    wire_dtype: str = "float32",
 ) -> list[Shard]:
     """Add the variables of these parameters to the default graph.
 
@@ -147,17 +164,22 @@ def create(
         slots: Slot names of the optimizer.
         drop_stale_gradients: Whether the shards have `accepted_from`.
         slot_values: Initial values of slots; by default 0.
+        wire_dtype: The type of parameters and gradients on the wire.
     """
+    given = {name: _given(each) for name, each in parameters.items() if each.value is not None}
     with tf1.device(devices[0]):
         initial = {
-            name: _initial_values(parameter, (seed, position))
+            name: given[name] if name in given else _draw(parameter, (seed, position))
             for position, (name, parameter) in enumerate(parameters.items())
         }
         shards = layout.pack(initial)
     # The name includes the shard count because a parameter server can outlive a cluster with a different count.
     filled = {slot: (slot_values or {}).get(slot, 0.0) for slot in slots}
     return [
-        _create_shard(f"part_{index}_of_{len(shards)}", values, trainable, device, filled, drop_stale_gradients)
+        replace(
+            _create_shard(f"part_{index}_of_{len(shards)}", values, trainable, device, filled, drop_stale_gradients),
+            wire_dtype=wire_dtype,
+        )
         for index, (values, trainable, device) in enumerate(
             zip(shards, layout.trainable_per_shard, devices, strict=False)
         )
@@ -197,9 +219,14 @@ def _create_shard(
         )
 
 
-def _initial_values(parameter: Parameter, seed: tuple[int, int]) -> Tensor:
-    if parameter.value is not None:
-        return tf.constant(parameter.value)
+def _given(parameter: Parameter) -> Tensor:
+    """The values of a parameter, from this process's memory: as constants, they would be sent with each graph."""
+    with tf1.device("/device:CPU:0"):
+        found = tf.numpy_function(lambda: parameter.value, [], tf.float32)
+    return tf.ensure_shape(found, parameter.shape)
+
+
+def _draw(parameter: Parameter, seed: tuple[int, int]) -> Tensor:
     if not parameter.stddev:
         return tf.zeros(parameter.shape)
     return tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev)

@@ -107,7 +107,14 @@ def build(
         optimizer = _optimizer(settings, model, shared, homes[0])
         can_roll_back = settings.on_divergence == "restore"
         shards = create(
-            parameters, layout, homes, settings.seed, optimizer.slots, shared and can_roll_back, optimizer.slot_values
+            parameters,
+            layout,
+            homes,
+            settings.seed,
+            optimizer.slots,
+            shared and can_roll_back,
+            optimizer.slot_values,
+            settings.wire_dtype if cluster else "float32",
         )
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)

@@ -37,6 +37,8 @@ def unroll(
             values.append(value)
             updates.append(count)
         outputs = compute_gradients(values, number)
-        applied = optimizer.apply(shards, updates, outputs.gradients)
+        clipped = optimizer.clip(shards, outputs.gradients)
+        sent = [shard.receive(shard.send(gradient)) for shard, gradient in zip(shards, clipped, strict=True)]
+        applied = optimizer.apply(shards, updates, sent)
         before = [[op] for op in applied]
         yield applied, outputs

@@ -39,9 +39,9 @@ class Aggregation:
     size: Callable[[Shard], int]
     """The elements of a contribution to this shard."""
     push: Callable[[int, Tensor], tuple[Sequence[Tensor], StepOutputs]]
-    """Adds the ops of an execution's round with this index: the contribution for each shard, float32 [size], and
-    the outputs of the last step. The second argument is an op after which the parameters are read. Only the reads
-    depend on it: any other dependency would be one more message over the wire."""
+    """Adds the ops of an execution's round with this index: the contribution for each shard, [size], as `Shard.send`
+    prepares it, and the outputs of the last step. The second argument is an op after which the parameters are read.
+    Only the reads depend on it: any other dependency would be one more message over the wire."""
     apply: Callable[[Sequence[Tensor]], list[Operation]]
     """Adds the ops that apply the averages to their shards, on the shards' devices and after the current control
     dependencies, so that their other inputs are read while the averages are pending. Returns for each shard the last
@@ -55,11 +55,11 @@ def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, opti
         with tf.control_dependencies([start]):
             values, _ = zip(*[shard.read() for shard in shards], strict=True)
         outputs = compute_gradients(values, number)
-        return outputs.gradients, outputs
+        return [shard.send(gradient) for shard, gradient in zip(shards, outputs.gradients, strict=True)], outputs
 
     def apply(averages: Sequence[Tensor]) -> list[Operation]:
         counts = [shard.read()[1] for shard in shards]
-        return optimizer.apply(shards, counts, averages)
+        return optimizer.apply(shards, counts, optimizer.clip(shards, averages))
 
     return Aggregation(1, lambda shard: shard.size, push, apply)
 
@@ -130,7 +130,7 @@ def _follow(
         pushed = []
         for shard, accumulator, contribution in zip(shards, accumulators, contributions, strict=True):
             with tf1.device(shard.device):
-                arrived = tf.identity(contribution)
+                arrived = tf.identity(shard.receive(contribution))
                 step = local_step if limit is None else _stale_if_full(accumulator, limit, arrived, local_step)
                 pushed.append(accumulator.apply_grad(arrived, step))
         if number + 1 in (1, rounds):
