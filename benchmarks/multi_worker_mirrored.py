@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.learning import Samples
-from benchmarks.strategy_model import Network, Stopwatch, load, print_result, read_arguments
+from benchmarks.strategy_model import Network, Stopwatch, classic, load, print_result, read_arguments
 
 SAMPLE_INTERVAL = 10
 """Global steps between two samples of the parameters, which are local to this process."""
@@ -33,12 +33,13 @@ def main() -> None:
 def train(arguments: Any, strategy: Any, index: int) -> None:
     """Take all steps."""
     with strategy.scope():
-        network = Network(arguments)
+        network = Network(arguments, classic(arguments.hidden_units, arguments.seed))
     images, labels = load(arguments.data / "digits.npz")
 
     def replica_step(images: Any, labels: Any) -> None:
         context = tf.distribute.get_replica_context()
-        network.apply(context.all_reduce(tf.distribute.ReduceOp.MEAN, network.gradients(images, labels)))
+        gradients, _ = network.gradients(images, labels)
+        network.apply(context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients))
 
     def batches(_: Any) -> Any:
         dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images), seed=index)

@@ -1,8 +1,8 @@
 """`tf.distribute.ParameterServerStrategy` on the workload of the classic program, to compare with the trainer.
 
 The chief schedules closures, workers run them, and a ps holds the variables. Each runs this file with TF_CONFIG. The
-default is the plain form of the tutorials: four variables, `tf.data` batches and one step per execution. The best form
-is `--flat --steps_per_execution 10`: one variable, and 10 steps on batches drawn inside the `tf.function`.
+default is the plain form of the tutorials: a variable for each array, `tf.data` batches and one step per execution. The
+best form is `--flat --steps_per_execution 10`: one variable, and 10 steps on batches drawn inside the `tf.function`.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.learning import SAMPLE_INTERVAL, Samples
-from benchmarks.strategy_model import Network, Stopwatch, load, print_result, read_arguments
+from benchmarks.strategy_model import Network, Stopwatch, classic, keras_model, load, print_result, read_arguments
 
 
 def main() -> None:
@@ -27,10 +27,11 @@ def main() -> None:
 
 def train(arguments: Any, resolver: Any) -> None:
     """Schedule all steps as the chief, and print rate and accuracy."""
+    model = keras_model(arguments.seed) if arguments.keras else classic(arguments.hidden_units, arguments.seed)
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        network = Network(arguments)
+        network = Network(arguments, model)
     images, labels = load(arguments.data / "digits.npz")
 
     def batches() -> Any:
@@ -38,13 +39,13 @@ def train(arguments: Any, resolver: Any) -> None:
         return dataset.shuffle(len(images)).repeat().batch(arguments.batch_size).prefetch(2)
 
     def step(batches: Any) -> None:
-        network.apply(network.gradients(*next(batches)))
+        network.apply(*network.gradients(*next(batches)))
 
     def steps() -> None:
         all_images, all_labels = tf.constant(images), tf.constant(labels)
         for _ in range(arguments.steps_per_execution):
             pick = tf.random.uniform([arguments.batch_size], maxval=len(images), dtype=tf.int32)
-            network.apply(network.gradients(tf.gather(all_images, pick), tf.gather(all_labels, pick)))
+            network.apply(*network.gradients(tf.gather(all_images, pick), tf.gather(all_labels, pick)))
 
     if arguments.steps_per_execution == 1:
         function, inputs = tf.function(step), [iter(coordinator.create_per_worker_dataset(batches))]
@@ -65,7 +66,7 @@ def train(arguments: Any, resolver: Any) -> None:
     stopped.set()
     sampler.join()
     stopwatch.tick(int(network.updates.numpy()))
-    print_result(network, stopwatch, samples, arguments.data)
+    print_result(network, stopwatch, samples, arguments.data, arguments.keras)
 
 
 if __name__ == "__main__":

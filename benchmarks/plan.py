@@ -17,8 +17,8 @@ from benchmarks.programs import Data
 from benchmarks.workload import Mode, Outcome, Workload
 
 RATES, LARGE, STRATEGIES, LEARNING = "rates", "large", "strategies", "learning"
-ACCURACY, LONG, BUSY = "accuracy", "long", "busy"
-SECTIONS = (RATES, LARGE, STRATEGIES, LEARNING, ACCURACY, LONG, BUSY)
+MODELS, ACCURACY, LONG, BUSY = "models", "accuracy", "long", "busy"
+SECTIONS = (RATES, LARGE, STRATEGIES, MODELS, LEARNING, ACCURACY, LONG, BUSY)
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous")
 VARIATIONS: tuple[dict[str, Any], ...] = (
     {"workers": 1},
@@ -92,6 +92,8 @@ def plan(extent: Extent, reference: Path, sections: Sequence[str]) -> Iterator[t
             yield from _rounds(LARGE, _large(workload, reference), extent.pairs)
     if STRATEGIES in sections:
         yield from _rounds(STRATEGIES, _strategies(extent.steps), extent.other_pairs)
+    if MODELS in sections:
+        yield from _rounds(MODELS, _models(extent.steps), extent.pairs)
     if LEARNING in sections:
         for seed in range(extent.seeds):
             yield from ((LEARNING, seed, each) for each in _learning(seed, reference))
@@ -145,6 +147,13 @@ def _strategies(steps: int) -> list[Planned]:
         (ALLREDUCE, synchronous, partial(programs.run_allreduce, synchronous)),
         *_forms("MultiWorkerMirroredStrategy", programs.run_multi_worker_mirrored, synchronous),
     ]
+
+
+def _models(steps: int) -> list[Planned]:
+    workload = baseline("asynchronous", steps)
+    strategy = partial(programs.run_parameter_server_strategy, flags=["--keras"])
+    keras = ("trainer", workload, partial(programs.run_keras, workload))
+    return [keras, *_forms("ParameterServerStrategy", strategy, workload)]
 
 
 def _learning(seed: int, reference: Path) -> list[Planned]:

@@ -148,7 +148,14 @@ def run_beside_busy_loops(program: Callable[[Data], Outcome], data: Data) -> Out
         return program(data)
 
 
-def run_parameter_server_strategy(best: bool, workload: Workload, data: Data, seed: int = 0) -> Outcome:
+def run_keras(workload: Workload, data: Data) -> Outcome:
+    """Run the trainer with the model of keras_cnn.py."""
+    return run_trainer(workload, data, flags=[f"--model={HERE / 'keras_cnn.py'}"])
+
+
+def run_parameter_server_strategy(
+    best: bool, workload: Workload, data: Data, seed: int = 0, flags: Sequence[str] = ()
+) -> Outcome:
     """Run `ParameterServerStrategy`: asynchronous, with a coordinator beside the workers."""
     form = ["--flat", "--steps_per_execution=10"] if best else []
     ports = iter(free_ports(1 + workload.ps + workload.workers))
@@ -156,7 +163,9 @@ def run_parameter_server_strategy(best: bool, workload: Workload, data: Data, se
         role: [f"localhost:{next(ports)}" for _ in range(count)]
         for role, count in (("chief", 1), ("ps", workload.ps), ("worker", workload.workers))
     }
-    return _run_strategy("parameter_server_strategy", cluster, "chief", [*form, f"--seed={seed}"], workload, data)
+    return _run_strategy(
+        "parameter_server_strategy", cluster, "chief", [*form, f"--seed={seed}", *flags], workload, data
+    )
 
 
 def run_multi_worker_mirrored(best: bool, workload: Workload, data: Data, seed: int = 0) -> Outcome:

@@ -5,13 +5,15 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.plan import ACCURACY, BFLOAT16, BUSY, LARGE, LEARNING, LONG, MODES, RATES, SINGLE, STRATEGIES
+from benchmarks.plan import ACCURACY, BFLOAT16, BUSY, LARGE, LEARNING, LONG, MODELS, MODES, RATES, SINGLE, STRATEGIES
 from benchmarks.workload import Mode, Run, Workload
 
 TARGETS: dict[Mode, float] = {"asynchronous": 2.8, "synchronous": 3.2}
 """Minimum ratios to the classic code on the baseline workload."""
 LARGE_TARGETS: dict[Mode, float] = {"asynchronous": 4.0, "synchronous": 3.5}
 """Minimum ratios to the classic code with a large model and bfloat16 on the wire."""
+MODEL_TARGETS = {"ParameterServerStrategy, plain": 2.0, "ParameterServerStrategy, best": 1.2}
+"""Minimum ratios of the trainer to a strategy with the Keras model."""
 MAX_LOSS = 0.5
 """Maximum loss of accuracy on a cluster compared with a single process, in percentage points."""
 BUSY_MEAN_MAX_LOSS, BUSY_WORST_MAX_LOSS = 0.3, 1.5
@@ -137,6 +139,27 @@ def strategies(runs: Sequence[Run]) -> str:
                 cells = [mode, name, len(compared), spread([theirs for theirs, _ in compared])]
                 lines.append(row([*cells, "" if name == "trainer" else spread(ratios, "{:.2f}")]))
     return "\n".join(lines)
+
+
+def models(runs: Sequence[Run]) -> str:
+    """Compare `tf.distribute` strategies with the trainer on a Keras model."""
+    verdicts, rows = [], []
+    for workload in _workloads(runs):
+        for name in dict.fromkeys(run.program for run in runs):
+            compared = pairs(runs, workload, name, "trainer")
+            if not compared:
+                continue
+            ratios = [ours / theirs for theirs, ours in compared]
+            cells = [workload.mode, name, len(compared), spread([theirs for theirs, _ in compared])]
+            rows.append(row([*cells, "" if name == "trainer" else spread(ratios, "{:.2f}")]))
+            if target := MODEL_TARGETS.get(name):
+                verdict = _verdict(statistics.median(ratios) >= target)
+                verdicts.append(
+                    f"**Target, a Keras model, {workload.mode}: {spread(ratios, '{:.2f}')} times {name} in "
+                    f"{len(ratios)} rounds; at least {target}: {verdict}.**\n"
+                )
+    head = ["mode", "program", "rounds", "steps/s", "trainer, times as fast"]
+    return "\n".join([*verdicts, row(head), row(["---"] * len(head)), *rows])
 
 
 def learning(runs: Sequence[Run]) -> str:
@@ -344,6 +367,7 @@ _PARTS: tuple[tuple[str, Callable[[Sequence[Run]], str]], ...] = (
     (RATES, rates),
     (LARGE, large),
     (STRATEGIES, strategies),
+    (MODELS, models),
     (LEARNING, learning),
     (ACCURACY, accuracy),
     (LONG, long_runs),

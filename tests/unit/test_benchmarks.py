@@ -165,3 +165,15 @@ def test_the_ratio_of_a_large_model_is_compared_with_its_target() -> None:
     assert "asynchronous, 500 hidden units: 4.25 (4.00–4.50) times the classic code in 2 rounds" in text
     assert "at least 4.0: reached" in text
     assert "| asynchronous | 500 | trainer | 2 | 350 (300–400) | 2.50 (2.00–3.00) |" in text
+
+
+def test_a_keras_model_is_compared_with_each_form_of_the_strategy() -> None:
+    measured = {"trainer": (240, 200), "ParameterServerStrategy, plain": (100, 100)}
+    runs = [
+        Run(plan.MODELS, name, number, ASYNCHRONOUS, Outcome(rate))
+        for name, rates in measured.items()
+        for number, rate in enumerate(rates)
+    ]
+    text = report.models(runs)
+    assert "2.20 (2.00–2.40) times ParameterServerStrategy, plain in 2 rounds; at least 2.0: reached" in text
+    assert "best" not in text, "it was not measured"
