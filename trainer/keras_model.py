@@ -211,8 +211,14 @@ class KerasModel:
         state = [each for each in others if each.dtype == "float32"]
         self._constants = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
+        decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         return {
-            name: Parameter(tuple(variable.shape), value=variable.numpy(), trainable=position < self._trainable)
+            name: Parameter(
+                tuple(variable.shape),
+                value=variable.numpy(),
+                trainable=position < self._trainable,
+                decays=position >= self._trainable or decays(variable),
+            )
             for position, (name, variable) in enumerate(self._arrays.items())
         }
 

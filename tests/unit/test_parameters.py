@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import strategies
 
 from trainer.graph.optimizer import MOMENTS
-from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, create, plan
+from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, ShardArray, arrays_of, create, plan
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
@@ -91,3 +91,25 @@ def test_initial_values_do_not_depend_on_the_sharding() -> None:
     parameters = {"a": Parameter((100, 10), 0.5), "large": Parameter((3000, 64), 0.5)}
     whole, cut = (initial_values(parameters, shards=shards) for shards in (1, 3))
     assert all(np.array_equal(whole[name], cut[name]) for name in parameters)
+
+
+@hypothesis.given(
+    strategies.lists(strategies.tuples(strategies.integers(1, 3 * MIN_SHARD_SIZE), strategies.booleans()), min_size=1),
+    strategies.integers(1, 4),
+)
+def test_a_layout_that_splits_no_parameter(sizes: list[tuple[int, bool]], servers: int) -> None:
+    parameters = {
+        f"p{number}": Parameter((size,), trainable=trainable or not number, decays=trainable)
+        for number, (size, trainable) in enumerate(sizes)
+    }
+    layout = plan(parameters, servers, split=False)
+    assert 1 <= len(layout.shards) <= servers
+    assert sum(layout.shards) == sum(size for size, _ in sizes)
+    shards = arrays_of(parameters, layout)
+    trainable = [parameter for parameter in parameters.values() if parameter.trainable]
+    assert [array for shard in shards for array in shard] == [
+        ShardArray(parameter.shape, parameter.decays) for parameter in trainable
+    ]
+    assert all(shards), "each shard has a trainable parameter"
+    found = [sum(math.prod(array.shape) for array in shard) for shard in shards]
+    assert tuple(found) == layout.trainable_per_shard

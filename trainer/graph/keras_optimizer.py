@@ -1,10 +1,13 @@
 """The optimizer of a compiled Keras model, on shards of the flat parameters.
 
-An element-wise optimizer does to a vector what it does to the arrays in it. So Keras's own `stateless_apply` is traced
-for a vector, and its ops run on the parameter server of each shard.
+Keras's own `stateless_apply` is traced, and its ops run on the parameter server of each shard. An element-wise
+optimizer does to a vector what it does to the arrays in it, so it is traced for the vector. Others, such as those that
+compute the norm of each variable, are traced for the arrays of the shard, none of which is split then.
 """
 
 import functools
+import math
+import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +19,14 @@ from tensorflow.python.eager import context  # not public API; Keras's optimizer
 
 from trainer.errors import ConfigurationError
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard
+from trainer.graph.parameters import Shard, ShardArray
 from trainer.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
 
-NOT_ON_SHARDS = {
-    "clipnorm": "clips each variable by its own norm; use global_clipnorm or clipvalue",
-    "use_ema": "averages the parameters; leave it out",
-    "gradient_accumulation_steps": "accumulates gradients; use a larger batch_size",
-}
-"""Settings of Keras's optimizers that the trainer does not have."""
+_SLOT_NAME = re.compile(r"part_(\d+)_(.*)")
+AVERAGE = "average"
+"""The slot of the moving averages of the parameters (`use_ema`)."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,11 @@ class KerasOptimizer(Optimizer):
         """The names of the slots, and their initial values."""
         with context.eager_mode():
             slots = _slots_of(_build(self.keras, [np.zeros(1, np.float32)]))
-            return {name: float(slot.numpy()[0]) for name, slot in slots.items()}
+            return {name: float(slot.numpy()[0]) for name, (slot,) in slots.items()}
 
     def _update(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
-        template = self._template(int(shard.values.shape[0]))
+        size = int(shard.values.shape[0])
+        template = self._template(shard.arrays or (ShardArray((size,)),))
         variables = [shard.values, *shard.slots]
 
         def update() -> Operation:
@@ -83,67 +84,86 @@ class KerasOptimizer(Optimizer):
         return self._divide_by_staleness(scale, shard, updates, gradient)
 
     @functools.cache  # noqa: B019 - an optimizer lives as long as its graph
-    def _template(self, size: int) -> OpTemplate:
-        """The ops of an update of a vector of this size.
+    def _template(self, arrays: tuple[ShardArray, ...]) -> OpTemplate:
+        """The ops of an update of a vector that consists of these arrays.
 
         Their inputs are the values, the slots, the gradient and the number of earlier updates; the outputs are the new
         values and slots.
         """
         with context.eager_mode():
-            optimizer = _build(self.keras, [np.zeros(size, np.float32)])
+            optimizer = _build(self.keras, [np.zeros(each.shape, np.float32) for each in arrays])
             initial = [each.numpy() for each in optimizer.variables]
-        slots = list(_slots_of(optimizer).values())
+        of_variable = {id(each): array for each, array in zip(optimizer._trainable_variables, arrays, strict=True)}
+        optimizer._use_weight_decay = lambda variable: of_variable[id(variable)].decays
+        sizes = [math.prod(each.shape) for each in arrays]
+        slots = _slots_of(optimizer)
+        positions = {name: [_position(optimizer.variables, each) for each in slot] for name, slot in slots.items()}
+
+        def split(vector: Tensor) -> list[Tensor]:
+            pieces = tf.split(vector, sizes)
+            return [tf.reshape(piece, each.shape) for piece, each in zip(pieces, arrays, strict=True)]
+
+        def join(pieces: Sequence[Tensor]) -> Tensor:
+            return tf.concat([tf.reshape(piece, [-1]) for piece in pieces], axis=0)
 
         def update(*inputs: Tensor) -> list[Tensor]:
-            values, *given, gradient, count = inputs
+            *vectors, count = inputs
+            values, *given, gradients = map(split, vectors)
             state = list(initial)
-            positions = [_position(optimizer.variables, slot) for slot in slots]
-            for position, slot in zip(positions, given, strict=True):
-                state[position] = slot
+            for places, pieces in zip(positions.values(), given, strict=True):
+                for place, piece in zip(places, pieces, strict=True):
+                    state[place] = piece
             state[_position(optimizer.variables, optimizer.iterations)] = tf.cast(count, optimizer.iterations.dtype)
-            new_values, state = optimizer.stateless_apply(state, [gradient], [values])
-            return [*new_values, *(state[position] for position in positions)]
+            new_values, state = optimizer.stateless_apply(state, gradients, values)
+            if frequency := self.keras.use_ema and self.keras.ema_overwrite_frequency:
+                is_due = tf.equal((count + 1) % frequency, 0)
+                averages = [state[place] for place in positions[AVERAGE]]
+                new_values = [tf.where(is_due, *each) for each in zip(averages, new_values, strict=True)]
+            return [join(new_values), *(join([state[place] for place in places]) for places in positions.values())]
 
-        vector = tf.TensorSpec([size], tf.float32)
-        return trace(update, *[vector] * (len(slots) + 2), tf.TensorSpec([], tf.int64))
+        vector = tf.TensorSpec([sum(sizes)], tf.float32)
+        return trace(update, *[vector] * (len(positions) + 2), tf.TensorSpec([], tf.int64))
 
 
-def check(optimizer: Any) -> None:
-    """Check that an optimizer can update shards of flat parameters.
+def is_element_wise(optimizer: Any) -> bool:
+    """Whether an optimizer does to a vector what it does to the arrays in it.
 
     Raises:
-        ConfigurationError: it has a setting that the trainer does not have, or is not element-wise.
+        ConfigurationError: the optimizer cannot update parameters on parameter servers.
     """
     name = type(optimizer).__name__
-    for setting, reason in NOT_ON_SHARDS.items():
-        if getattr(optimizer, setting, None):
-            raise ConfigurationError(f"optimizer={name}: {setting} {reason}.")
-    if getattr(optimizer, "_exclude_from_weight_decay", None):
-        raise ConfigurationError(f"optimizer={name}: exclude_from_weight_decay is by variable; leave it out.")
+    if optimizer.gradient_accumulation_steps:
+        raise ConfigurationError(
+            f"optimizer={name}: gradient_accumulation_steps accumulates gradients; use a larger batch_size."
+        )
     random = np.random.default_rng(0)
     values, gradients = random.normal(size=(2, 3, 8)).astype(np.float32)
     with context.eager_mode():
-        whole = _build(optimizer, list(values[:1].reshape(1, 8)))
+        whole = _build(optimizer, [values[0]])
         parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:].reshape(2, 3)])
-        is_flat = all(each.shape == (8,) for each in _others(whole))
-        for gradient in gradients if is_flat else ():
+        shapes = [[each.shape for each in slot] for slot in _slots_of(parts).values()]
+        if any(each != [(2, 1), (2, 3)] for each in shapes):
+            raise ConfigurationError(
+                f"optimizer={name}: its state does not have the shapes of the variables, as the flat vectors on "
+                "parameter servers need it; use another one, such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb."
+            )
+        for gradient in gradients:
             whole.apply([tf.constant(gradient)])
             parts.apply([tf.constant(gradient[:2].reshape(2, 1)), tf.constant(gradient[2:].reshape(2, 3))])
         joined = np.concatenate([each.numpy().ravel() for each in parts._trainable_variables])
-        if not is_flat or not np.allclose(joined, whole._trainable_variables[0].numpy(), rtol=1e-5, atol=1e-7):
-            raise ConfigurationError(
-                f"optimizer={name}: its updates depend on the shapes of the variables, but parameter servers hold flat "
-                "vectors; use an element-wise optimizer, such as Adam, AdamW, SGD, RMSprop, Adagrad or Lion."
-            )
+        return np.allclose(joined, whole._trainable_variables[0].numpy(), rtol=1e-5, atol=1e-7)
 
 
 def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
-    """A new optimizer of the same configuration, without global_clipnorm, for variables with these values."""
+    """A new optimizer for variables with these values, and with the same configuration.
+
+    It leaves out what other functions add: global_clipnorm, and ema_overwrite_frequency, which Keras cannot trace.
+    """
     import keras
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-    configuration = {**optimizer.get_config(), "global_clipnorm": None}
+    configuration = {**optimizer.get_config(), "global_clipnorm": None, "ema_overwrite_frequency": None}
     built = type(optimizer).from_config(configuration)
     # Keras's methods for all backends. Those for TensorFlow need real variables, as they work with tf.distribute.
     for name, method in vars(BaseOptimizer).items():
@@ -159,9 +179,14 @@ def _others(optimizer: Any) -> list[Any]:
     return [each for each in optimizer.variables if id(each) not in own]
 
 
-def _slots_of(optimizer: Any) -> dict[str, Any]:
-    """The slots of an optimizer of one variable, by name."""
-    return {each.name.removeprefix("part_0_"): each for each in _others(optimizer)}
+def _slots_of(optimizer: Any) -> dict[str, list[Any]]:
+    """The state of an optimizer by name, each with its variables in the order of the variables that it updates."""
+    found: dict[str, dict[int, Any]] = {}
+    for each in _others(optimizer):
+        match = _SLOT_NAME.fullmatch(each.name)
+        name, position = (match[2], int(match[1])) if match else (each.name, 0)
+        found.setdefault(name, {})[position] = each
+    return {name: [by_position[number] for number in sorted(by_position)] for name, by_position in found.items()}
 
 
 def _position(variables: Sequence[Any], variable: Any) -> int:

@@ -67,6 +67,15 @@ def _shaped(array: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 @dataclass(frozen=True)
+class ShardArray:
+    """A trainable parameter in a shard."""
+
+    shape: tuple[int, ...]
+    decays: bool = True
+    """Whether weight decay applies."""
+
+
+@dataclass(frozen=True)
 class Shard:
     """The variables on one parameter server."""
 
@@ -83,6 +92,8 @@ class Shard:
     update asynchronously and the run can be rolled back."""
     others: Variable | None = None
     """float32 variable [m]: its slice of the parameters that are not trainable. None if it has none."""
+    arrays: tuple[ShardArray, ...] = ()
+    """The trainable parameters in it, in their order, if the layout splits none of them."""
     wire_dtype: str = "float32"
     """The type of parameters and gradients on their way between a replica and this device."""
 
@@ -132,14 +143,22 @@ class Shard:
         return [vector] if len(sizes) == 1 else tf.split(vector, sizes)
 
 
-def plan(parameters: Mapping[str, Parameter], servers: int) -> Layout:
-    """Lay out the parameters over at most `servers` shards. Shard sizes differ by at most one element."""
+def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True) -> Layout:
+    """Lay out the parameters over at most `servers` shards.
+
+    Shard sizes differ by at most one element. With `split=False` no parameter is split, and each shard has at least one
+    trainable parameter.
+    """
     ordered = sorted(parameters.items(), key=lambda item: not item[1].trainable)
     shapes = {name: parameter.shape for name, parameter in ordered}
     elements = sum(math.prod(shape) for shape in shapes.values())
     trainable = sum(math.prod(parameter.shape) for parameter in parameters.values() if parameter.trainable)
     count = max(1, min(servers, elements // MIN_SHARD_SIZE))
     ends = [elements * index // count for index in range(count + 1)]
+    if not split:
+        bounds = list(itertools.accumulate((math.prod(shape) for shape in shapes.values()), initial=0))
+        inner = {min(bounds, key=lambda bound: abs(bound - end)) for end in ends[1:-1]}
+        ends = [0, *sorted(end for end in inner if 0 < end < trainable), elements]
     sizes = tuple(end - start for start, end in itertools.pairwise(ends))
     return Layout(shapes, sizes, trainable if trainable < elements else None)
 
@@ -152,6 +171,7 @@ def create(
     slots: Sequence[str],
     drop_stale_gradients: bool = False,
     slot_values: Mapping[str, float] | None = None,
+    whole: bool = False,
     wire_dtype: str = "float32",
 ) -> list[Shard]:
     """Add the variables of these parameters to the default graph.
@@ -164,6 +184,7 @@ def create(
         slots: Slot names of the optimizer.
         drop_stale_gradients: Whether the shards have `accepted_from`.
         slot_values: Initial values of slots; by default 0.
+        whole: Whether the layout splits no parameter.
         wire_dtype: The type of parameters and gradients on the wire.
     """
     given = {name: _given(each) for name, each in parameters.items() if each.value is not None}
@@ -178,12 +199,32 @@ def create(
     return [
         replace(
             _create_shard(f"part_{index}_of_{len(shards)}", values, trainable, device, filled, drop_stale_gradients),
+            arrays=arrays,
             wire_dtype=wire_dtype,
         )
-        for index, (values, trainable, device) in enumerate(
-            zip(shards, layout.trainable_per_shard, devices, strict=False)
+        for index, (values, trainable, device, arrays) in enumerate(
+            zip(
+                shards,
+                layout.trainable_per_shard,
+                devices,
+                arrays_of(parameters, layout) if whole else [()] * len(shards),
+                strict=False,
+            )
         )
     ]
+
+
+def arrays_of(parameters: Mapping[str, Parameter], layout: Layout) -> list[tuple[ShardArray, ...]]:
+    """The trainable parameters in each shard of a layout that splits none of them."""
+    found: list[tuple[ShardArray, ...]] = []
+    names = [name for name in layout.shapes if parameters[name].trainable]
+    for size in layout.trainable_per_shard:
+        arrays: list[ShardArray] = []
+        while sum(math.prod(each.shape) for each in arrays) < size:
+            parameter = parameters[names.pop(0)]
+            arrays.append(ShardArray(parameter.shape, parameter.decays))
+        found.append(tuple(arrays))
+    return found
 
 
 def copy(shard: Shard, device: str, slots: Sequence[str]) -> Shard:

@@ -3,7 +3,7 @@
 `build` only adds ops to a graph. `trainer.training.loop` runs them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,8 @@ def build(
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
     else:  # each replica holds the parameters
         homes = compute[:1]
-    layout = plan(parameters, len(homes))
+    by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
+    layout = plan(parameters, len(homes), split=not by_array)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     templates = [step_graph.make(model, layout, source.signature, settings.batch_size) for _ in compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
@@ -114,6 +115,7 @@ def build(
             optimizer.slots,
             shared and can_roll_back,
             optimizer.slot_values,
+            by_array,
             settings.wire_dtype if cluster else "float32",
         )
         with tf1.device(homes[0] if settings.strategy == "ps" else host):
@@ -169,8 +171,12 @@ def _optimizer(settings: Settings, model: Model, shared: bool, device: str) -> O
             "local_steps averages the moments of the trainer's own optimizer; leave out the model's compile(), or "
             "local_steps."
         )
-    keras_optimizer.check(model.optimizer)
     return KerasOptimizer.create(settings, shared, device, keras=model.optimizer)
+
+
+def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:
+    """Whether a Keras optimizer does the same to each element of all parameters."""
+    return keras_optimizer.is_element_wise(optimizer) and all(each.decays for each in parameters.values())
 
 
 def _replicate(

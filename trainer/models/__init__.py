@@ -36,6 +36,8 @@ class Parameter:
     """The initial values, float32 [*shape]; None draws them."""
     trainable: bool = True
     """Whether the optimizer updates it by gradients. Otherwise steps set it themselves, such as a moving average."""
+    decays: bool = True
+    """Whether the weight decay of a compiled optimizer applies to it."""
 
 
 @dataclass(frozen=True)

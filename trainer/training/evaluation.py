@@ -10,6 +10,7 @@ from typing import Any
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.graph.checkpoints import GLOBAL_STEP
+from trainer.graph.keras_optimizer import AVERAGE
 from trainer.models import ACCURACY, Model, Parameter
 from trainer.tensorflow import tf, tf1
 
@@ -50,7 +51,10 @@ class Score:
 
 
 class CheckpointEvaluator:
-    """Scores and exports checkpoints in its own graph and session. A context manager that closes the session."""
+    """Scores and exports checkpoints in its own graph and session. A context manager that closes the session.
+
+    If the optimizer averages the parameters, their averages are evaluated, as Keras does at the end of `fit`.
+    """
 
     def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples | Stream) -> None:
         self._model, self._test = model, test
@@ -70,7 +74,12 @@ class CheckpointEvaluator:
             self._after = [prediction.loss, *prediction.counts]
             self._metrics = model.measure(self._counts)
             self._step = step.read_value()
-            self._saver = tf1.train.Saver([step, *variables.values()])
+            averaged = model.optimizer is not None and model.optimizer.use_ema
+            saved = {
+                f"{name}/{AVERAGE}" if averaged and parameters[name].trainable else name: each
+                for name, each in variables.items()
+            }
+            self._saver = tf1.train.Saver({GLOBAL_STEP: step, **saved})
         # Leave the GPUs to training; this graph runs on the CPU.
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
 
