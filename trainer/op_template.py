@@ -66,6 +66,6 @@ def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
     with context.eager_mode():
         traced = tf.function(function).get_concrete_function(*specs)
     if traced.captured_inputs:
-        names = ", ".join(sorted({str(each.name) for each in traced.graph.internal_captures}))
-        raise ValueError(f"it uses variables or tables that are not its own ({names})")
+        names = ", ".join(sorted({"/".join(str(each.name).split("/")[:2]) for each in traced.graph.internal_captures}))
+        raise ValueError(f"it uses tables or variables that are not weights ({names}); move lookups into the data")
     return of_graph(traced.graph, traced.inputs, traced.outputs)

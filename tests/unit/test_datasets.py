@@ -381,6 +381,19 @@ def test_bytes_are_scaled_and_floats_are_kept(tmp_path: Path) -> None:
     assert (found.test.inputs == -7.5).all()
 
 
+def test_inputs_of_an_unusual_scale_give_a_warning() -> None:
+    labels = np.zeros(2, np.int32)
+
+    def warning(largest: float) -> str | None:
+        examples = Examples({"a": np.zeros((2, 3), np.float32), "b": np.full((2, 3), -largest, np.float32)}, labels)
+        return Dataset("mine", examples, examples).warning
+
+    assert warning(255.0) == (
+        "b: values of up to 255, but most models learn from values near 1; scale them, unless the model does"
+    )
+    assert warning(1.0) is None
+
+
 def test_a_folder_without_data_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in error_of("npz", tmp_path)
     write_npz(tmp_path, "test.npz", images(10, 4, 4), labels(10))

@@ -23,6 +23,7 @@ from trainer.training.evaluation import CheckpointEvaluator
 from .conftest import EXAMPLES
 
 SIZE, STEPS = 20, 100
+LOSS = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
 LAYERS = "layers.Dense(16, activation='relu'), layers.BatchNormalization(momentum=0.9), layers.Dense(10)"
 
 
@@ -107,9 +108,18 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
 )
 def test_training_is_that_of_keras(tmp_path: Path, optimizer: str) -> None:
     """Also of the moving averages of batch normalization."""
-    loss = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
-    path = write(tmp_path, compiled=f"optimizer={optimizer}, loss={loss}")
-    ours, expected = train(path), fit(path)
+    check_training(write(tmp_path, compiled=f"optimizer={optimizer}, loss={LOSS}"))
+
+
+@pytest.mark.parametrize("layer", ["LSTM(8)", "GRU(8)", "Bidirectional(layers.SimpleRNN(8))"])
+def test_recurrent_layers_are_trained_as_by_keras(tmp_path: Path, layer: str) -> None:
+    layers = f"layers.Reshape((28, 28)), layers.{layer}, layers.Dense(10)"
+    check_training(write(tmp_path, layers, f"optimizer='adam', loss={LOSS}"), steps=30)
+
+
+def check_training(path: Path, steps: int = STEPS) -> None:
+    """Check that the arrays after these steps are those of `keras.Model.fit`."""
+    ours, expected = train(path, steps), fit(path, steps)
     assert ours.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(ours[name], values, rtol=2e-3, atol=2e-4, err_msg=name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainer.data import digits, lance_table, mnist, npz
 from trainer.data.context import DataContext
-from trainer.data.examples import Examples, Signature
+from trainer.data.examples import Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 
@@ -44,8 +44,23 @@ class Dataset:
             sha256.update(np.ascontiguousarray(array).data)
         return sha256.hexdigest()
 
+    @property
+    def warning(self) -> str | None:
+        """A sentence on inputs in memory that few models learn from as they are; None if there are none."""
+        if not isinstance(self.train, Examples):
+            return None
+        for name, array in named(self.train.inputs, "input").items():
+            if array.dtype.kind == "f" and (largest := float(np.abs(array).max())) > LARGE_INPUT:
+                return (
+                    f"{name}: values of up to {largest:g}, but most models learn from values near 1; scale them, "
+                    "unless the model does"
+                )
+        return None
+
 
 DEFAULT = "digits"
+LARGE_INPUT = 20.0
+"""Standardised inputs, and those in [0, 1], are far below it."""
 
 
 def load(name: str, version: str | None, download: bool, data: DataContext) -> Dataset:

@@ -31,6 +31,8 @@ def train(context: TaskContext) -> bool:
     """
     settings, cluster = context.settings, context.cluster
     learned = problem.load(settings, context.cluster)
+    if (cluster is None or cluster.is_chief) and learned.dataset.warning:
+        logger.warning(learned.dataset.warning)
     claimed = claim_directory(settings, learned) if cluster is None or cluster.is_chief else None
     replica = build(
         settings,
