@@ -101,6 +101,15 @@ def test_only_a_users_scale_of_the_workers_is_adopted(before: Any, now: Any, ado
     assert scales.adopt(a_run(), starting, before, now) == starting
 
 
+def test_tasks_without_an_address_are_not_part_of_the_run() -> None:
+    roles = {
+        "worker": Role(replicas=2, restart_policy="ExitCode", addresses=3),
+        "ps": Role(replicas=1, restart_policy="ExitCode"),
+    }
+    tasks = ("mnist-worker-2", "mnist-worker-3", "mnist-ps-0", "mnist-ps-1", "mnist-chief-0")
+    assert [a_run(roles=roles).lists(task) for task in tasks] == [True, False, True, False, False]
+
+
 def test_a_changed_scale_of_parameter_servers_is_put_right() -> None:
     notes = scales.adopt(a_run(), STARTED, SCALE, {"worker": 2, "ps": 3})
     assert scales.wanted(a_run(), notes, None)["ps"] == 1

@@ -186,6 +186,12 @@ class Run(RunValues):
         """The role of a task with this name."""
         return task.removeprefix(f"{self.fullname}-").rpartition("-")[0]
 
+    def lists(self, task: str) -> bool:
+        """Whether the cluster has an address for the task. Anybody may scale a StatefulSet further."""
+        role = self.roles.get(self.role_of(task))
+        limit = 0 if role is None else role.replicas if role.addresses is None else role.addresses
+        return int(task.rpartition("-")[2]) < limit
+
     def tasks(self, role: str, replicas: int) -> list[str]:
         """The names of the first tasks of a role."""
         return [f"{self.fullname}-{role}-{index}" for index in range(replicas)]

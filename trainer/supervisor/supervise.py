@@ -181,7 +181,7 @@ class _Loop:
         self.tasks = {
             name: self._terminations.get(name, pod)
             for name, pod in pods.items()
-            if pod.role in self._run.roles and pod.run_hash == self._run.hash
+            if self._run.lists(name) and pod.run_hash == self._run.hash
         }
 
     def _take_pass(self, now: float) -> Outcome | None:
@@ -238,7 +238,9 @@ class _Loop:
             if component == scales.TENSORBOARD and scale:
                 self._provide_account()
             if self.notes.state == "Running" and component != scales.TENSORBOARD:
-                logger.info(f"{component} had the scale {observed} instead of {scale}: set it again")
+                logger.info(
+                    f"{component} had the scale {observed} instead of {scale}: set it again{self._hint(component)}"
+                )
             self._sent[component] = (scale, now)
             self._api.set_scale(component, scale)
         if leader and leader.node:
@@ -248,6 +250,13 @@ class _Loop:
             lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
             if lost and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
+
+    def _hint(self, component: str) -> str:
+        """Why more workers are not kept."""
+        addresses = self._run.roles[component].addresses
+        if addresses is None or self._view.scales.get(component, 0) <= addresses:
+            return ""
+        return f"; the cluster has addresses for {addresses}, which worker.maxReplicas sets"
 
     def _provide_account(self) -> None:
         if not self._has_account:
