@@ -136,6 +136,13 @@ def test_replica_types_are_known_in_any_case() -> None:
         ("reg:5000/a", {"registry": "reg:5000", "repository": "a", "pullPolicy": "Always"}),
         (f"reg:5000/a@{DIGEST}", {"registry": "reg:5000", "repository": "a", "digest": DIGEST}),
         (f"a/b:1@{DIGEST}", {"repository": "a/b", "tag": "1", "digest": DIGEST}),
+        ("distributed-tensorflow/trainer:0.1.0", {"tag": "0.1.0"}),
+        ("distributed-tensorflow/trainer", {"tag": "latest", "pullPolicy": "Always"}),
+        (f"distributed-tensorflow/trainer@{DIGEST}", {"digest": DIGEST}),
+        (
+            "reg:5000/distributed-tensorflow/trainer:1",
+            {"registry": "reg:5000", "repository": "distributed-tensorflow/trainer", "tag": "1"},
+        ),
     ],
 )
 def test_an_image_is_split_as_docker_reads_it(image: str, parts: Map) -> None:

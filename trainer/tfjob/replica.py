@@ -58,6 +58,9 @@ MOUNT = ("name", "mountPath", "subPath")
 CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 """Fields of a container that are keys of a role."""
 
+PACKAGED = "distributed-tensorflow/trainer"
+"""The default of `image.repository`. The chart puts `image.registry` before it; before a stated repository it does not."""
+
 OWN_ENVIRONMENT = ("TF_CONFIG", "TF_CLUSTER", "POD_INDEX", "TASK_DIR", "TASK_RESTART_POLICY")
 OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 """The environment variables and labels that the chart sets itself."""
@@ -188,6 +191,8 @@ def image_of(container: Fields) -> Map:
     if not found:
         raise ConfigurationError(f"{container.at('image')}: the name of an image was expected, not {image!r}.")
     registry, repository, tag, digest = found.groups()
+    if (registry, repository) == (None, PACKAGED):
+        repository, tag = None, tag or (None if digest else "latest")
     policy = container.one_of("imagePullPolicy", ("Always", "IfNotPresent", "Never"))
     if not policy and not digest and tag in (None, "latest"):
         policy = "Always"  # the default of Kubernetes for a tag that may change
