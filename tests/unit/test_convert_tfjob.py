@@ -751,6 +751,16 @@ def test_the_command_of_an_image_is_asked_for_and_its_arguments_stay_arguments()
     assert values["ps"]["command"] == ["serve"]
 
 
+def test_an_image_without_an_entrypoint_is_stated_by_an_empty_one() -> None:
+    job = tfjob(Worker=replica({"command": None, "args": ["python", "-m", "task"]}), PS=replica())
+    assert 'or as in --entrypoint worker="" if the image has none and the args are the command.' in refusal(job)
+    values = convert(job, "worker=").values
+    assert values["worker"]["command"] == ["python", "-m", "task"]
+    assert "args" not in values["worker"]
+    bare = tfjob(Worker=replica({"command": None}), PS=replica())
+    assert "the image has no entrypoint, and there are no args, so nothing runs; " in refusal(bare, "worker=")
+
+
 def test_a_role_without_tasks_needs_no_command() -> None:
     assert convert(tfjob(Worker=replica(), PS=replica({"command": None}, replicas=0))).values["ps"]["replicas"] == 0
 
@@ -759,7 +769,6 @@ def test_a_role_without_tasks_needs_no_command() -> None:
     ("entrypoints", "said"),
     [
         (["worker"], "'worker' was given"),
-        (["worker="], "'worker=' was given"),
         (["pilot=python"], "'pilot=python' was given"),
         (["worker='a"], "cannot be split into words"),
         (["ps=a", "PS=b"], "two were given for ps"),
@@ -779,6 +788,9 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
         (tfjob({"tfReplicaSpecs": None}), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
         (tfjob(PS=replica()), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
         (tfjob(Worker=replica(replicas=0)), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
+        (tfjob(Workr=replica(), PS=replica()), f"{SPECS}.Workr: no role has this name; did you mean Worker?"),
+        (tfjob(Worker=replica(), pss=replica()), f"{SPECS}.pss: no role has this name; did you mean PS?"),
+        (tfjob(Trainer=replica()), f"{SPECS}: there is no Worker and no Chief, and Trainer is no role, so"),
         (tfjob(Chief=replica(), Master=replica()), "spec.tfReplicaSpecs: Chief and Master are the same role."),
         (tfjob(Worker=replica(replicas="two")), f'{WORKER}.replicas: a whole number was expected, not "two".'),
         (tfjob(Worker=replica(replicas=True)), f"{WORKER}.replicas: a whole number was expected, not true."),
@@ -797,7 +809,7 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
         (tfjob({"runPolicy": {"backoffLimit": "3"}}), "spec.runPolicy.backoffLimit: a whole number was expected"),
         (tfjob({"runPolicy": {"cleanPodPolicy": "Some"}}), "spec.runPolicy.cleanPodPolicy: one of All, Running, None"),
         (tfjob({"successPolicy": "Any"}), "spec.successPolicy: one of "),
-        (tfjob(metadata={"name": "My_Job"}), "metadata.name: 'My_Job' was given"),
+        (tfjob(metadata={"name": "My_Job"}), "metadata.name: 'My_Job' is not valid in the names of the run's Services"),
         (tfjob(metadata={"name": None}), "metadata.name: it is missing; set the job's name, such as mnist."),
         ({**tfjob(), "metadata": None}, "metadata.name: it is missing; "),
         ({**tfjob(), "spec": []}, "spec: a map was expected, not []."),
@@ -805,6 +817,15 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
 )
 def test_a_job_that_cannot_run_is_refused_by_the_path_of_its_fault(job: Map, said: str) -> None:
     assert refusal(job).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [("My_Job", "my-job"), ("3d-unet", "job-3d-unet"), ("my.job", "my-job"), ("-", "job"), ("a-", "a")],
+)
+def test_a_name_that_no_service_may_have_is_refused_with_a_better_one(name: str, better: str) -> None:
+    message = refusal(tfjob(metadata={"name": name}))
+    assert message.endswith(f"and dashes, and start with a letter, such as {better}.")
 
 
 @pytest.mark.parametrize(
@@ -873,7 +894,7 @@ JOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: {}}}\n"
         ("{apiVersion: v1, kind: List, items: []}", "job.yaml holds nothing, and one TFJob was expected."),
         ("{apiVersion: v1, kind: List, items: {a: 1}}", "job.yaml holds nothing, and one TFJob was expected."),
         ("{apiVersion: v1, kind: List, items: [1]}", "job.yaml: kind: TFJob was expected, not null."),
-        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", 'TFJob was expected, not "TFJobList".'),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", "job.yaml holds nothing, and one TFJob was "),
         (
             "{apiVersion: kubeflow.org/v1beta2, kind: TFJob}",
             'kubeflow.org/v1 was expected, not "kubeflow.org/v1beta2"; set apiVersion: kubeflow.org/v1, whose spec ',
@@ -898,6 +919,14 @@ def test_a_list_is_read_as_its_items() -> None:
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}}
     listed = {"apiVersion": "v1", "kind": "List", "items": [claim, tfjob()]}
     assert parse_manifest(json.dumps(listed), "job.yaml") == (tfjob(), [claim])
+
+
+def test_a_list_of_tfjobs_is_read_as_its_items() -> None:
+    job = tfjob()
+    bare = {key: value for key, value in job.items() if key not in ("apiVersion", "kind")}
+    for item in (job, bare):
+        listed = {"apiVersion": "kubeflow.org/v1", "kind": "TFJobList", "items": [item]}
+        assert parse_manifest(json.dumps(listed), "job.yaml") == (job, [])
 
 
 def test_other_objects_of_a_file_are_installed_with_the_release() -> None:

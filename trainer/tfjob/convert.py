@@ -7,6 +7,7 @@ The semantics of a TFJob, and its defaults, are those of Kubeflow's training-ope
 (https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/).
 """
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from trainer.tfjob.run import convert_run, place_of
 from trainer.tfjob.unconverted import close
 
 PORT = 2222
+REPLICA_TYPES = {name.lower(): name for name in ("Chief", "Master", "Worker", "PS", "Evaluator")}
 WRITTEN_BY_THE_CLUSTER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
 """Fields of metadata that the cluster adds and `kubectl get` shows."""
 
@@ -142,8 +144,11 @@ def _identity(metadata: Fields) -> tuple[str, str, str]:
     if not name:
         raise ConfigurationError(f"{metadata.at('name')}: it is missing; set the job's name, such as mnist.")
     if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name):
+        words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+        better = words if words[:1].isalpha() else f"job-{words}".rstrip("-")
         raise ConfigurationError(
-            f"{metadata.at('name')}: {name!r} was given; small letters, digits and dashes were expected."
+            f"{metadata.at('name')}: {name!r} is not valid in the names of the run's Services; use small letters, "
+            f"digits and dashes, and start with a letter, such as {better}."
         )
     metadata.take("generateName")
     if len(name) > 40:
@@ -169,6 +174,10 @@ def _types(replica_specs: Fields) -> dict[Role, str]:
             raise ConfigurationError(f"{replica_specs.path}: {found[role]} and {key} are the same role.")
         if role:
             found[role] = key
+        elif similar := difflib.get_close_matches(key.lower(), REPLICA_TYPES, n=1):
+            raise ConfigurationError(
+                f"{replica_specs.at(key)}: no role has this name; did you mean {REPLICA_TYPES[similar[0]]}?"
+            )
     return {role: found[role] for role in ROLES if role in found}
 
 
@@ -189,10 +198,14 @@ def _replicas(replica_specs: Fields, programs: Mapping[Role, Program]) -> dict[R
         paths = ", ".join(f"{replica_specs.at(types[role])}…containers[{CONTAINER}].command" for role in missing)
         options = " ".join(f'--entrypoint {role}="python -m x"' for role in missing)
         if set(missing) <= programs.keys():
-            raise ConfigurationError(f"{paths}: there is none, and the image has none; state one as in {options}.")
+            raise ConfigurationError(
+                f"{paths}: there is none, the image has no entrypoint, and there are no args, so nothing runs; set the "
+                f"command in the TFJob, or state it as in {options}."
+            )
         raise ConfigurationError(
             f"{paths}: there is none, so the image's own entrypoint runs, which the chart's wrapper hides; --inspect "
-            f"reads it from the image, or state it as in {options}."
+            f"reads it from the image, or state it as in {options}, or as in --entrypoint {missing[0]}=\"\" if the "
+            "image has none and the args are the command."
         )
     return replicas
 
@@ -201,7 +214,11 @@ def _leader(replica_specs: Fields, tasks: Mapping[Role, Map]) -> Role:
     """The role with which the run ends."""
     leader: Role = "chief" if tasks.get("chief", {}).get("replicas") else "worker"
     if not tasks.get(leader, {}).get("replicas"):
-        raise ConfigurationError(f"{replica_specs.path}: there is no Worker and no Chief, so no task trains; add one.")
+        unknown = ", ".join(key for key in replica_specs.content if not to_role(key))
+        other = f", and {unknown} is no role" if unknown else ""
+        raise ConfigurationError(
+            f"{replica_specs.path}: there is no Worker and no Chief{other}, so no task trains; add one."
+        )
     return leader
 
 

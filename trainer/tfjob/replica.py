@@ -59,7 +59,7 @@ CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycl
 """Fields of a container that are keys of a role."""
 
 PACKAGED = "distributed-tensorflow/trainer"
-"""The default of `image.repository`. The chart puts `image.registry` before it; before a stated repository it does not."""
+"""The default of `image.repository`. Only before the default does the chart put `image.registry`."""
 
 OWN_ENVIRONMENT = ("TF_CONFIG", "TF_CLUSTER", "POD_INDEX", "TASK_DIR", "TASK_RESTART_POLICY")
 OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
