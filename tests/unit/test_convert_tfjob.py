@@ -942,6 +942,57 @@ def test_other_objects_of_a_file_are_installed_with_the_release() -> None:
     assert "extraObjects" not in convert(tfjob()).values
 
 
+def listed(*objects: Map) -> convert_tfjob.Conversion:
+    """A job converted from a list with these other objects."""
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": [tfjob(), *objects]})
+    return convert_tfjob.convert(parse_manifest(manifest, "job.yaml")[0], {}, parse_manifest(manifest, "job.yaml")[1])
+
+
+def test_what_the_cluster_wrote_into_other_objects_is_not_carried_over() -> None:
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    written = {
+        "resourceVersion": "2",
+        "generation": 3,
+        "creationTimestamp": "x",
+        "managedFields": [],
+        "selfLink": "x",
+        "uid": "",
+    }
+    claim: Map = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}, "spec": {"a": 1}}
+    got = {**claim, "metadata": {"name": "runs", "annotations": applied, **written}, "status": {"phase": "Bound"}}
+    assert listed(got).values["extraObjects"] == [claim]
+    claim["metadata"]["annotations"] = {"team": "vision"}
+    got["metadata"]["annotations"] = {**applied, "team": "vision"}
+    assert listed(got).values["extraObjects"] == [claim]
+
+
+def test_an_object_that_the_cluster_has_is_left_out_and_named() -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs", "uid": "1"}}
+    text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "text"}}
+    conversion = listed(claim, text)
+    assert conversion.values["extraObjects"] == [text]
+    (note,) = [note for note in conversion.notes if "PersistentVolumeClaim runs" in note]
+    assert note.startswith("PersistentVolumeClaim runs: not carried over; the cluster has it already, ")
+    assert "extraObjects" not in listed(claim).values
+
+
+def test_each_secret_is_named_because_the_values_have_its_content() -> None:
+    def secret(name: str, **metadata: str) -> Map:
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, **metadata}, "data": {"a": "Yg=="}}
+
+    conversion = listed(secret("keys"), secret("pull"), secret("there", uid="1"))
+    assert (
+        len([note for note in conversion.notes if note.startswith("Secret keys, Secret pull: its content is in ")]) == 1
+    )
+    assert [item["metadata"]["name"] for item in conversion.values["extraObjects"]] == ["keys", "pull"]
+
+
+@pytest.mark.parametrize("odd", [None, "x", [], 3])
+def test_odd_metadata_of_another_object_is_left_to_kubernetes(odd: Any) -> None:
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": odd}
+    assert listed(item).values["extraObjects"] == [item]
+
+
 def test_the_command_prints_values_and_names_what_they_lack_apart(run_python: Run, tmp_path: Path) -> None:
     job = tfjob(Worker=replica({"command": None}, {"hostname": "a"}), PS=replica())
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))

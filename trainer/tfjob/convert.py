@@ -12,13 +12,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainer.cluster.spec import ROLES, Role
 from trainer.errors import ConfigurationError
-from trainer.tfjob import gang_scheduling, gpus, labels, pod_security, volumes
-from trainer.tfjob.manifest import Fields, Map, dump, fields, is_empty
-from trainer.tfjob.parse import named
+from trainer.tfjob import extra_objects, gang_scheduling, gpus, labels, pod_security, volumes
+from trainer.tfjob.manifest import LAST_APPLIED, WRITTEN_BY_THE_CLUSTER, Fields, Map, dump, fields, is_empty
 from trainer.tfjob.program import Program, to_role
 from trainer.tfjob.replica import CONTAINER, GRACE_SECONDS, PORT_NAME, Replica, containers_of, convert_replica, image_of
 from trainer.tfjob.run import convert_run, place_of
@@ -26,8 +24,6 @@ from trainer.tfjob.unconverted import close
 
 PORT = 2222
 REPLICA_TYPES = {name.lower(): name for name in ("Chief", "Master", "Worker", "PS", "Evaluator")}
-WRITTEN_BY_THE_CLUSTER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
-"""Fields of metadata that the cluster adds and `kubectl get` shows."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +86,9 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     port = _common_port(replica_specs, replicas, leader)
     policy = spec.inner("runPolicy")
     run = convert_run(spec, policy, leader)
+    extra, notes_on_others = extra_objects.select(others)
     templates = [(replica.template.path, replica.values) for replica in replicas.values()]
-    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, others)
+    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, extra)
     for part in (policy, spec, top):
         close(part)
     gpu = gpus.resource_name(tasks)
@@ -103,12 +100,7 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     for replica in replicas.values():
         volumes.resolve_conflicts(replica)
     referred = _add_labels(replicas)
-    if others:
-        names = ", ".join(named(item) for item in others)
-        notes.append(
-            f"{names}: carried over to extraObjects; remove there what exists already; `helm uninstall` deletes them, "
-            "claims too, unless they have the annotation helm.sh/resource-policy: keep."
-        )
+    notes += notes_on_others
     pod_security.note_restricted(replica_specs, replicas)
     values: Map = {
         "run": run,
@@ -131,7 +123,7 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
             for role in ROLES
             if role in tasks or role in ("worker", "ps")
         },
-        "extraObjects": [_verbatim(item) for item in others],
+        "extraObjects": [extra_objects.verbatim(item) for item in extra],
     }
     if "chief" in replicas and replicas["chief"].key.lower() == "master":
         values["chief"] = {"taskType": "master", **values["chief"]}
@@ -157,7 +149,7 @@ def _identity(metadata: Fields) -> tuple[str, str, str]:
     for key in WRITTEN_BY_THE_CLUSTER:
         metadata.take(key)
     annotations = metadata.inner("annotations")
-    annotations.take("kubectl.kubernetes.io/last-applied-configuration")
+    annotations.take(LAST_APPLIED)
     for part in (metadata.inner("labels"), annotations):
         close(part, "not carried over; it is on the TFJob, not on its pods.")
     close(metadata)
@@ -204,7 +196,7 @@ def _replicas(replica_specs: Fields, programs: Mapping[Role, Program]) -> dict[R
             )
         raise ConfigurationError(
             f"{paths}: there is none, so the image's own entrypoint runs, which the chart's wrapper hides; --inspect "
-            f"reads it from the image, or state it as in {options}, or as in --entrypoint {missing[0]}=\"\" if the "
+            f'reads it from the image, or state it as in {options}, or as in --entrypoint {missing[0]}="" if the '
             "image has none and the args are the command."
         )
     return replicas
@@ -263,15 +255,6 @@ def _add_labels(replicas: Mapping[Role, Replica]) -> set[str]:
     return referred
 
 
-def _verbatim(part: Any) -> Any:
-    """A part of an object, with "{{" escaped, because the chart renders extraObjects as templates."""
-    if isinstance(part, list):
-        return [_verbatim(item) for item in part]
-    if isinstance(part, dict):
-        return {_verbatim(key): _verbatim(value) for key, value in part.items()}
-    return part.replace("{{", "{{`{{`}}") if isinstance(part, str) else part
-
-
 def _stated(task: Map) -> Map:
     """The keys of a role that are not empty."""
     meaningful_as_0 = ("replicas", "terminationGracePeriodSeconds")
@@ -286,7 +269,7 @@ def to_yaml(conversion: Conversion) -> str:
     namespace = f" --namespace {conversion.namespace}" if conversion.namespace else ""
     lines = [
         f"The TFJob {conversion.name} as values, by `trainer convert-tfjob`. Under the job's name, the release's",
-        f"pods are called as before: {conversion.name}-worker-0 and so on.",
+        f"pods are called as before: {conversion.name}-worker-0 and so on. So delete the TFJob first.",
         "",
         f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE \\",
         "    --set image.registry=REGISTRY",
