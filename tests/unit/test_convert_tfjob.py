@@ -624,6 +624,11 @@ def test_a_reference_to_the_role_of_the_master_is_mentioned_where_worker_0_alone
         assert notes(tfjob(Chief=replica(), Worker=replica(pod=pod)), f"{POD}: refers") == []
 
 
+def pod_group(api_version: str, **spec: Any) -> str:
+    """The manifest of a PodGroup of the job, as a note has it."""
+    return json.dumps({"apiVersion": api_version, "kind": "PodGroup", "metadata": {"name": "mnist"}, "spec": spec})
+
+
 @pytest.mark.parametrize(
     ("metadata", "pod", "path", "remedy"),
     [
@@ -631,44 +636,44 @@ def test_a_reference_to_the_role_of_the_master_is_mentioned_where_worker_0_alone
             {},
             {"schedulerName": "volcano"},
             "spec.schedulerName",
-            "add one (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, and set its name as "
-            "scheduling.k8s.io/group-name in common.annotations; ",
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3)
+            + ' and to common.annotations {"scheduling.k8s.io/group-name": "mnist"}.',
         ),
         (
             {},
             {"schedulerName": "scheduler-plugins-scheduler"},
             "spec.schedulerName",
-            "add one (scheduling.x-k8s.io/v1alpha1) with minMember: 3 to extraObjects, and set its name as "
-            "scheduling.x-k8s.io/pod-group in common.labels; ",
+            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3)
+            + ' and to common.labels {"scheduling.x-k8s.io/pod-group": "mnist"}.',
         ),
         (
             {"annotations": {"scheduling.k8s.io/group-name": "mnist"}},
             {"schedulerName": "volcano"},
             "metadata.annotations.scheduling.k8s.io/group-name",
-            'add "mnist" (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, unless it exists; ',
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3) + ", unless it exists.",
         ),
         (
             {"annotations": {"scheduling.volcano.sh/group-name": "mnist"}},
             {},
             "metadata.annotations.scheduling.volcano.sh/group-name",
-            'add "mnist" (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, unless it exists; ',
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3) + ", unless it exists.",
         ),
         (
             {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
             {},
             "metadata.labels.scheduling.x-k8s.io/pod-group",
-            'add "mnist" (scheduling.x-k8s.io/v1alpha1) with minMember: 3 to extraObjects, unless it exists; ',
+            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3) + ", unless it exists.",
         ),
     ],
 )
 def test_gang_scheduling_without_a_pod_group_is_mentioned_once(metadata: Map, pod: Map, path: str, remedy: str) -> None:
     job = tfjob(Worker=replica({}, pod, metadata, replicas=2), PS=replica({}, pod, metadata))
-    (note,) = other_notes(job)
-    assert note.startswith(f"{WORKER}.template.{path}: carried over, but the chart creates no PodGroup; ")
-    assert remedy in note
-    assert note.endswith("; or let Kueue admit the pods, with the label kueue.x-k8s.io/queue-name in common.labels.")
+    start = f"{WORKER}.template.{path}: carried over, but the chart creates no PodGroup; for gang scheduling add to "
+    assert other_notes(job) == [f"{start}extraObjects {remedy}"]
     group = {"apiVersion": "a/v1", "kind": "PodGroup", "metadata": {"name": "mnist"}}
-    assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == ("add one" in note)
+    assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == (
+        "unless" not in remedy
+    )
 
 
 def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
@@ -677,10 +682,77 @@ def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
     assert "set it in common.annotations, and add the PodGroup (scheduling.volcano.sh/v1beta1) to extraObjects" in note
 
 
-def test_the_minimum_of_a_scheduling_policy_is_that_of_the_pod_group() -> None:
-    job = tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 7, "queue": "research"}}})
-    (note,) = notes(job, "spec.runPolicy.schedulingPolicy: not carried over; ")
-    assert "add one with minMember: 7 to extraObjects" in note
+POLICY: Map = {"minAvailable": 7, "queue": "research", "priorityClass": "high", "minResources": {"cpu": "8"}}
+
+
+def test_a_scheduling_policy_is_in_the_pod_group_of_one_note() -> None:
+    group = pod_group(
+        "scheduling.volcano.sh/v1beta1",
+        minMember=7,
+        queue="research",
+        priorityClassName="high",
+        minResources={"cpu": "8"},
+    )
+    spec = {"runPolicy": {"schedulingPolicy": POLICY}}
+    naming = ' and to common.annotations {"scheduling.k8s.io/group-name": "mnist"}'
+    assert other_notes(tfjob(spec)) == [
+        "spec.runPolicy.schedulingPolicy: not carried over; the chart creates no PodGroup; for gang scheduling with "
+        f"Volcano add to extraObjects {group}{naming}, and set common.schedulerName: volcano."
+    ]
+    with_name = replica(pod={"schedulerName": "volcano"})
+    (note,) = other_notes(tfjob(spec, Worker=with_name, PS=with_name))
+    assert note.startswith(f"{POD}.schedulerName: carried over, but the chart creates no PodGroup; ")
+    assert note.endswith(f"add to extraObjects {group}{naming}.")
+
+
+def test_each_field_of_a_scheduling_policy_that_a_pod_group_lacks_is_named() -> None:
+    spec = {"runPolicy": {"schedulingPolicy": {**POLICY, "scheduleTimeoutSeconds": 60, "surprise": 1}}}
+    path = "spec.runPolicy.schedulingPolicy"
+    lost = {note.partition(": ")[0] for note in notes(tfjob(spec), f"{path}.")}
+    assert lost == {f"{path}.scheduleTimeoutSeconds", f"{path}.surprise"}
+    plugins = replica(pod={"schedulerName": "scheduler-plugins-scheduler"})
+    job = tfjob(spec, Worker=plugins, PS=plugins)
+    assert {note.partition(": ")[0] for note in notes(job, path)} == {
+        f"{path}.queue",
+        f"{path}.priorityClass",
+        f"{path}.surprise",
+    }
+    (note,) = notes(job, f"{POD}.schedulerName")
+    spec_of_group = {"minMember": 7, "minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": 60}
+    assert pod_group("scheduling.x-k8s.io/v1alpha1", **spec_of_group) in note
+
+
+def test_a_scheduling_policy_beside_the_pod_group_of_the_file_is_named() -> None:
+    own = replica(pod={"schedulerName": "volcano"}, metadata={"annotations": {"scheduling.k8s.io/group-name": "g"}})
+    job = tfjob({"runPolicy": {"schedulingPolicy": POLICY}}, Worker=own, PS=own)
+    group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
+    (note,) = [note for note in convert_tfjob.convert(job, {}, [group]).notes if "schedulingPolicy" in note]
+    assert note.endswith("schedulingPolicy: not carried over; the PodGroup g of the file has its own spec.")
+
+
+def test_a_job_in_a_queue_of_kueue_is_told_how_kueue_admits_all_its_pods_at_once() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": "high"}
+    (note,) = other_notes(tfjob(metadata={"labels": labels}, Worker=replica(replicas=2), PS=replica()))
+    group = {"kueue.x-k8s.io/priority-class": "high", "kueue.x-k8s.io/queue-name": "research"}
+    group |= {"kueue.x-k8s.io/pod-group-name": "mnist"}
+    annotations = {"kueue.x-k8s.io/pod-group-total-count": "3", "kueue.x-k8s.io/retriable-in-group": "false"}
+    assert note == (
+        "metadata.labels.kueue.x-k8s.io/queue-name: not carried over; for Kueue to admit all 3 pods at once, enable "
+        f"its integration pod, and add to common.labels {json.dumps(group)} and to common.annotations "
+        f"{json.dumps(annotations)}."
+    )
+
+
+def test_pods_in_a_queue_of_kueue_without_a_group_are_mentioned() -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "research"}
+    alone = replica(metadata={"labels": queue})
+    (note,) = other_notes(tfjob(Worker=alone, PS=alone))
+    assert note.startswith(
+        f"{WORKER}.template.metadata.labels.kueue.x-k8s.io/queue-name: carried over, but Kueue then "
+    )
+    assert '"kueue.x-k8s.io/pod-group-name": "mnist"' in note
+    group = replica(metadata={"labels": {**queue, "kueue.x-k8s.io/pod-group-name": "mine"}})
+    assert other_notes(tfjob(Worker=group, PS=group)) == []
 
 
 def test_what_kubectl_get_adds_and_what_says_nothing_is_not_mentioned() -> None:

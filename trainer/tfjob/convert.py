@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from trainer.cluster.spec import ROLES, Role
 from trainer.errors import ConfigurationError
-from trainer.tfjob import extra_objects, gang_scheduling, gpus, labels, pod_security, volumes
+from trainer.tfjob import extra_objects, gang_scheduling, gpus, kueue, labels, pod_security, volumes
 from trainer.tfjob.manifest import LAST_APPLIED, WRITTEN_BY_THE_CLUSTER, Fields, Map, dump, fields, is_empty
 from trainer.tfjob.program import Program, to_role
 from trainer.tfjob.replica import CONTAINER, GRACE_SECONDS, PORT_NAME, Replica, containers_of, convert_replica, image_of
@@ -73,7 +73,10 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     top = fields("", json.loads(json.dumps(job)), notes)  # a copy without shared parts
     for key in ("apiVersion", "kind", "status"):
         top.take(key)
-    name, namespace, label = _identity(top.inner("metadata"))
+    metadata = top.inner("metadata")
+    own_labels = metadata.inner("labels")
+    queue = kueue.take(own_labels)
+    name, namespace, label = _identity(metadata, own_labels)
     spec = top.inner("spec")
     replica_specs = spec.inner("tfReplicaSpecs")
     replicas = _replicas(replica_specs, programs)
@@ -88,7 +91,8 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     run = convert_run(spec, policy, leader)
     extra, notes_on_others = extra_objects.select(others)
     templates = [(replica.template.path, replica.values) for replica in replicas.values()]
-    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, extra)
+    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, name, extra)
+    notes += kueue.notes(queue, templates, total, name)
     for part in (policy, spec, top):
         close(part)
     gpu = gpus.resource_name(tasks)
@@ -130,7 +134,7 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     return Conversion(name, namespace, {key: value for key, value in values.items() if not is_empty(value)}, notes)
 
 
-def _identity(metadata: Fields) -> tuple[str, str, str]:
+def _identity(metadata: Fields, own_labels: Fields) -> tuple[str, str, str]:
     """The job's name, cut to the length that the chart allows; its namespace; and its name as a label."""
     name = metadata.text("name") or metadata.text("generateName").rstrip("-")
     if not name:
@@ -150,7 +154,7 @@ def _identity(metadata: Fields) -> tuple[str, str, str]:
         metadata.take(key)
     annotations = metadata.inner("annotations")
     annotations.take(LAST_APPLIED)
-    for part in (metadata.inner("labels"), annotations):
+    for part in (own_labels, annotations):
         close(part, "not carried over; it is on the TFJob, not on its pods.")
     close(metadata)
     short = name[:40].rstrip("-")

@@ -30,8 +30,8 @@ def select(others: Sequence[Map]) -> tuple[list[Map], list[str]]:
         )
     if secrets := [item for item in new if item.get("kind") == "Secret"]:
         notes.append(
-            f"{_names(secrets)}: its content is in the values, and Helm stores it in the release; to keep it out, create "
-            "the Secret with kubectl and remove it from extraObjects."
+            f"{_names(secrets)}: its content is in the values, and Helm stores it in the release; to keep it out, "
+            "create the Secret with kubectl and remove it from extraObjects."
         )
     return new, notes
 
