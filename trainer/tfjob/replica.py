@@ -61,7 +61,20 @@ CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycl
 PACKAGED = "distributed-tensorflow/trainer"
 """The default of `image.repository`. Only before the default does the chart put `image.registry`."""
 
-OWN_ENVIRONMENT = ("TF_CONFIG", "TF_CLUSTER", "POD_INDEX", "TASK_DIR", "TASK_RESTART_POLICY")
+OWN_ENVIRONMENT = (
+    "TF_CONFIG",
+    "TF_CLUSTER",
+    "POD_INDEX",
+    "TASK_DIR",
+    "TASK_ENDED",
+    "TASK_LOG",
+    "TASK_NAME",
+    "TASK_POD",
+    "TASK_RESTART_POLICY",
+    "TASK_RULES",
+    "TASK_RUN",
+    "TASK_WAITS",
+)
 OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 """The environment variables and labels that the chart sets itself."""
 
