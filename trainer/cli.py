@@ -273,7 +273,8 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         metavar='ROLE="WORD …"',
         action="append",
         default=[],
-        help="the entrypoint of the image, for a role (chief, worker, ps, evaluator) without a command; repeatable",
+        help="the entrypoint of the image, for a role (chief, worker, ps, evaluator) without a command; empty if the "
+        "image has none; repeatable",
     )
     parser.add_argument(
         "--inspect",

@@ -25,6 +25,17 @@ DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 ALL_ROLES = {"chief.replicas": 1, "evaluator.replicas": 1}
 """Values with which every role has a task."""
 
+EVERY_VOLUME_AND_VARIABLE = {
+    **ALL_ROLES,
+    "client.replicas": 1,
+    "client.command": ["run"],
+    "data.enabled": True,
+    "common.sharedMemorySize": "1Gi",
+    "trainingDirectory.logs": "logs",
+    "run.failurePolicy.rules": [{"action": "Restart", "onExitCodes": {"operator": "In", "values": [1]}}],
+}
+"""Values with which the pods of tasks have every volume and every environment variable that the chart makes."""
+
 TOO_LARGE = {"fullnameOverride": "m" * 40, "worker.replicas": 1300}
 """Values of a cluster whose addresses do not fit into one environment variable of Linux."""
 

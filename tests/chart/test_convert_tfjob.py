@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import CHART, Manifests, template
+from tests.chart.chart import CHART, DEFAULTS, EVERY_VOLUME_AND_VARIABLE, Manifests, template
+from tests.chart.chart import render as render_chart
 from trainer.tfjob import convert as convert_tfjob
 from trainer.tfjob.parse import parse_manifest
+from trainer.tfjob.replica import OWN_ENVIRONMENT, PACKAGED
+from trainer.tfjob.volumes import OWN_VOLUMES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tfjob.yaml"
 
@@ -238,3 +241,25 @@ def test_the_example_has_a_parameter_server_and_two_workers(chart: Path) -> None
         "ps": ["digits-ps-0.digits-ps:2222"],
         "worker": ["digits-worker-0.digits-worker:2222", "digits-worker-1.digits-worker:2222"],
     }
+
+
+def test_the_packaged_image_comes_from_the_registry_of_the_release(chart: Path) -> None:
+    assert DEFAULTS["image"]["repository"] == PACKAGED
+    tfjob, _ = parse_manifest(EXAMPLE.read_text(), "tfjob.yaml")
+    values = {**convert_tfjob.convert(tfjob, {}).values, "image": {"registry": "registry.example.com/team"}}
+    done = template(json.dumps(values), "digits", chart=chart)
+    pods = Manifests("digits", [item for item in yaml.safe_load_all(done.stdout) if item]).pods()
+    images = {pods[role]["spec"]["containers"][0]["image"] for role in ("worker", "ps")}
+    policies = {pods[role]["spec"]["containers"][0]["imagePullPolicy"] for role in ("worker", "ps")}
+    assert images == {"registry.example.com/team/distributed-tensorflow/trainer:0.1.0"}
+    assert policies == {"IfNotPresent"}
+
+
+def test_the_conversion_knows_every_volume_and_variable_that_the_chart_makes_for_a_task() -> None:
+    manifests = render_chart(EVERY_VOLUME_AND_VARIABLE)
+    roles = ("chief", "worker", "ps", "evaluator", "client")
+    volumes = {item["name"] for role in roles for item in manifests.pods()[role]["spec"]["volumes"]}
+    assert set(OWN_VOLUMES) == volumes
+    variables = {name for role in roles for name in manifests.environment(role)}
+    settings = {name for name in variables if name.startswith("TRAINER_")} | {"HOME"}  # a user may set these
+    assert set(OWN_ENVIRONMENT) == variables - settings

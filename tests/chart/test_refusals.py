@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart import ALL_ROLES, CHART, TOO_LARGE, refusal, render
+from tests.chart.chart import ALL_ROLES, CHART, EVERY_VOLUME_AND_VARIABLE, TOO_LARGE, refusal, render
 
 OWN = {"worker.image": {"repository": "mine"}}
 
@@ -122,6 +122,15 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "run.failurePolicy.rules[0].action",
         {"run.failurePolicy.rules": [{"action": "Restart", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
     ),
+    "a volume with the name of one of the chart": (
+        "worker.extraVolumes",
+        {"worker.extraVolumes": [{"name": "task", "emptyDir": {}}]},
+    ),
+    "a mount where the chart has one": (
+        "common.extraVolumeMounts",
+        {"common.extraVolumeMounts": [{"name": "mine", "mountPath": "/etc/distributed-tensorflow/"}]},
+    ),
+    "a variable of the chart's wrapper": ("common.env", {"common.env": [{"name": "TASK_DIR", "value": "/mine"}]}),
     "a path prefix without a slash": ("tensorboard.pathPrefix", {"tensorboard.pathPrefix": "mnist"}),
     "requests above limits": ("worker.resources.requests.memory", {"worker.resources.limits.memory": "256Mi"}),
     "requests above the limits of common": (
@@ -231,6 +240,28 @@ def test_the_schema_refuses(case: str) -> None:
     error = refusal(values)
     assert "don't meet the specifications of the schema" in error
     assert f"'{key}'" in error
+
+
+@pytest.mark.parametrize("component", ["worker", "client", "supervisor", "tensorboard"])
+def test_what_the_chart_makes_in_a_pod_is_refused_in_the_values(component: str) -> None:
+    spec = render(EVERY_VOLUME_AND_VARIABLE).pods()[component]["spec"]
+    container = spec["containers"][0]
+    for name in (item["name"] for item in spec["volumes"]):
+        values = {f"{component}.extraVolumes": [{"name": name, "emptyDir": {}}]}
+        assert f": {component}.extraVolumes: " in refusal({**EVERY_VOLUME_AND_VARIABLE, **values}), name
+    for path in (item["mountPath"] for item in container["volumeMounts"]):
+        values = {f"{component}.extraVolumeMounts": [{"name": "mine", "mountPath": path}]}
+        assert f": {component}.extraVolumeMounts: " in refusal({**EVERY_VOLUME_AND_VARIABLE, **values}), path
+    for name in (item["name"] for item in container["env"] if item["name"].startswith("TASK_")):
+        values = {f"{component}.env": [{"name": name, "value": "mine"}]}
+        assert f": {component}.env: " in refusal({**EVERY_VOLUME_AND_VARIABLE, **values}), name
+
+
+def test_a_volume_may_have_a_name_that_the_chart_does_not_use_in_that_pod() -> None:
+    volumes = [{"name": "data", "emptyDir": {}}]
+    mounts = [{"name": "data", "mountPath": "/data"}, {"name": "task", "mountPath": "/elsewhere"}]
+    pod = render({"worker.extraVolumes": volumes, "worker.extraVolumeMounts": mounts}).pods()["worker"]["spec"]
+    assert volumes[0] in pod["volumes"]
 
 
 def test_a_release_name_that_is_too_long_is_refused() -> None:

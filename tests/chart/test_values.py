@@ -1,6 +1,7 @@
 """Every key of values.yaml has the effect that effects.yaml lists, and the schema has the same keys."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,13 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     explained |= {key for key in allowed if key.split(".")[0] in ("worker", "ps", "chief", "evaluator", "client")}
     assert allowed == explained
     assert set(schema["definitions"]["role"]["properties"]) == {*DEFAULTS["common"], *roles_own}
+
+
+def test_the_documents_and_the_chart_require_the_same_versions() -> None:
+    root = CHART.parents[1]
+    pages = {file: (root / file).read_text() for file in ("README.md", "docs/kubernetes.md")}
+    pattern = r"Kubernetes (\S+) or later, kubectl (\S+) or later, (?:and )?Helm (\d or \d|\d)"
+    versions = {file: re.findall(pattern, text) for file, text in pages.items()}
+    assert versions["docs/kubernetes.md"] == versions["README.md"]
+    ((kubernetes, _, _),) = versions["README.md"]
+    assert f'kubeVersion: ">={kubernetes}.0-0"' in (CHART / "Chart.yaml").read_text()

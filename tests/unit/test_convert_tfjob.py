@@ -136,6 +136,13 @@ def test_replica_types_are_known_in_any_case() -> None:
         ("reg:5000/a", {"registry": "reg:5000", "repository": "a", "pullPolicy": "Always"}),
         (f"reg:5000/a@{DIGEST}", {"registry": "reg:5000", "repository": "a", "digest": DIGEST}),
         (f"a/b:1@{DIGEST}", {"repository": "a/b", "tag": "1", "digest": DIGEST}),
+        ("distributed-tensorflow/trainer:0.1.0", {"tag": "0.1.0"}),
+        ("distributed-tensorflow/trainer", {"tag": "latest", "pullPolicy": "Always"}),
+        (f"distributed-tensorflow/trainer@{DIGEST}", {"digest": DIGEST}),
+        (
+            "reg:5000/distributed-tensorflow/trainer:1",
+            {"registry": "reg:5000", "repository": "distributed-tensorflow/trainer", "tag": "1"},
+        ),
     ],
 )
 def test_an_image_is_split_as_docker_reads_it(image: str, parts: Map) -> None:
@@ -617,6 +624,11 @@ def test_a_reference_to_the_role_of_the_master_is_mentioned_where_worker_0_alone
         assert notes(tfjob(Chief=replica(), Worker=replica(pod=pod)), f"{POD}: refers") == []
 
 
+def pod_group(api_version: str, **spec: Any) -> str:
+    """The manifest of a PodGroup of the job, as a note has it."""
+    return json.dumps({"apiVersion": api_version, "kind": "PodGroup", "metadata": {"name": "mnist"}, "spec": spec})
+
+
 @pytest.mark.parametrize(
     ("metadata", "pod", "path", "remedy"),
     [
@@ -624,44 +636,44 @@ def test_a_reference_to_the_role_of_the_master_is_mentioned_where_worker_0_alone
             {},
             {"schedulerName": "volcano"},
             "spec.schedulerName",
-            "add one (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, and set its name as "
-            "scheduling.k8s.io/group-name in common.annotations; ",
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3)
+            + ' and to common.annotations {"scheduling.k8s.io/group-name": "mnist"}.',
         ),
         (
             {},
             {"schedulerName": "scheduler-plugins-scheduler"},
             "spec.schedulerName",
-            "add one (scheduling.x-k8s.io/v1alpha1) with minMember: 3 to extraObjects, and set its name as "
-            "scheduling.x-k8s.io/pod-group in common.labels; ",
+            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3)
+            + ' and to common.labels {"scheduling.x-k8s.io/pod-group": "mnist"}.',
         ),
         (
             {"annotations": {"scheduling.k8s.io/group-name": "mnist"}},
             {"schedulerName": "volcano"},
             "metadata.annotations.scheduling.k8s.io/group-name",
-            'add "mnist" (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, unless it exists; ',
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3) + ", unless it exists.",
         ),
         (
             {"annotations": {"scheduling.volcano.sh/group-name": "mnist"}},
             {},
             "metadata.annotations.scheduling.volcano.sh/group-name",
-            'add "mnist" (scheduling.volcano.sh/v1beta1) with minMember: 3 to extraObjects, unless it exists; ',
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3) + ", unless it exists.",
         ),
         (
             {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
             {},
             "metadata.labels.scheduling.x-k8s.io/pod-group",
-            'add "mnist" (scheduling.x-k8s.io/v1alpha1) with minMember: 3 to extraObjects, unless it exists; ',
+            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3) + ", unless it exists.",
         ),
     ],
 )
 def test_gang_scheduling_without_a_pod_group_is_mentioned_once(metadata: Map, pod: Map, path: str, remedy: str) -> None:
     job = tfjob(Worker=replica({}, pod, metadata, replicas=2), PS=replica({}, pod, metadata))
-    (note,) = other_notes(job)
-    assert note.startswith(f"{WORKER}.template.{path}: carried over, but the chart creates no PodGroup; ")
-    assert remedy in note
-    assert note.endswith("; or let Kueue admit the pods, with the label kueue.x-k8s.io/queue-name in common.labels.")
+    start = f"{WORKER}.template.{path}: carried over, but the chart creates no PodGroup; for gang scheduling add to "
+    assert other_notes(job) == [f"{start}extraObjects {remedy}"]
     group = {"apiVersion": "a/v1", "kind": "PodGroup", "metadata": {"name": "mnist"}}
-    assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == ("add one" in note)
+    assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == (
+        "unless" not in remedy
+    )
 
 
 def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
@@ -670,10 +682,77 @@ def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
     assert "set it in common.annotations, and add the PodGroup (scheduling.volcano.sh/v1beta1) to extraObjects" in note
 
 
-def test_the_minimum_of_a_scheduling_policy_is_that_of_the_pod_group() -> None:
-    job = tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 7, "queue": "research"}}})
-    (note,) = notes(job, "spec.runPolicy.schedulingPolicy: not carried over; ")
-    assert "add one with minMember: 7 to extraObjects" in note
+POLICY: Map = {"minAvailable": 7, "queue": "research", "priorityClass": "high", "minResources": {"cpu": "8"}}
+
+
+def test_a_scheduling_policy_is_in_the_pod_group_of_one_note() -> None:
+    group = pod_group(
+        "scheduling.volcano.sh/v1beta1",
+        minMember=7,
+        queue="research",
+        priorityClassName="high",
+        minResources={"cpu": "8"},
+    )
+    spec = {"runPolicy": {"schedulingPolicy": POLICY}}
+    naming = ' and to common.annotations {"scheduling.k8s.io/group-name": "mnist"}'
+    assert other_notes(tfjob(spec)) == [
+        "spec.runPolicy.schedulingPolicy: not carried over; the chart creates no PodGroup; for gang scheduling with "
+        f"Volcano add to extraObjects {group}{naming}, and set common.schedulerName: volcano."
+    ]
+    with_name = replica(pod={"schedulerName": "volcano"})
+    (note,) = other_notes(tfjob(spec, Worker=with_name, PS=with_name))
+    assert note.startswith(f"{POD}.schedulerName: carried over, but the chart creates no PodGroup; ")
+    assert note.endswith(f"add to extraObjects {group}{naming}.")
+
+
+def test_each_field_of_a_scheduling_policy_that_a_pod_group_lacks_is_named() -> None:
+    spec = {"runPolicy": {"schedulingPolicy": {**POLICY, "scheduleTimeoutSeconds": 60, "surprise": 1}}}
+    path = "spec.runPolicy.schedulingPolicy"
+    lost = {note.partition(": ")[0] for note in notes(tfjob(spec), f"{path}.")}
+    assert lost == {f"{path}.scheduleTimeoutSeconds", f"{path}.surprise"}
+    plugins = replica(pod={"schedulerName": "scheduler-plugins-scheduler"})
+    job = tfjob(spec, Worker=plugins, PS=plugins)
+    assert {note.partition(": ")[0] for note in notes(job, path)} == {
+        f"{path}.queue",
+        f"{path}.priorityClass",
+        f"{path}.surprise",
+    }
+    (note,) = notes(job, f"{POD}.schedulerName")
+    spec_of_group = {"minMember": 7, "minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": 60}
+    assert pod_group("scheduling.x-k8s.io/v1alpha1", **spec_of_group) in note
+
+
+def test_a_scheduling_policy_beside_the_pod_group_of_the_file_is_named() -> None:
+    own = replica(pod={"schedulerName": "volcano"}, metadata={"annotations": {"scheduling.k8s.io/group-name": "g"}})
+    job = tfjob({"runPolicy": {"schedulingPolicy": POLICY}}, Worker=own, PS=own)
+    group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
+    (note,) = [note for note in convert_tfjob.convert(job, {}, [group]).notes if "schedulingPolicy" in note]
+    assert note.endswith("schedulingPolicy: not carried over; the PodGroup g of the file has its own spec.")
+
+
+def test_a_job_in_a_queue_of_kueue_is_told_how_kueue_admits_all_its_pods_at_once() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": "high"}
+    (note,) = other_notes(tfjob(metadata={"labels": labels}, Worker=replica(replicas=2), PS=replica()))
+    group = {"kueue.x-k8s.io/priority-class": "high", "kueue.x-k8s.io/queue-name": "research"}
+    group |= {"kueue.x-k8s.io/pod-group-name": "mnist"}
+    annotations = {"kueue.x-k8s.io/pod-group-total-count": "3", "kueue.x-k8s.io/retriable-in-group": "false"}
+    assert note == (
+        "metadata.labels.kueue.x-k8s.io/queue-name: not carried over; for Kueue to admit all 3 pods at once, enable "
+        f"its integration pod, and add to common.labels {json.dumps(group)} and to common.annotations "
+        f"{json.dumps(annotations)}."
+    )
+
+
+def test_pods_in_a_queue_of_kueue_without_a_group_are_mentioned() -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "research"}
+    alone = replica(metadata={"labels": queue})
+    (note,) = other_notes(tfjob(Worker=alone, PS=alone))
+    assert note.startswith(
+        f"{WORKER}.template.metadata.labels.kueue.x-k8s.io/queue-name: carried over, but Kueue then "
+    )
+    assert '"kueue.x-k8s.io/pod-group-name": "mnist"' in note
+    group = replica(metadata={"labels": {**queue, "kueue.x-k8s.io/pod-group-name": "mine"}})
+    assert other_notes(tfjob(Worker=group, PS=group)) == []
 
 
 def test_what_kubectl_get_adds_and_what_says_nothing_is_not_mentioned() -> None:
@@ -744,6 +823,16 @@ def test_the_command_of_an_image_is_asked_for_and_its_arguments_stay_arguments()
     assert values["ps"]["command"] == ["serve"]
 
 
+def test_an_image_without_an_entrypoint_is_stated_by_an_empty_one() -> None:
+    job = tfjob(Worker=replica({"command": None, "args": ["python", "-m", "task"]}), PS=replica())
+    assert 'or as in --entrypoint worker="" if the image has none and the args are the command.' in refusal(job)
+    values = convert(job, "worker=").values
+    assert values["worker"]["command"] == ["python", "-m", "task"]
+    assert "args" not in values["worker"]
+    bare = tfjob(Worker=replica({"command": None}), PS=replica())
+    assert "the image has no entrypoint, and there are no args, so nothing runs; " in refusal(bare, "worker=")
+
+
 def test_a_role_without_tasks_needs_no_command() -> None:
     assert convert(tfjob(Worker=replica(), PS=replica({"command": None}, replicas=0))).values["ps"]["replicas"] == 0
 
@@ -752,7 +841,6 @@ def test_a_role_without_tasks_needs_no_command() -> None:
     ("entrypoints", "said"),
     [
         (["worker"], "'worker' was given"),
-        (["worker="], "'worker=' was given"),
         (["pilot=python"], "'pilot=python' was given"),
         (["worker='a"], "cannot be split into words"),
         (["ps=a", "PS=b"], "two were given for ps"),
@@ -772,6 +860,9 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
         (tfjob({"tfReplicaSpecs": None}), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
         (tfjob(PS=replica()), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
         (tfjob(Worker=replica(replicas=0)), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
+        (tfjob(Workr=replica(), PS=replica()), f"{SPECS}.Workr: no role has this name; did you mean Worker?"),
+        (tfjob(Worker=replica(), pss=replica()), f"{SPECS}.pss: no role has this name; did you mean PS?"),
+        (tfjob(Trainer=replica()), f"{SPECS}: there is no Worker and no Chief, and Trainer is no role, so"),
         (tfjob(Chief=replica(), Master=replica()), "spec.tfReplicaSpecs: Chief and Master are the same role."),
         (tfjob(Worker=replica(replicas="two")), f'{WORKER}.replicas: a whole number was expected, not "two".'),
         (tfjob(Worker=replica(replicas=True)), f"{WORKER}.replicas: a whole number was expected, not true."),
@@ -790,7 +881,7 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
         (tfjob({"runPolicy": {"backoffLimit": "3"}}), "spec.runPolicy.backoffLimit: a whole number was expected"),
         (tfjob({"runPolicy": {"cleanPodPolicy": "Some"}}), "spec.runPolicy.cleanPodPolicy: one of All, Running, None"),
         (tfjob({"successPolicy": "Any"}), "spec.successPolicy: one of "),
-        (tfjob(metadata={"name": "My_Job"}), "metadata.name: 'My_Job' was given"),
+        (tfjob(metadata={"name": "My_Job"}), "metadata.name: 'My_Job' is not valid in the names of the run's Services"),
         (tfjob(metadata={"name": None}), "metadata.name: it is missing; set the job's name, such as mnist."),
         ({**tfjob(), "metadata": None}, "metadata.name: it is missing; "),
         ({**tfjob(), "spec": []}, "spec: a map was expected, not []."),
@@ -798,6 +889,15 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
 )
 def test_a_job_that_cannot_run_is_refused_by_the_path_of_its_fault(job: Map, said: str) -> None:
     assert refusal(job).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [("My_Job", "my-job"), ("3d-unet", "job-3d-unet"), ("my.job", "my-job"), ("-", "job"), ("a-", "a")],
+)
+def test_a_name_that_no_service_may_have_is_refused_with_a_better_one(name: str, better: str) -> None:
+    message = refusal(tfjob(metadata={"name": name}))
+    assert message.endswith(f"and dashes, and start with a letter, such as {better}.")
 
 
 @pytest.mark.parametrize(
@@ -866,7 +966,7 @@ JOB = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: {{name: {}}}\n"
         ("{apiVersion: v1, kind: List, items: []}", "job.yaml holds nothing, and one TFJob was expected."),
         ("{apiVersion: v1, kind: List, items: {a: 1}}", "job.yaml holds nothing, and one TFJob was expected."),
         ("{apiVersion: v1, kind: List, items: [1]}", "job.yaml: kind: TFJob was expected, not null."),
-        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", 'TFJob was expected, not "TFJobList".'),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJobList, items: []}", "job.yaml holds nothing, and one TFJob was "),
         (
             "{apiVersion: kubeflow.org/v1beta2, kind: TFJob}",
             'kubeflow.org/v1 was expected, not "kubeflow.org/v1beta2"; set apiVersion: kubeflow.org/v1, whose spec ',
@@ -893,6 +993,14 @@ def test_a_list_is_read_as_its_items() -> None:
     assert parse_manifest(json.dumps(listed), "job.yaml") == (tfjob(), [claim])
 
 
+def test_a_list_of_tfjobs_is_read_as_its_items() -> None:
+    job = tfjob()
+    bare = {key: value for key, value in job.items() if key not in ("apiVersion", "kind")}
+    for item in (job, bare):
+        listed = {"apiVersion": "kubeflow.org/v1", "kind": "TFJobList", "items": [item]}
+        assert parse_manifest(json.dumps(listed), "job.yaml") == (job, [])
+
+
 def test_other_objects_of_a_file_are_installed_with_the_release() -> None:
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}}
     text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "text"}, "data": {"{{a": ["b {{ c }}", 1]}}
@@ -904,6 +1012,57 @@ def test_other_objects_of_a_file_are_installed_with_the_release() -> None:
     (note,) = [note for note in conversion.notes if "extraObjects" in note]
     assert note.startswith("PersistentVolumeClaim runs, ConfigMap text: carried over to extraObjects; ")
     assert "extraObjects" not in convert(tfjob()).values
+
+
+def listed(*objects: Map) -> convert_tfjob.Conversion:
+    """A job converted from a list with these other objects."""
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": [tfjob(), *objects]})
+    return convert_tfjob.convert(parse_manifest(manifest, "job.yaml")[0], {}, parse_manifest(manifest, "job.yaml")[1])
+
+
+def test_what_the_cluster_wrote_into_other_objects_is_not_carried_over() -> None:
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    written = {
+        "resourceVersion": "2",
+        "generation": 3,
+        "creationTimestamp": "x",
+        "managedFields": [],
+        "selfLink": "x",
+        "uid": "",
+    }
+    claim: Map = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}, "spec": {"a": 1}}
+    got = {**claim, "metadata": {"name": "runs", "annotations": applied, **written}, "status": {"phase": "Bound"}}
+    assert listed(got).values["extraObjects"] == [claim]
+    claim["metadata"]["annotations"] = {"team": "vision"}
+    got["metadata"]["annotations"] = {**applied, "team": "vision"}
+    assert listed(got).values["extraObjects"] == [claim]
+
+
+def test_an_object_that_the_cluster_has_is_left_out_and_named() -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs", "uid": "1"}}
+    text = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "text"}}
+    conversion = listed(claim, text)
+    assert conversion.values["extraObjects"] == [text]
+    (note,) = [note for note in conversion.notes if "PersistentVolumeClaim runs" in note]
+    assert note.startswith("PersistentVolumeClaim runs: not carried over; the cluster has it already, ")
+    assert "extraObjects" not in listed(claim).values
+
+
+def test_each_secret_is_named_because_the_values_have_its_content() -> None:
+    def secret(name: str, **metadata: str) -> Map:
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, **metadata}, "data": {"a": "Yg=="}}
+
+    conversion = listed(secret("keys"), secret("pull"), secret("there", uid="1"))
+    assert (
+        len([note for note in conversion.notes if note.startswith("Secret keys, Secret pull: its content is in ")]) == 1
+    )
+    assert [item["metadata"]["name"] for item in conversion.values["extraObjects"]] == ["keys", "pull"]
+
+
+@pytest.mark.parametrize("odd", [None, "x", [], 3])
+def test_odd_metadata_of_another_object_is_left_to_kubernetes(odd: Any) -> None:
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": odd}
+    assert listed(item).values["extraObjects"] == [item]
 
 
 def test_the_command_prints_values_and_names_what_they_lack_apart(run_python: Run, tmp_path: Path) -> None:

@@ -137,7 +137,9 @@ def test_an_image_without_a_program_is_refused(run_python: Run, tmp_path: Path) 
     (tmp_path / "job.yaml").write_text(job(Worker={}))
     done = run_python(*WORDS, PATH=f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "command: there is none, and the image has none; state one as in --entrypoint worker=" in done.stderr
+    assert (
+        "command: there is none, the image has no entrypoint, and there are no args, so nothing runs; " in done.stderr
+    )
 
 
 def test_an_image_that_cannot_be_read_is_one_sentence_with_the_reasons(run_python: Run, tmp_path: Path) -> None:

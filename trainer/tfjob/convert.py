@@ -7,25 +7,23 @@ The semantics of a TFJob, and its defaults, are those of Kubeflow's training-ope
 (https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/tensorflow/).
 """
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainer.cluster.spec import ROLES, Role
 from trainer.errors import ConfigurationError
-from trainer.tfjob import gang_scheduling, gpus, labels, pod_security, volumes
-from trainer.tfjob.manifest import Fields, Map, dump, fields, is_empty
-from trainer.tfjob.parse import named
+from trainer.tfjob import extra_objects, gang_scheduling, gpus, kueue, labels, pod_security, volumes
+from trainer.tfjob.manifest import LAST_APPLIED, WRITTEN_BY_THE_CLUSTER, Fields, Map, dump, fields, is_empty
 from trainer.tfjob.program import Program, to_role
 from trainer.tfjob.replica import CONTAINER, GRACE_SECONDS, PORT_NAME, Replica, containers_of, convert_replica, image_of
 from trainer.tfjob.run import convert_run, place_of
 from trainer.tfjob.unconverted import close
 
 PORT = 2222
-WRITTEN_BY_THE_CLUSTER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
-"""Fields of metadata that the cluster adds and `kubectl get` shows."""
+REPLICA_TYPES = {name.lower(): name for name in ("Chief", "Master", "Worker", "PS", "Evaluator")}
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,10 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     top = fields("", json.loads(json.dumps(job)), notes)  # a copy without shared parts
     for key in ("apiVersion", "kind", "status"):
         top.take(key)
-    name, namespace, label = _identity(top.inner("metadata"))
+    metadata = top.inner("metadata")
+    own_labels = metadata.inner("labels")
+    queue = kueue.take(own_labels)
+    name, namespace, label = _identity(metadata, own_labels)
     spec = top.inner("spec")
     replica_specs = spec.inner("tfReplicaSpecs")
     replicas = _replicas(replica_specs, programs)
@@ -88,8 +89,10 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     port = _common_port(replica_specs, replicas, leader)
     policy = spec.inner("runPolicy")
     run = convert_run(spec, policy, leader)
+    extra, notes_on_others = extra_objects.select(others)
     templates = [(replica.template.path, replica.values) for replica in replicas.values()]
-    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, others)
+    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, name, extra)
+    notes += kueue.notes(queue, templates, total, name)
     for part in (policy, spec, top):
         close(part)
     gpu = gpus.resource_name(tasks)
@@ -101,12 +104,7 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     for replica in replicas.values():
         volumes.resolve_conflicts(replica)
     referred = _add_labels(replicas)
-    if others:
-        names = ", ".join(named(item) for item in others)
-        notes.append(
-            f"{names}: carried over to extraObjects; remove there what exists already; `helm uninstall` deletes them, "
-            "claims too, unless they have the annotation helm.sh/resource-policy: keep."
-        )
+    notes += notes_on_others
     pod_security.note_restricted(replica_specs, replicas)
     values: Map = {
         "run": run,
@@ -129,21 +127,24 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
             for role in ROLES
             if role in tasks or role in ("worker", "ps")
         },
-        "extraObjects": [_verbatim(item) for item in others],
+        "extraObjects": [extra_objects.verbatim(item) for item in extra],
     }
     if "chief" in replicas and replicas["chief"].key.lower() == "master":
         values["chief"] = {"taskType": "master", **values["chief"]}
     return Conversion(name, namespace, {key: value for key, value in values.items() if not is_empty(value)}, notes)
 
 
-def _identity(metadata: Fields) -> tuple[str, str, str]:
+def _identity(metadata: Fields, own_labels: Fields) -> tuple[str, str, str]:
     """The job's name, cut to the length that the chart allows; its namespace; and its name as a label."""
     name = metadata.text("name") or metadata.text("generateName").rstrip("-")
     if not name:
         raise ConfigurationError(f"{metadata.at('name')}: it is missing; set the job's name, such as mnist.")
     if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name):
+        words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+        better = words if words[:1].isalpha() else f"job-{words}".rstrip("-")
         raise ConfigurationError(
-            f"{metadata.at('name')}: {name!r} was given; small letters, digits and dashes were expected."
+            f"{metadata.at('name')}: {name!r} is not valid in the names of the run's Services; use small letters, "
+            f"digits and dashes, and start with a letter, such as {better}."
         )
     metadata.take("generateName")
     if len(name) > 40:
@@ -152,8 +153,8 @@ def _identity(metadata: Fields) -> tuple[str, str, str]:
     for key in WRITTEN_BY_THE_CLUSTER:
         metadata.take(key)
     annotations = metadata.inner("annotations")
-    annotations.take("kubectl.kubernetes.io/last-applied-configuration")
-    for part in (metadata.inner("labels"), annotations):
+    annotations.take(LAST_APPLIED)
+    for part in (own_labels, annotations):
         close(part, "not carried over; it is on the TFJob, not on its pods.")
     close(metadata)
     short = name[:40].rstrip("-")
@@ -169,6 +170,10 @@ def _types(replica_specs: Fields) -> dict[Role, str]:
             raise ConfigurationError(f"{replica_specs.path}: {found[role]} and {key} are the same role.")
         if role:
             found[role] = key
+        elif similar := difflib.get_close_matches(key.lower(), REPLICA_TYPES, n=1):
+            raise ConfigurationError(
+                f"{replica_specs.at(key)}: no role has this name; did you mean {REPLICA_TYPES[similar[0]]}?"
+            )
     return {role: found[role] for role in ROLES if role in found}
 
 
@@ -189,10 +194,14 @@ def _replicas(replica_specs: Fields, programs: Mapping[Role, Program]) -> dict[R
         paths = ", ".join(f"{replica_specs.at(types[role])}…containers[{CONTAINER}].command" for role in missing)
         options = " ".join(f'--entrypoint {role}="python -m x"' for role in missing)
         if set(missing) <= programs.keys():
-            raise ConfigurationError(f"{paths}: there is none, and the image has none; state one as in {options}.")
+            raise ConfigurationError(
+                f"{paths}: there is none, the image has no entrypoint, and there are no args, so nothing runs; set the "
+                f"command in the TFJob, or state it as in {options}."
+            )
         raise ConfigurationError(
             f"{paths}: there is none, so the image's own entrypoint runs, which the chart's wrapper hides; --inspect "
-            f"reads it from the image, or state it as in {options}."
+            f'reads it from the image, or state it as in {options}, or as in --entrypoint {missing[0]}="" if the '
+            "image has none and the args are the command."
         )
     return replicas
 
@@ -201,7 +210,11 @@ def _leader(replica_specs: Fields, tasks: Mapping[Role, Map]) -> Role:
     """The role with which the run ends."""
     leader: Role = "chief" if tasks.get("chief", {}).get("replicas") else "worker"
     if not tasks.get(leader, {}).get("replicas"):
-        raise ConfigurationError(f"{replica_specs.path}: there is no Worker and no Chief, so no task trains; add one.")
+        unknown = ", ".join(key for key in replica_specs.content if not to_role(key))
+        other = f", and {unknown} is no role" if unknown else ""
+        raise ConfigurationError(
+            f"{replica_specs.path}: there is no Worker and no Chief{other}, so no task trains; add one."
+        )
     return leader
 
 
@@ -246,15 +259,6 @@ def _add_labels(replicas: Mapping[Role, Replica]) -> set[str]:
     return referred
 
 
-def _verbatim(part: Any) -> Any:
-    """A part of an object, with "{{" escaped, because the chart renders extraObjects as templates."""
-    if isinstance(part, list):
-        return [_verbatim(item) for item in part]
-    if isinstance(part, dict):
-        return {_verbatim(key): _verbatim(value) for key, value in part.items()}
-    return part.replace("{{", "{{`{{`}}") if isinstance(part, str) else part
-
-
 def _stated(task: Map) -> Map:
     """The keys of a role that are not empty."""
     meaningful_as_0 = ("replicas", "terminationGracePeriodSeconds")
@@ -269,7 +273,7 @@ def to_yaml(conversion: Conversion) -> str:
     namespace = f" --namespace {conversion.namespace}" if conversion.namespace else ""
     lines = [
         f"The TFJob {conversion.name} as values, by `trainer convert-tfjob`. Under the job's name, the release's",
-        f"pods are called as before: {conversion.name}-worker-0 and so on.",
+        f"pods are called as before: {conversion.name}-worker-0 and so on. So delete the TFJob first.",
         "",
         f"  helm install {conversion.name} charts/distributed-tensorflow{namespace} --values THIS-FILE \\",
         "    --set image.registry=REGISTRY",

@@ -16,6 +16,11 @@ from trainer.text import truncate
 
 Map = dict[str, Any]
 
+WRITTEN_BY_THE_CLUSTER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
+"""Fields of metadata that the cluster adds and `kubectl get` shows."""
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""The annotation that `kubectl apply` adds."""
+
 _DEFAULTS = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
 """Fields with the default value of Kubernetes."""
 

@@ -45,10 +45,16 @@ def parse_manifest(text: str, origin: str) -> tuple[Map, list[Map]]:
 
 
 def _items(document: Any) -> list[Any]:
-    """The objects of a document, which is a list if `kubectl get` printed several."""
-    is_list = isinstance(document, dict) and document.get("kind") == "List"
-    items = document.get("items") if is_list else None
-    return items if isinstance(items, list) else [] if is_list else [document]
+    """The objects of a document, which is a list if `kubectl get` printed several, or the API server a TFJobList."""
+    if not isinstance(document, dict) or document.get("kind") not in ("List", "TFJobList"):
+        return [document]
+    items = document.get("items")
+    if not isinstance(items, list):
+        return []
+    if document["kind"] == "List":
+        return items
+    typed = {"apiVersion": document.get("apiVersion"), "kind": "TFJob"}  # the items of a typed list may lack both
+    return [{**typed, **item} if isinstance(item, dict) else item for item in items]
 
 
 def _check_version(version: Any, origin: str) -> None:

@@ -21,25 +21,25 @@ class Program:
 
 
 def parse_entrypoints(words: Iterable[str]) -> dict[Role, Program]:
-    """The programs from `--entrypoint ROLE="WORD …"`, by role.
+    """The programs from `--entrypoint ROLE="WORD …"`, by role. Without a word the image has no entrypoint.
 
     Raises:
-        ConfigurationError: an option has no valid role or no words.
+        ConfigurationError: an option has no valid role or no "=".
     """
     found: dict[Role, Program] = {}
     for word in words:
-        name, _, text = word.partition("=")
+        name, separator, text = word.partition("=")
         role = to_role(name)
         try:
-            command = shlex.split(text)
+            entrypoint = shlex.split(text)
         except ValueError as error:
             raise ConfigurationError(f"--entrypoint: {word!r} cannot be split into words: {error}.") from None
-        if role is None or not command:
-            expected = f'ROLE="WORD …", where ROLE is one of {", ".join(ROLES)}'
+        if role is None or not separator:
+            expected = f'ROLE="WORD …", where ROLE is one of {", ".join(ROLES)},'
             raise ConfigurationError(f"--entrypoint: {word!r} was given; {expected} was expected.")
         if role in found:
             raise ConfigurationError(f"--entrypoint: two were given for {role}.")
-        found[role] = Program(command)
+        found[role] = Program(entrypoint)
     return found
 
 

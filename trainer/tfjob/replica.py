@@ -58,7 +58,23 @@ MOUNT = ("name", "mountPath", "subPath")
 CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "startupProbe", "lifecycle")
 """Fields of a container that are keys of a role."""
 
-OWN_ENVIRONMENT = ("TF_CONFIG", "TF_CLUSTER", "POD_INDEX", "TASK_DIR", "TASK_RESTART_POLICY")
+PACKAGED = "distributed-tensorflow/trainer"
+"""The default of `image.repository`. Only before the default does the chart put `image.registry`."""
+
+OWN_ENVIRONMENT = (
+    "TF_CONFIG",
+    "TF_CLUSTER",
+    "POD_INDEX",
+    "TASK_DIR",
+    "TASK_ENDED",
+    "TASK_LOG",
+    "TASK_NAME",
+    "TASK_POD",
+    "TASK_RESTART_POLICY",
+    "TASK_RULES",
+    "TASK_RUN",
+    "TASK_WAITS",
+)
 OWN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 """The environment variables and labels that the chart sets itself."""
 
@@ -188,6 +204,8 @@ def image_of(container: Fields) -> Map:
     if not found:
         raise ConfigurationError(f"{container.at('image')}: the name of an image was expected, not {image!r}.")
     registry, repository, tag, digest = found.groups()
+    if (registry, repository) == (None, PACKAGED):
+        repository, tag = None, tag or (None if digest else "latest")
     policy = container.one_of("imagePullPolicy", ("Always", "IfNotPresent", "Never"))
     if not policy and not digest and tag in (None, "latest"):
         policy = "Always"  # the default of Kubernetes for a tag that may change

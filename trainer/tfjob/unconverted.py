@@ -13,7 +13,6 @@ REASONS = {
     "enableDynamicWorker": "not carried over; set worker.maxReplicas to the maximum number of workers, which TF_CONFIG "
     "then lists; TFJob lists only the worker itself and the parameter servers.",
     **gang_scheduling.REASONS,
-    gang_scheduling.QUEUE_LABEL: "not carried over; set it in common.labels, so that Kueue admits the pods.",
 }
 """Why a field is not carried over, if there is another reason than that the chart has no key for it."""
 

@@ -3,7 +3,7 @@
 from trainer.tfjob.manifest import Map, fields
 from trainer.tfjob.replica import MOUNT, Replica
 
-OWN_VOLUMES = ("config", "task", "run", "training", "data", "scratch", "shared-memory")
+OWN_VOLUMES = ("config", "task", "ended", "training", "data", "scratch", "shared-memory")
 SCRATCH_PATHS = ("/tmp", "/home/trainer")  # noqa: S108 - paths in a container
 """The volumes and mounts that the chart sets itself."""
 TRAINING_PATH = "/training"

@@ -36,6 +36,7 @@
 
 {{- include "distributed-tensorflow.checkFormats" . -}}
 {{- include "distributed-tensorflow.checkPods" . -}}
+{{- include "distributed-tensorflow.checkReserved" . -}}
 
 {{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
 {{- $replicas := int $worker.replicas -}}

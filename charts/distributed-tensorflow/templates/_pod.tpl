@@ -118,6 +118,62 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
+{{/* The volumes that the chart makes in the pod of a task, and where it mounts them. (list $ spec) */}}
+{{- define "distributed-tensorflow.taskVolumeMounts" -}}
+{{- $values := (index . 0).Values -}}
+{{- $spec := index . 1 -}}
+- name: config
+  mountPath: /etc/distributed-tensorflow
+  readOnly: true
+- name: task
+  mountPath: /run/task
+{{- if $values.supervisor.enabled }}
+- name: ended
+  mountPath: /etc/distributed-tensorflow-ended
+  readOnly: true
+{{- end }}
+{{- include "distributed-tensorflow.scratchMounts" $spec | nindent 0 }}
+{{- if $spec.mountsTraining }}
+{{- include "distributed-tensorflow.volumeMount" (list "training" $values.trainingDirectory false) | nindent 0 }}
+{{- end }}
+{{- if $spec.mountsData }}
+{{- include "distributed-tensorflow.volumeMount" (list "data" $values.data $values.data.readOnly) | nindent 0 }}
+{{- end }}
+{{- if $spec.sharedMemorySize }}
+- name: shared-memory
+  mountPath: /dev/shm
+{{- end }}
+{{- end }}
+
+{{- define "distributed-tensorflow.taskVolumes" -}}
+{{- $root := index . 0 -}}
+{{- $values := $root.Values -}}
+{{- $spec := index . 1 -}}
+- name: config
+  configMap:
+    name: {{ include "distributed-tensorflow.fullname" $root }}-config
+- name: task
+  emptyDir: {}
+{{- if $values.supervisor.enabled }}
+- name: ended
+  configMap:
+    name: {{ include "distributed-tensorflow.fullname" $root }}-ended
+{{- end }}
+{{- include "distributed-tensorflow.scratchVolume" $spec | nindent 0 }}
+{{- if $spec.mountsTraining }}
+{{- include "distributed-tensorflow.volume" (list $root "training" $values.trainingDirectory) | nindent 0 }}
+{{- end }}
+{{- if $spec.mountsData }}
+{{- include "distributed-tensorflow.volume" (list $root "data" $values.data) | nindent 0 }}
+{{- end }}
+{{- with $spec.sharedMemorySize }}
+- name: shared-memory
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ . }}
+{{- end }}
+{{- end }}
+
 {{/* The pod template of a task. (list $ spec) */}}
 {{- define "distributed-tensorflow.taskPod" -}}
 {{- $root := index . 0 -}}
@@ -245,27 +301,7 @@ spec:
       {{- end }}
       {{- end }}
       volumeMounts:
-        - name: config
-          mountPath: /etc/distributed-tensorflow
-          readOnly: true
-        - name: task
-          mountPath: /run/task
-        {{- if $values.supervisor.enabled }}
-        - name: ended
-          mountPath: /etc/distributed-tensorflow-ended
-          readOnly: true
-        {{- end }}
-        {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
-        {{- if $spec.mountsTraining }}
-        {{- include "distributed-tensorflow.volumeMount" (list "training" $values.trainingDirectory false) | nindent 8 }}
-        {{- end }}
-        {{- if $spec.mountsData }}
-        {{- include "distributed-tensorflow.volumeMount" (list "data" $values.data $values.data.readOnly) | nindent 8 }}
-        {{- end }}
-        {{- if $spec.sharedMemorySize }}
-        - name: shared-memory
-          mountPath: /dev/shm
-        {{- end }}
+        {{- include "distributed-tensorflow.taskVolumeMounts" . | nindent 8 }}
         {{- with $spec.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -273,29 +309,7 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   volumes:
-    - name: config
-      configMap:
-        name: {{ include "distributed-tensorflow.fullname" $root }}-config
-    - name: task
-      emptyDir: {}
-    {{- if $values.supervisor.enabled }}
-    - name: ended
-      configMap:
-        name: {{ include "distributed-tensorflow.fullname" $root }}-ended
-    {{- end }}
-    {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
-    {{- if $spec.mountsTraining }}
-    {{- include "distributed-tensorflow.volume" (list $root "training" $values.trainingDirectory) | nindent 4 }}
-    {{- end }}
-    {{- if $spec.mountsData }}
-    {{- include "distributed-tensorflow.volume" (list $root "data" $values.data) | nindent 4 }}
-    {{- end }}
-    {{- with $spec.sharedMemorySize }}
-    - name: shared-memory
-      emptyDir:
-        medium: Memory
-        sizeLimit: {{ . }}
-    {{- end }}
+    {{- include "distributed-tensorflow.taskVolumes" . | nindent 4 }}
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -1,0 +1,60 @@
+{{/* Checks of what the chart itself makes in the pods: volumes, mounts, and the environment variables of task.sh. */}}
+
+{{- define "distributed-tensorflow.checkReserved" -}}
+{{- $values := .Values -}}
+{{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_RESTARTS" "TASK_RESTART_POLICY" "TASK_RULES" "TASK_RUN" "TASK_WAITS" -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
+{{- if $spec.replicas -}}
+{{- $own := get $values $role -}}
+{{- range $spec.env -}}
+{{- if has .name $variables -}}
+{{- fail (printf "%s.env: the chart itself sets %s, for the wrapper that runs the task; remove it, or choose another name." (ternary $role "common" (hasKey $own "env")) .name) -}}
+{{- end -}}
+{{- end -}}
+{{- include "distributed-tensorflow.checkVolumes" (dict
+  "volumesOf" (ternary $role "common" (hasKey $own "extraVolumes"))
+  "mountsOf" (ternary $role "common" (hasKey $own "extraVolumeMounts"))
+  "spec" $spec
+  "volumes" (include "distributed-tensorflow.taskVolumes" (list $ $spec) | fromYamlArray)
+  "mounts" (include "distributed-tensorflow.taskVolumeMounts" (list $ $spec) | fromYamlArray)
+) -}}
+{{- end -}}
+{{- end -}}
+
+{{- $supervisor := dict "name" "config" "mountPath" "/etc/distributed-tensorflow" -}}
+{{- $tensorboard := dict "name" "training" "mountPath" $values.trainingDirectory.path -}}
+{{- range $component, $volume := dict "supervisor" $supervisor "tensorboard" $tensorboard -}}
+{{- $spec := get $values $component -}}
+{{- if $spec.enabled -}}
+{{- include "distributed-tensorflow.checkVolumes" (dict
+  "volumesOf" $component
+  "mountsOf" $component
+  "spec" $spec
+  "volumes" (append (include "distributed-tensorflow.scratchVolume" $spec | fromYamlArray) $volume)
+  "mounts" (append (include "distributed-tensorflow.scratchMounts" $spec | fromYamlArray) $volume)
+) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A pod may not have two volumes of one name, nor a container two mounts at one path. (dict volumesOf mountsOf spec volumes
+     mounts): the components whose values have the user's own, the values of the pod, and the chart's volumes and mounts. */}}
+{{- define "distributed-tensorflow.checkVolumes" -}}
+{{- $names := list -}}
+{{- range .volumes }}{{ $names = append $names .name }}{{ end -}}
+{{- $places := dict -}}
+{{- range .mounts }}{{ $_ := set $places (trimSuffix "/" .mountPath) .name }}{{ end -}}
+{{- $checked := . -}}
+{{- range .spec.extraVolumes -}}
+{{- if has .name $names -}}
+{{- fail (printf "%s.extraVolumes: the chart itself makes the volume %s of these pods; choose another name." $checked.volumesOf .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .spec.extraVolumeMounts -}}
+{{- $path := trimSuffix "/" (toString .mountPath) -}}
+{{- with get $places $path -}}
+{{- fail (printf "%s.extraVolumeMounts: the chart itself mounts its volume %s at %s; choose another mountPath." $checked.mountsOf . $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
