@@ -28,6 +28,7 @@ $(SETUP): constraints/dev.txt pyproject.toml
 run: $(SETUP) ## train on the digits data set on this machine, with one parameter server and two workers
 	@$(BIN)/trainer launch --ps 1 --workers 2
 
+test: CHART_TOOLS += versitygw
 test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, types, unit tests, chart tests, multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes

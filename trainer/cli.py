@@ -25,6 +25,7 @@ from trainer.errors import (
     DivergedError,
     LostPeersError,
     ModelError,
+    StoreError,
 )
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
@@ -45,6 +46,7 @@ Between-graph distributed TensorFlow training.
 commands:
   launch         run a whole cluster of real processes on this machine
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
+  tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
 
@@ -59,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "launch": _launch,
         "train": _train,
         "supervise": _supervise,
+        "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
     }
     try:
@@ -200,6 +203,14 @@ def _supervise(words: Sequence[str]) -> int:
         raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None
 
 
+def _tensorboard(words: Sequence[str]) -> int:
+    _require("tensorboard", ("tensorboard",), "cpu or gpu")
+    from trainer.storage import tensorboard
+
+    tensorboard.run(words)
+    return 0
+
+
 def _read(path: Path) -> spec.ClusterFile:
     try:
         return spec.ClusterFile(str(path), path.read_text(encoding="utf-8"))
@@ -240,7 +251,7 @@ def _run_task(context: TaskContext) -> int:
                 return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)
-    except LostPeersError as error:
+    except (LostPeersError, StoreError) as error:
         return _fail(error, EXIT_LOST_PEERS)
     except DivergedError as error:
         return _fail(error, EXIT_DIVERGED)

@@ -205,9 +205,10 @@ class ReplicationSettings:
 class TaskSettings:
     """Checkpoints, reports, evaluation and timeouts of a task."""
 
-    train_dir: Path | None = _setting(
+    train_dir: str | None = _setting(
         None,
-        "directory of checkpoints, summaries and the result; continues a run found there (default: a new one in runs/)",
+        "directory of checkpoints, summaries and the result, or its URI on an object store, such as s3://bucket/run; "
+        "continues a run found there (default: a new one in runs/)",
     )
     report_steps: Count = _setting(
         100, "global steps between two summaries; progress lines are at least this many steps and one second apart"

@@ -38,5 +38,9 @@ class LostPeersError(Exception):
     """Other tasks did not respond before the timeout. This task has no fault, so a retry may succeed."""
 
 
+class StoreError(Exception):
+    """A request to an object store failed, also when it was repeated: one sentence. A retry may succeed."""
+
+
 class ModelError(Exception):
     """The model's code failed in a step: one sentence with the error and its location. A retry does not help."""

@@ -35,7 +35,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings(
         dataset="npz",
         data_dir=str(tmp_path),
-        train_dir=tmp_path / "run",
+        train_dir=str(tmp_path / "run"),
         train_steps=2,
         steps_per_execution=1,
         wait_seconds=0.1,
@@ -48,7 +48,7 @@ def train(settings: Settings) -> None:
     parameters = MLP.parameters(dataset.signature)
     found = replica.build(settings, None, MLP, parameters, dataset.train, 0, "this run")
     assert settings.train_dir
-    directory = TrainingDirectory(settings.train_dir)
+    directory = TrainingDirectory(Path(settings.train_dir))
     directory.create()
     directory.claim(describe("mlp", parameters, dataset))
     checkpoints = CheckpointList(directory.path, keep=5)
@@ -87,7 +87,9 @@ def evaluate_steps(evaluate: Evaluate, log_lines: list[str]) -> Callable[[Settin
 
 def noted(settings: Settings) -> list[dict[str, Any]]:
     assert settings.train_dir
-    return [json.loads(line) for line in TrainingDirectory(settings.train_dir).evaluations.read_text().splitlines()]
+    return [
+        json.loads(line) for line in TrainingDirectory(Path(settings.train_dir)).evaluations.read_text().splitlines()
+    ]
 
 
 def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings, evaluate_steps: EvaluateSteps) -> None:
@@ -101,7 +103,7 @@ def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings, e
 def cut_off_last_line(settings: Settings) -> None:
     """Truncate the recorded evaluations, as a crash during a write does."""
     assert settings.train_dir
-    path = TrainingDirectory(settings.train_dir).evaluations
+    path = TrainingDirectory(Path(settings.train_dir)).evaluations
     path.write_text(path.read_text()[:-20])
 
 

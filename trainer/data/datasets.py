@@ -1,6 +1,9 @@
 """Training data: a training split and a held-out test split."""
 
+import contextlib
 import hashlib
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +14,8 @@ from trainer.data import digits, lance_table, mnist, npz
 from trainer.data.context import DataContext
 from trainer.data.examples import Examples, Signature, named
 from trainer.data.stream import Stream
-from trainer.errors import ConfigurationError
+from trainer.errors import ConfigurationError, StoreError
+from trainer.storage.object_store import ObjectStore, is_uri
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,32 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
     Raises:
         ConfigurationError: a file is missing, damaged or has the wrong size; the sentence names it.
     """
-    folder = Path(data.data_dir)
     if version and name != "lance":
         raise ConfigurationError(f"data_version={version}, but only a Lance dataset has versions; remove it.")
     if name == "lance":
         return Dataset(name, *lance_table.load(data.data_dir, version, data))
-    if name == "mnist":
-        return Dataset(name, *mnist.load(folder, download))
-    return Dataset(name, *(npz.load(folder) if name == "npz" else digits.load()))
+    if name == "digits":
+        return Dataset(name, *digits.load())
+    with _local(data.data_dir) as folder:
+        return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)))
+
+
+@contextlib.contextmanager
+def _local(place: str) -> Iterator[Path]:
+    """The folder at a path, or a temporary copy of the files at a URI, but not of those in folders there.
+
+    Raises:
+        ConfigurationError: the files cannot be read.
+    """
+    if not is_uri(place):
+        yield Path(place)
+        return
+    store = ObjectStore(place, "data_dir")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name in store.names():
+                if "/" not in name:
+                    store.download(name, Path(folder) / name)
+        except StoreError as error:
+            raise ConfigurationError(f"data_dir: {error}.") from None
+        yield Path(folder)

@@ -4,7 +4,6 @@ It receives the tasks' log lines and states, and writes only to the output.
 """
 
 import time
-from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -39,7 +38,7 @@ class Display:
         """Redraw. The launcher calls this at every poll."""
 
 
-def make_display(json: bool, directory: Path) -> Display:
+def make_display(json: bool, directory: object) -> Display:
     """Return the display for the output: none for `json`, a table for a terminal, otherwise lines."""
     console = Console()
     if json:
@@ -50,7 +49,7 @@ def make_display(json: bool, directory: Path) -> Display:
 class Lines(Display):
     """Prints every state, every message, and at most one progress line a second."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: object) -> None:
         self._directory = directory
         self._shown = 0.0
         self._progress: dict[Task, Progress] = {}
@@ -77,7 +76,7 @@ class Lines(Display):
 class Screen(Display):
     """Draws a live table of the tasks below a progress bar of the global step."""
 
-    def __init__(self, console: Console, directory: Path) -> None:
+    def __init__(self, console: Console, directory: object) -> None:
         self._directory = directory
         # Do not use a refresh thread: the launcher forks, and a fork in a process with threads may hang.
         self._live = Live(console=console, auto_refresh=False)

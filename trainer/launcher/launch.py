@@ -4,6 +4,7 @@
 and `trainer.launcher.summary` prints the end.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 from trainer import config
 from trainer.cluster import ports
 from trainer.data import mnist
+from trainer.errors import StoreError
 from trainer.launcher.display import make_display
 from trainer.launcher.plan import Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes, start_process
 from trainer.launcher.summary import explain_failure, print_resume_command, show_result
+from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.training.training_directory import TrainingDirectory, new_path
 
 KILL_SECONDS = 5.0
@@ -95,9 +98,14 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
     others: list[subprocess.Popen[bytes]] = []
     try:
         gpus = visible_gpus(plan.settings.num_gpus)
-        if plan.settings.dataset == "mnist":  # otherwise each process would download the files
+        # Otherwise each process would download the files.
+        if plan.settings.dataset == "mnist" and not is_uri(plan.settings.data_dir):
             mnist.fetch_absent(Path(plan.settings.data_dir), plan.settings.download)
-        directory = TrainingDirectory(plan.settings.train_dir or new_path())
+        given = plan.settings.train_dir
+        if is_uri(given):  # the chief keeps the run there; the logs are here
+            directory = TrainingDirectory(new_path(), given)
+        else:
+            directory = TrainingDirectory(Path(given) if given else new_path())
         directory.create()
         programs = plan_programs(plan, directory, gpus, reserved)
         processes += [Process(program, directory.logs) for program in programs]
@@ -105,12 +113,14 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             board, address = _start_tensorboard(directory)
             others.append(board)
             print(f"TensorBoard: {address}", file=sys.stderr)
-        with make_display(plan.json, directory.path) as display:
+        with make_display(plan.json, str(directory)) as display:
             failure = run_processes(processes, plan.max_restarts, display)
         if failure:
             failed, code = failure
             explain_failure(failed, code)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
+        if directory.uri:
+            ObjectStore(directory.uri, "train_dir").download("result.json", directory.path / "result.json")
         show_result(
             directory, plan, [process.step_time_breakdown for process in processes if process.step_time_breakdown]
         )
@@ -128,13 +138,16 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         handles = [process.handle for process in processes if process.handle]
         end_processes(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
         if directory and terminated_by_signal and not all(process.ended for process in processes):
+            if directory.uri:
+                with contextlib.suppress(StoreError):
+                    ObjectStore(directory.uri, "train_dir").download("checkpoint", directory.path / "checkpoint")
             print_resume_command(plan, directory)
 
 
 def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[bytes], str]:
     with ports.reserve(1) as (port,):  # release it before TensorBoard starts: TensorBoard cannot share a port
         pass
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory.path), "--port", str(port)]
+    command = [sys.executable, "-m", "trainer", "tensorboard", "--logdir", str(directory), "--port", str(port)]
     with (directory.logs / "tensorboard.log").open("ab") as log:
         handle = start_process(command, log)
     return handle, f"http://localhost:{port}/"

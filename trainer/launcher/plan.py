@@ -73,7 +73,7 @@ def plan_programs(
     """
     # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPU.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
-    shared |= {"train_dir": directory.path, "num_gpus": None}
+    shared |= {"train_dir": str(directory), "num_gpus": None}
     settings_file = directory.logs / CONFIG
     try:
         directory.logs.mkdir(exist_ok=True)

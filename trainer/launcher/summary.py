@@ -44,17 +44,21 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
 ({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
 
-  result       {directory.path}/result.json
+  result       {directory}/result.json
   checkpoint   {found["checkpoint"]}
   model        {found["export"]} (SavedModel)
-  summaries    {directory.train_summaries}, {directory.test_summaries}
+  summaries    {directory.public(directory.train_summaries)}, {directory.public(directory.test_summaries)}
   logs         {directory.logs}
 {_format_step_time(step_time_mean, len(step_times)) if plan.settings.step_time_breakdown else ""}
 next:
-  {_command_path("tensorboard")} --logdir {directory.path}          # show the curves
+  {_tensorboard(directory)} --logdir {directory}          # show the curves
   {_resume_command(plan, directory)} --train_steps {more}   # train on from here
   {_command_path("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
     )
+
+
+def _tensorboard(directory: TrainingDirectory) -> str:
+    return f"{_command_path('trainer')} tensorboard" if directory.uri else _command_path("tensorboard")
 
 
 def _resume_command(plan: Plan, directory: TrainingDirectory) -> str:

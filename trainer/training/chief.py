@@ -145,7 +145,7 @@ class Chief(Callback):
             return
         if checkpoints:
             raise ConfigurationError(
-                f"train_dir: none of the checkpoints in {self._directory.path} can be read: choose another train_dir, "
+                f"train_dir: none of the checkpoints in {self._directory} can be read: choose another train_dir, "
                 "or empty this one to train from the start."
             )
         self._directory.divergences.unlink(missing_ok=True)

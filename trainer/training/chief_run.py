@@ -4,6 +4,8 @@ import contextlib
 import json
 import logging
 import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
 from trainer.models import ACCURACY
+from trainer.storage.mirror import Mirror
+from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
 from trainer.training import best
@@ -38,17 +42,28 @@ class ClaimedDirectory:
     """Identifies the run on the parameter servers."""
 
 
-def claim_directory(settings: Settings, problem: Problem) -> ClaimedDirectory:
+@contextlib.contextmanager
+def claimed_directory(settings: Settings, problem: Problem) -> Iterator[ClaimedDirectory]:
     """Create the training directory unless it exists, and claim it for this run.
+
+    One on an object store is copied into a temporary directory, and what changes there is copied back until the exit.
 
     Raises:
         ConfigurationError: it cannot be written, or it holds a run of another model or data set.
+        StoreError: the last changes cannot be copied to the object store.
     """
-    directory = TrainingDirectory(settings.train_dir or new_path())
-    directory.create()
-    directory.claim(problem.identity)
-    logger.info(f"training directory: {directory.path}")
-    return ClaimedDirectory(directory, json.dumps([problem.identity, str(directory.path.resolve())]))
+    with contextlib.ExitStack() as stack:
+        uri = settings.train_dir if is_uri(settings.train_dir) else None
+        if uri:
+            store = ObjectStore(uri, "train_dir")
+            directory = TrainingDirectory(Path(tempfile.mkdtemp(prefix="train_dir-")), store.uri)
+            stack.enter_context(Mirror(store, directory.path))
+        else:
+            directory = TrainingDirectory(Path(settings.train_dir) if settings.train_dir else new_path())
+        directory.create()
+        directory.claim(problem.identity)
+        logger.info(f"training directory: {directory}")
+        yield ClaimedDirectory(directory, json.dumps([problem.identity, uri or str(directory.path.resolve())]))
 
 
 class ChiefRun:
@@ -87,7 +102,7 @@ class ChiefRun:
             "dataset": dataset.name,
             "dataset_digest": dataset.digest,
             **({"dataset_version": dataset.version} if dataset.version else {}),
-            "train_dir": str(self._directory.path),
+            "train_dir": str(self._directory),
             "version": trainer.__version__,
         }
 
@@ -114,7 +129,7 @@ class ChiefRun:
         """Return what was saved, and how to continue with it."""
         step = self._directory.newest_step()
         saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-        return f"{saved} with the same command and --train_dir {self._directory.path}"
+        return f"{saved} with the same command and --train_dir {self._directory}"
 
     def finish(self) -> None:
         """Evaluate the last checkpoint, export the best or the last one, and write result.json.
@@ -135,7 +150,7 @@ class ChiefRun:
             if not is_unchanged:
                 found = self._write_result(evaluator, score)
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
-        path = self._directory.path / "result.json"
+        path = self._directory.public(self._directory.path / "result.json")
         loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""
         sentence = f"done: {steps}, {result.describe(found)}{loss}, result in {path}"
         report.log(logger, sentence, result=found)

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.errors import ConfigurationError
 from trainer.poll import poll_until
+from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf1
@@ -38,8 +39,13 @@ def evaluate(context: TaskContext) -> None:
     settings = context.settings
     if settings.train_dir is None:
         raise ConfigurationError("train_dir: it is not set, but an evaluator needs it: name the training directory.")
+    if is_uri(settings.train_dir):
+        raise ConfigurationError(
+            f"train_dir={settings.train_dir}: an evaluator needs a directory that it shares with the chief; leave the "
+            "evaluator out, as the chief evaluates too (eval_seconds)."
+        )
     learned = problem.load(settings, context.cluster)
-    directory = TrainingDirectory(settings.train_dir)
+    directory = TrainingDirectory(Path(settings.train_dir))
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries = SummaryWriter(directory.test_summaries)

@@ -4,6 +4,7 @@
 `trainer.training.chief_run` keeps the run: its directory, its evaluations and its result.
 """
 
+import contextlib
 import logging
 
 from trainer.errors import LostPeersError, RollBackError
@@ -12,10 +13,11 @@ from trainer.graph.replica import Replica, build
 from trainer.tensorflow_types import Session
 from trainer.training import problem, server
 from trainer.training.callback import Callback
-from trainer.training.chief_run import ChiefRun, claim_directory
+from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
 from trainer.training.coordinator import Coordinator, make_coordinator
 from trainer.training.loop import take_steps
+from trainer.training.problem import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +30,19 @@ def train(context: TaskContext) -> bool:
         LostPeersError: other tasks did not respond in time.
         CollectiveLostError: the collective group lost a replica, or the run was rolled back.
         DivergedError: the run diverges and cannot continue.
+        StoreError: the training directory is on an object store, which fails.
     """
     settings, cluster = context.settings, context.cluster
     learned = problem.load(settings, context.cluster)
     if (cluster is None or cluster.is_chief) and learned.dataset.warning:
         logger.warning(learned.dataset.warning)
-    claimed = claim_directory(settings, learned) if cluster is None or cluster.is_chief else None
+    leads = cluster is None or cluster.is_chief
+    with claimed_directory(settings, learned) if leads else contextlib.nullcontext() as claimed:
+        return _train(context, learned, claimed)
+
+
+def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | None) -> bool:
+    settings, cluster = context.settings, context.cluster
     replica = build(
         settings,
         cluster,

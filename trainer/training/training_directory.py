@@ -38,6 +38,15 @@ class TrainingDirectory:
     """The paths in a training directory."""
 
     path: Path
+    uri: str | None = None
+    """The address of its copy on an object store, if it has one."""
+
+    def __str__(self) -> str:
+        return self.uri or str(self.path)
+
+    def public(self, path: object) -> str:
+        """The address that users know of a path in this directory."""
+        return str(path).replace(str(self.path), str(self), 1)
 
     @property
     def checkpoint_prefix(self) -> Path:
@@ -142,7 +151,10 @@ class TrainingDirectory:
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write result.json atomically."""
-        write_atomically(self.path / "result.json", _to_json(result))
+        content = _to_json(result)
+        if self.uri:
+            content = content.replace(f'"{self.path}'.encode(), f'"{self.uri}'.encode())
+        write_atomically(self.path / "result.json", content)
 
 
 def new_path() -> Path:

@@ -1,0 +1,59 @@
+"""A real S3 server of this machine: versitygw, on a folder. Its objects are the files there."""
+
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from hack.cluster import build
+from hack.ports import free_ports
+
+BUCKET = "runs"
+SECRET = "not-to-be-printed"  # noqa: S105 - of a server that ends with the test
+
+
+class ObjectStore:
+    """The server, which `start` and `stop` may repeat."""
+
+    def __init__(self, folder: Path) -> None:
+        build.ensure_programs(["versitygw"])
+        built = build.binaries() / "versitygw"
+        self._program = str(built) if built.exists() else shutil.which("versitygw") or "versitygw"
+        self.folder = folder / "store" / BUCKET
+        self.folder.mkdir(parents=True)
+        (self._port,) = free_ports(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
+            "AWS_ACCESS_KEY_ID": "tests",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+        """What a client needs."""
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        address = f"127.0.0.1:{self._port}"
+        environment = {"ROOT_ACCESS_KEY": "tests", "ROOT_SECRET_KEY": SECRET}
+        command = [self._program, "--quiet", "--port", address, "posix", "--nometa", str(self.folder.parent)]
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), 1).close()
+            except OSError:
+                assert time.monotonic() < deadline, "the server does not start"
+                time.sleep(0.05)
+            else:
+                return
+
+    def stop(self) -> None:
+        """Kill the server; its objects stay."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def uri(self, name: str) -> str:
+        """The URI of a folder in the bucket."""
+        return f"s3://{BUCKET}/{name}"

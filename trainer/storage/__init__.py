@@ -1,0 +1,1 @@
+"""Directories on object stores."""

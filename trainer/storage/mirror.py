@@ -1,0 +1,144 @@
+"""A local directory and its copy on an object store, which a thread keeps up to date.
+
+Only one process writes the directory: that of the chief. It works on the local directory, so an object store that is
+slow or away does not hold up training. If this process is lost, the next one continues from the copy. So the copy is
+complete at each time: the files that name others, such as TensorFlow's `checkpoint`, are copied after these.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from trainer.errors import StoreError
+from trainer.storage.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 2.0
+REMINDER_SECONDS = 60.0
+POINTERS = ("checkpoint", "score.json", "result.json")
+"""Names of files that are copied last, in this order, because they name other files or sum them up."""
+NOT_RESUMED = ("export", "train", "test", "logs")
+"""Folders that a continued run does not read."""
+
+SUMMARIES = ("train", "test")
+SUMMARIES_SECONDS = 60.0
+
+_State = tuple[int, int]
+
+
+class Mirror:
+    """Keeps the copy of a directory up to date, from entry to exit. The exit copies the last changes."""
+
+    def __init__(self, store: ObjectStore, directory: Path) -> None:
+        """Take an empty directory."""
+        self._store, self._directory = store, directory
+        self._copied: dict[str, _State] = {}
+        self._summaries_copied = 0.0
+        self._pushing = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._push_again_and_again, name="mirror", daemon=True)
+
+    def __enter__(self) -> "Mirror":
+        """Copy what a continued run reads into the directory.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        for name in self._store.names():
+            if name.partition("/")[0] not in NOT_RESUMED:
+                self._store.download(name, self._directory / name)
+                self._copied[name] = _state(self._directory / name)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Copy the last changes, and remove the directory.
+
+        Raises:
+            StoreError: they cannot be copied. After another error it is only logged. The directory stays.
+        """
+        self._ended.set()
+        self._thread.join()
+        try:
+            self.push()
+        except StoreError as failed:
+            sentence = f"{failed}; the last files are in {self._directory}"
+            if error is None:
+                raise StoreError(sentence) from failed
+            logger.error(sentence)
+        else:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def push(self, everything: bool = True) -> None:
+        """Copy all changes. Without `everything`, summaries are copied at most once a minute: they always grow.
+
+        Raises:
+            StoreError: a request failed.
+        """
+        with self._pushing:
+            if everything or time.monotonic() - self._summaries_copied > SUMMARIES_SECONDS:
+                self._summaries_copied = time.monotonic()
+                everything = True
+            while not self._push_once(everything):
+                pass
+
+    def _push_once(self, everything: bool) -> bool:
+        """Copy the changes since the last pass. False if the directory changed so that they may not fit each other."""
+        # Read the pointers first: what they name is complete then.
+        pointers = {name: _state(self._directory / name) for name in self._names() if _rank(name)}
+        try:
+            contents = {name: (self._directory / name).read_bytes() for name in pointers}
+            states = {name: _state(self._directory / name) for name in self._names() if not _rank(name)}
+            for name, state in states.items():
+                is_due = everything or name.partition("/")[0] not in SUMMARIES
+                if self._copied.get(name) != state and is_due:
+                    self._store.upload(name, self._directory / name)
+                    self._copied[name] = state
+        except FileNotFoundError:
+            return False
+        for name in sorted(pointers, key=_rank):
+            if self._copied.get(name) != pointers[name]:
+                self._store.upload(name, contents[name])
+                self._copied[name] = pointers[name]
+        if any(_state(self._directory / name) != state for name, state in pointers.items()):
+            return False  # the copied pointers may name files that exist no longer
+        for name in self._copied.keys() - states.keys() - pointers.keys():
+            self._store.delete(name)
+            del self._copied[name]
+        return True
+
+    def _names(self) -> list[str]:
+        """All files but those whose names begin with a dot: files that are being written, and locks."""
+        found = (path.relative_to(self._directory) for path in self._directory.rglob("*") if path.is_file())
+        return [path.as_posix() for path in found if not any(part[0] == "." for part in path.parts)]
+
+    def _push_again_and_again(self) -> None:
+        warned = 0.0
+        while not self._ended.wait(INTERVAL_SECONDS):
+            try:
+                self.push(everything=False)
+            except StoreError as error:
+                if time.monotonic() - warned > REMINDER_SECONDS or not warned:
+                    warned = time.monotonic()
+                    logger.warning(f"{error}; training goes on, and the copy is made later")
+
+
+def _state(path: Path) -> _State:
+    """What changes when a file changes; zeros if it does not exist."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _rank(name: str) -> int:
+    """The position of a file that names others among these; 0 for all others."""
+    base = name.rpartition("/")[2]
+    return POINTERS.index(base) + 1 if base in POINTERS else 0
