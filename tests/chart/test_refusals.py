@@ -73,6 +73,18 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"trainingDirectory.existingClaim": "Runs"},
     ),
     "capitals in the name of the data's claim": ("data.existingClaim", {"data.existingClaim": "MNIST"}),
+    "a training directory with an address that no object store has": (
+        "trainingDirectory.uri",
+        {"trainingDirectory.uri": "http://store/run"},
+    ),
+    "a training directory in two places": (
+        "trainingDirectory.uri",
+        {"trainingDirectory.uri": "s3://bucket/run", "trainingDirectory.existingClaim": "mine"},
+    ),
+    "an evaluator without a volume": (
+        "evaluator.replicas",
+        {"trainingDirectory.uri": "s3://bucket/run", "evaluator.replicas": 1},
+    ),
     "NFS without a path": ("trainingDirectory.nfs.path", {"trainingDirectory.nfs.server": "nas"}),
     "NFS with a relative path": ("data.nfs.path", {"data.nfs.server": "nas", "data.nfs.path": "exports"}),
     "NFS without a server": ("trainingDirectory.nfs.server", {"trainingDirectory.nfs.path": "/exports"}),

@@ -99,7 +99,7 @@ def test_the_readme_has_every_setting_of_the_trainer() -> None:
 def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:
     settings = load({}, tmp_path)
     assert {name: getattr(settings, name) for name in DEFAULTS["train"]} == DEFAULTS["train"]
-    assert settings.train_dir == Path("/training")
+    assert settings.train_dir == "/training"
 
 
 def test_the_defaults_of_the_chart_are_those_of_the_trainer(tmp_path: Path) -> None:
@@ -119,7 +119,12 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
         name: samples[kind[0] if isinstance(kind, list) else kind] for name, kind in types.items()
     }
     values |= {"dataset": "npz", "strategy": "ps", "replicas_to_aggregate": 2, "profile_steps": "100-150"}
-    values |= {"learning_rate_schedule": "cosine", "export": "last", "on_divergence": "restore"}
+    values |= {
+        "learning_rate_schedule": "cosine",
+        "export": "last",
+        "on_divergence": "restore",
+        "wire_dtype": "float32",
+    }
     settings = load({"data.enabled": True, **{f"train.{name}": value for name, value in values.items()}}, tmp_path)
     parsed = {"profile_steps": StepRange(100, 150), "initial_weights": Path("cnn")}
     assert {name: getattr(settings, name) for name in values} == values | parsed

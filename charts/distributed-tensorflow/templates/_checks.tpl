@@ -133,6 +133,17 @@
 {{- fail (printf "%s.existingClaim: it is set together with %s.nfs, but only one of them can be mounted; remove one." $key $key) -}}
 {{- end -}}
 {{- end -}}
+{{- with $values.trainingDirectory.uri -}}
+{{- if not (regexMatch "^(s3|gs|az)://[^/]+" .) -}}
+{{- fail (printf "trainingDirectory.uri: %q is not an address on an object store; use one such as s3://bucket/runs/mnist." .) -}}
+{{- end -}}
+{{- if or $values.trainingDirectory.existingClaim $values.trainingDirectory.nfs.server -}}
+{{- fail "trainingDirectory.uri: it is set together with a volume, but the training directory is in one place; remove trainingDirectory.existingClaim and trainingDirectory.nfs." -}}
+{{- end -}}
+{{- if int $values.evaluator.replicas -}}
+{{- fail "evaluator.replicas: it is 1, but an evaluator needs a volume that it shares with the chief, and trainingDirectory.uri is set; set it to 0, as the chief evaluates too." -}}
+{{- end -}}
+{{- end -}}
 {{- if not $values.trainingDirectory.enabled -}}
 {{- if $packaged -}}
 {{- fail (printf "trainingDirectory.enabled: %s runs the packaged trainer, which keeps its checkpoints there; set it to true." (first $packaged)) -}}

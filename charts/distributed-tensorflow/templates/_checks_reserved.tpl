@@ -23,7 +23,7 @@
 {{- end -}}
 
 {{- $supervisor := dict "name" "config" "mountPath" "/etc/distributed-tensorflow" -}}
-{{- $tensorboard := dict "name" "training" "mountPath" $values.trainingDirectory.path -}}
+{{- $tensorboard := ternary dict (dict "name" "training" "mountPath" $values.trainingDirectory.path) (not (empty $values.trainingDirectory.uri)) -}}
 {{- range $component, $volume := dict "supervisor" $supervisor "tensorboard" $tensorboard -}}
 {{- $spec := get $values $component -}}
 {{- if $spec.enabled -}}
@@ -31,8 +31,8 @@
   "volumesOf" $component
   "mountsOf" $component
   "spec" $spec
-  "volumes" (append (include "distributed-tensorflow.scratchVolume" $spec | fromYamlArray) $volume)
-  "mounts" (append (include "distributed-tensorflow.scratchMounts" $spec | fromYamlArray) $volume)
+  "volumes" (concat (include "distributed-tensorflow.scratchVolume" $spec | fromYamlArray) (compact (list $volume)))
+  "mounts" (concat (include "distributed-tensorflow.scratchMounts" $spec | fromYamlArray) (compact (list $volume)))
 ) -}}
 {{- end -}}
 {{- end -}}

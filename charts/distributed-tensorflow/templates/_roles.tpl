@@ -84,7 +84,7 @@
 {{- $_ := set $spec "program" (include "distributed-tensorflow.program" (list $root $spec) | fromJsonArray) -}}
 {{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
 {{- $leads := eq $role (include "distributed-tensorflow.leader" $root) -}}
-{{- $_ := set $spec "mountsTraining" (and $values.trainingDirectory.enabled (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
+{{- $_ := set $spec "mountsTraining" (and (not (empty (include "distributed-tensorflow.trainingIsVolume" $root))) (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
 {{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty $shared)) -}}
 {{- $_ := set $spec "mountsData" (and $values.data.enabled (ne $role "ps")) -}}
 {{- toYaml $spec -}}

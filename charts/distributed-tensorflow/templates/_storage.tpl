@@ -1,10 +1,16 @@
 {{/* The training directory and the data: a new claim, an existing claim, or NFS. */}}
 
-{{/* Whether the training directory binds no pod to a node: all nodes can mount it at once, or it is disabled. */}}
+{{/* Whether the training directory binds no pod to a node: all nodes can mount it at once, or it is no
+     volume. */}}
 {{- define "distributed-tensorflow.trainingIsShared" -}}
 {{- with .Values.trainingDirectory }}
-{{- if or (not .enabled) .nfs.server (has "ReadWriteMany" .accessModes) }}yes{{ end -}}
+{{- if or (not .enabled) .uri .nfs.server (has "ReadWriteMany" .accessModes) }}yes{{ end -}}
 {{- end }}
+{{- end }}
+
+{{/* Whether the training directory is a volume: it is not if it is disabled, or on an object store. */}}
+{{- define "distributed-tensorflow.trainingIsVolume" -}}
+{{- if and .Values.trainingDirectory.enabled (not .Values.trainingDirectory.uri) }}yes{{ end -}}
 {{- end }}
 
 {{/* A volume. (list $ name values) */}}

@@ -74,7 +74,7 @@
 {{- end -}}
 {{- end -}}
 {{- $result := "" -}}
-{{- if and .Values.tensorboard.enabled .Values.trainingDirectory.enabled -}}
+{{- if and .Values.tensorboard.enabled (include "distributed-tensorflow.trainingIsVolume" .) -}}
 {{- $result = printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace $fullname .Values.trainingDirectory.path -}}
 {{- end -}}
 {{- $tensorboard := dict -}}
