@@ -141,7 +141,8 @@ class Chief(Callback):
                 continue
             self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
-            report.log(logger, f"restored {checkpoint}", restored=str(checkpoint))
+            restored = self._directory.public(checkpoint)
+            report.log(logger, f"restored {restored}", restored=restored)
             return
         if checkpoints:
             raise ConfigurationError(
