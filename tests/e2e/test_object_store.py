@@ -33,11 +33,14 @@ STORE = {
                 ],
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 # A folder of the served one is a bucket.
-                "volumeMounts": [{"name": "bucket", "mountPath": "/store/runs"}],
+                "volumeMounts": [
+                    {"name": "store", "mountPath": "/store"},
+                    {"name": "bucket", "mountPath": "/store/runs"},
+                ],
                 "readinessProbe": {"tcpSocket": {"port": 7070}, "periodSeconds": 1},
             }
         ],
-        "volumes": [{"name": "bucket", "emptyDir": {}}],
+        "volumes": [{"name": "store", "emptyDir": {}}, {"name": "bucket", "emptyDir": {}}],
     },
 }
 SERVICE = {

@@ -120,6 +120,20 @@ def test_training_goes_on_while_the_store_is_away(trainer: Trainer, store: Objec
     assert saved_step(store, "a") > step
 
 
+def test_the_last_changes_are_copied_when_the_store_is_back(trainer: Trainer, store: ObjectStore, local: Path) -> None:
+    words = ["train", f"--train_dir={store.uri('a')}", "--train_steps=20000"]
+    process = trainer.start(*words, **store.environment, TMPDIR=str(local))
+    wait_until(lambda: (store.folder / "a/run.json").exists())
+    store.stop()
+    assert process.stdout
+    assert any("done: 20000 steps" in line for line in iter(process.stdout.readline, ""))
+    store.start()
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+    assert result(store, "a")["state"] == "done"
+    assert saved_step(store, "a") == 20_000
+
+
 def test_a_cluster_and_tensorboard_use_a_store(trainer: Trainer, run: Run, store: ObjectStore) -> None:
     uri = store.uri("cluster")
     code, output = run("launch", "--ps=1", "--workers=2", "--train_steps=300", f"--train_dir={uri}")

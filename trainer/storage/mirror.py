@@ -9,6 +9,7 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 2.0
 REMINDER_SECONDS = 60.0
+PATIENCE_SECONDS = 600.0
 POINTERS = ("checkpoint", "score.json", "result.json")
 """Names of files that are copied last, in this order, because they name other files or sum them up."""
 NOT_RESUMED = ("export", "train", "test", "logs")
@@ -33,11 +35,19 @@ _State = tuple[int, int]
 class Mirror:
     """Keeps the copy of a directory up to date, from entry to exit. The exit copies the last changes."""
 
-    def __init__(self, store: ObjectStore, directory: Path) -> None:
-        """Take an empty directory."""
+    def __init__(self, store: ObjectStore, directory: Path, is_stopping: Callable[[], bool]) -> None:
+        """Take an empty directory.
+
+        Args:
+            store: Where the copy is.
+            directory: The directory.
+            is_stopping: Whether this task must end soon.
+        """
+        self._is_stopping = is_stopping
         self._store, self._directory = store, directory
         self._copied: dict[str, _State] = {}
         self._summaries_copied = 0.0
+        self._next_warning = 0.0
         self._pushing = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._push_again_and_again, name="mirror", daemon=True)
@@ -60,13 +70,17 @@ class Mirror:
     ) -> None:
         """Copy the last changes, and remove the directory.
 
+        The other tasks of a run that is done have ended, so nobody can repeat it: copying is repeated for ten minutes.
+
         Raises:
             StoreError: they cannot be copied. After another error it is only logged. The directory stays.
         """
         self._ended.set()
         self._thread.join()
+        deadline = time.monotonic() + PATIENCE_SECONDS
         try:
-            self.push()
+            while not self._try_to_push(deadline, is_last=error is not None):
+                time.sleep(INTERVAL_SECONDS)
         except StoreError as failed:
             sentence = f"{failed}; the last files are in {self._directory}"
             if error is None:
@@ -118,15 +132,32 @@ class Mirror:
         found = (path.relative_to(self._directory) for path in self._directory.rglob("*") if path.is_file())
         return [path.as_posix() for path in found if not any(part[0] == "." for part in path.parts)]
 
+    def _try_to_push(self, deadline: float, is_last: bool) -> bool:
+        """Copy all changes; False if it must be tried again.
+
+        Raises:
+            StoreError: a request failed, and there is no time left.
+        """
+        try:
+            self.push()
+        except StoreError as error:
+            if is_last or self._is_stopping() or time.monotonic() > deadline:
+                raise
+            self._warn(f"{error}; trying again")
+            return False
+        return True
+
     def _push_again_and_again(self) -> None:
-        warned = 0.0
         while not self._ended.wait(INTERVAL_SECONDS):
             try:
                 self.push(everything=False)
             except StoreError as error:
-                if time.monotonic() - warned > REMINDER_SECONDS or not warned:
-                    warned = time.monotonic()
-                    logger.warning(f"{error}; training goes on, and the copy is made later")
+                self._warn(f"{error}; training goes on, and the copy is made later")
+
+    def _warn(self, sentence: str) -> None:
+        if time.monotonic() > self._next_warning:
+            self._next_warning = time.monotonic() + REMINDER_SECONDS
+            logger.warning(sentence)
 
 
 def _state(path: Path) -> _State:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer.config import Settings
 from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
@@ -43,25 +42,28 @@ class ClaimedDirectory:
 
 
 @contextlib.contextmanager
-def claimed_directory(settings: Settings, problem: Problem) -> Iterator[ClaimedDirectory]:
+def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[ClaimedDirectory]:
     """Create the training directory unless it exists, and claim it for this run.
 
     One on an object store is copied into a temporary directory, and what changes there is copied back until the exit.
 
     Raises:
         ConfigurationError: it cannot be written, or it holds a run of another model or data set.
-        StoreError: the last changes cannot be copied to the object store.
+        StoreError: the object store cannot be read or written.
     """
     with contextlib.ExitStack() as stack:
-        uri = settings.train_dir if is_uri(settings.train_dir) else None
+        train_dir = context.settings.train_dir
+        uri = train_dir if is_uri(train_dir) else None
         if uri:
             store = ObjectStore(uri, "train_dir")
             directory = TrainingDirectory(Path(tempfile.mkdtemp(prefix="train_dir-")), store.uri)
-            stack.enter_context(Mirror(store, directory.path))
+            mirror = stack.enter_context(Mirror(store, directory.path, context.is_stopping))
         else:
-            directory = TrainingDirectory(Path(settings.train_dir) if settings.train_dir else new_path())
+            directory = TrainingDirectory(Path(train_dir) if train_dir else new_path())
         directory.create()
         directory.claim(problem.identity)
+        if uri:
+            mirror.push()  # it shows at once whether the store can be written
         logger.info(f"training directory: {directory}")
         yield ClaimedDirectory(directory, json.dumps([problem.identity, uri or str(directory.path.resolve())]))
 

@@ -34,10 +34,10 @@ def train(context: TaskContext) -> bool:
     """
     settings, cluster = context.settings, context.cluster
     learned = problem.load(settings, context.cluster)
-    if (cluster is None or cluster.is_chief) and learned.dataset.warning:
-        logger.warning(learned.dataset.warning)
     leads = cluster is None or cluster.is_chief
-    with claimed_directory(settings, learned) if leads else contextlib.nullcontext() as claimed:
+    if leads and learned.dataset.warning:
+        logger.warning(learned.dataset.warning)
+    with claimed_directory(context, learned) if leads else contextlib.nullcontext() as claimed:
         return _train(context, learned, claimed)
 
 
