@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except ConfigurationError as error:
         return _fail(error, EXIT_CONFIGURATION)
-    except LostPeersError as error:
+    except (LostPeersError, StoreError) as error:
         return _fail(error, EXIT_LOST_PEERS)
 
 

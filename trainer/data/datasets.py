@@ -5,6 +5,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from trainer.data import digits, lance_table, mnist, npz
 from trainer.data.context import DataContext
 from trainer.data.examples import Examples, Signature, named
 from trainer.data.stream import Stream
-from trainer.errors import ConfigurationError, StoreError
+from trainer.errors import ConfigurationError
 from trainer.storage.object_store import ObjectStore, is_uri
 
 
@@ -63,6 +64,8 @@ class Dataset:
 
 
 DEFAULT = "digits"
+FILES = {"mnist": "*-ubyte*", "npz": "*.npz"}
+"""The files of the data sets that are read from a folder."""
 LARGE_INPUT = 20.0
 """Standardised inputs, and those in [0, 1], are far below it."""
 
@@ -78,6 +81,7 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
 
     Raises:
         ConfigurationError: a file is missing, damaged or has the wrong size; the sentence names it.
+        StoreError: the object store of the files does not respond.
     """
     if version and name != "lance":
         raise ConfigurationError(f"data_version={version}, but only a Lance dataset has versions; remove it.")
@@ -85,26 +89,27 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
         return Dataset(name, *lance_table.load(data.data_dir, version, data))
     if name == "digits":
         return Dataset(name, *digits.load())
-    with _local(data.data_dir) as folder:
+    with _local(data.data_dir, FILES[name]) as folder:
         return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)))
 
 
 @contextlib.contextmanager
-def _local(place: str) -> Iterator[Path]:
-    """The folder at a path, or a temporary copy of the files at a URI, but not of those in folders there.
+def _local(place: str, pattern: str) -> Iterator[Path]:
+    """The folder at a path, or a temporary copy of the files at a URI that match a pattern.
 
     Raises:
-        ConfigurationError: the files cannot be read.
+        ConfigurationError: the address is wrong, or access is refused.
+        StoreError: the object store does not respond.
     """
     if not is_uri(place):
         yield Path(place)
         return
     store = ObjectStore(place, "data_dir")
     with tempfile.TemporaryDirectory() as folder:
+        for name in store.names():
+            if "/" not in name and fnmatch(name, pattern):
+                store.download(name, Path(folder) / name)
         try:
-            for name in store.names():
-                if "/" not in name:
-                    store.download(name, Path(folder) / name)
-        except StoreError as error:
-            raise ConfigurationError(f"data_dir: {error}.") from None
-        yield Path(folder)
+            yield Path(folder)
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace(folder, place)) from None

@@ -4,7 +4,6 @@ Credentials, regions and endpoints come from the environment, as in the stores' 
 `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, …), or from the identity of the machine or the pod.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,6 +17,19 @@ from trainer.text import truncate
 SCHEMES = ("s3", "gs", "az")
 RETRY_SECONDS = 30
 """How long a failed request is repeated."""
+_RETRY: Any = {
+    "max_retries": 100,
+    "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+_CLIENT: Any = {
+    "allow_http": True,
+    # The default limits the whole request to 30 seconds, which is too short for a large checkpoint.
+    "timeout": timedelta(days=1),
+    "read_timeout": timedelta(minutes=2),
+}
+_IDENTITY = ("/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity")
+"""Where `obstore` asks for the identity of the machine if the environment has no credentials."""
 
 
 def is_uri(place: str | None) -> bool:
@@ -37,8 +49,14 @@ class ObjectStore:
 
         Raises:
             ConfigurationError: the address is wrong, access is refused, or the package is not installed.
+            StoreError: the store does not respond.
         """
-        self.uri = uri.rstrip("/")
+        self.uri, self._setting = uri.rstrip("/"), setting
+        if re.match("[^:]+://[^/]*[:@]", uri):  # do not show it
+            raise ConfigurationError(
+                f"{setting}: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY "
+                "and AWS_ENDPOINT_URL, or the variables of your store, instead."
+            )
         parts = urlsplit(uri)
         if parts.scheme not in SCHEMES or not parts.netloc:
             known = ", ".join(f"{scheme}://BUCKET/FOLDER" for scheme in SCHEMES)
@@ -52,18 +70,24 @@ class ObjectStore:
                 "objects, such as pip install 'distributed-tensorflow-trainer[objects]'."
             ) from None
         self._errors: Any = (BaseError, OSError)
-        endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
         try:
-            self._store: Any = from_url(
-                self.uri,
-                client_options={"allow_http": endpoint.startswith("http://")},
-                retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-            )
+            self._store: Any = from_url(self.uri, client_options=_CLIENT, retry_config=_RETRY)
             next(iter(self._store.list()), None)
         except self._errors as error:
-            raise ConfigurationError(
-                f"{setting}={uri}: it cannot be read ({_reason(error)}); check the address and the credentials."
-            ) from None
+            raise self._refusal("read", error) from None
+
+    def check_writable(self) -> None:
+        """Write an object, and delete it.
+
+        Raises:
+            ConfigurationError: access is refused.
+            StoreError: the store does not respond.
+        """
+        try:
+            self._store.put(".writable", b"")
+            self._store.delete(".writable")
+        except self._errors as error:
+            raise self._refusal("written", error) from None
 
     def names(self) -> Iterator[str]:
         """The names of all objects, relative to the URI.
@@ -116,13 +140,31 @@ class ObjectStore:
         except self._errors as error:
             raise self._error("deleted", name, error) from error
 
+    def _refusal(self, what: str, error: Exception) -> ConfigurationError | StoreError:
+        reason = f"{self._setting}={self.uri}: it cannot be {what} ({_reason(error)})"
+        if _may_recover(error):
+            return StoreError(f"{reason}; check the network and the store's endpoint.")
+        return ConfigurationError(f"{reason}; check the address and the credentials.")
+
     def _error(self, what: str, name: str, error: Exception) -> StoreError:
         return StoreError(f"{PurePosixPath(name)} of {self.uri} cannot be {what} ({_reason(error)})")
 
 
 def _reason(error: Exception) -> str:
-    """The part of an error of `obstore` that names the cause: the store's own answer, or the first line."""
+    """The part of an error of `obstore` that names the cause: the store's own answer, or the last part of a line."""
     text = str(error)
+    if any(path in text for path in _IDENTITY):
+        return "there are no credentials in the environment, and the machine has no identity"
     if answer := re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL):
         return truncate(f"{answer[1]}: {answer[2]}".rstrip("."), 200)
-    return truncate(text.partition("\n")[0] or type(error).__name__, 200)
+    line = text.partition("\n")[0]
+    return truncate(line.rpartition(" - ")[2] or type(error).__name__, 200)
+
+
+def _may_recover(error: Exception) -> bool:
+    """Whether the store does not respond, or responds that it fails or is busy."""
+    text = str(error)
+    if any(path in text for path in _IDENTITY):
+        return False
+    status = re.search(r"status code: (\d+)", text)
+    return status[1] in ("408", "429") or status[1] >= "500" if status else "HTTP error" in text
