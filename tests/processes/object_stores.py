@@ -1,9 +1,13 @@
 """A real S3 server of this machine: versitygw, on a folder. Its objects are the files there."""
 
+import contextlib
+import math
 import shutil
 import socket
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from hack.cluster import build
@@ -31,11 +35,11 @@ class ObjectStore:
         }
         """What a client needs."""
 
-    def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
+    def start(self, *options: str) -> None:
+        """Start the server with more options, and wait until it accepts connections."""
         address = f"127.0.0.1:{self._port}"
         environment = {"ROOT_ACCESS_KEY": "tests", "ROOT_SECRET_KEY": SECRET}
-        command = [self._program, "--quiet", "--port", address, "posix", "--nometa", str(self.folder.parent)]
+        command = [self._program, "--quiet", "--port", address, *options, "posix", "--nometa", str(self.folder.parent)]
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 30
         while True:
@@ -57,3 +61,31 @@ class ObjectStore:
     def uri(self, name: str) -> str:
         """The URI of a folder in the bucket."""
         return f"s3://{BUCKET}/{name}"
+
+    @contextlib.contextmanager
+    def slowed(self, upload: float = math.inf, download: float = math.inf) -> Iterator[dict[str, str]]:
+        """Give the environment of a client whose connections have these rates, in bytes per second each."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=self._accept, args=(listener, upload, download), daemon=True).start()
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield {**self.environment, "AWS_ENDPOINT_URL": address}
+
+    def _accept(self, listener: socket.socket, upload: float, download: float) -> None:
+        with contextlib.suppress(OSError):  # it is closed at the end
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._port))
+                for source, target, rate in ((client, server, upload), (server, client, download)):
+                    threading.Thread(target=_forward, args=(source, target, rate), daemon=True).start()
+
+
+def _forward(source: socket.socket, target: socket.socket, rate: float) -> None:
+    """Copy what arrives until one side closes the connection."""
+    with source, target:
+        with contextlib.suppress(OSError):
+            while data := source.recv(16384):
+                time.sleep(len(data) / rate)
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from hack.ports import free_ports
 from tests.processes.object_stores import SECRET, ObjectStore
 from tests.processes.trainers import PATIENCE, Trainer, wait_until
+from trainer.storage import object_store
+from trainer.storage.mirror import Mirror, make_directory
 
 Run = Callable[..., tuple[int, str]]
 
@@ -74,6 +77,7 @@ def test_a_run_continues_without_its_local_files(run: Run, store: ObjectStore, l
     found = result(store, "a")
     assert (found["state"], found["global_step"], found["train_dir"]) == ("done", 400, store.uri("a"))
     assert found["checkpoint"] == f"{store.uri('a')}/model.ckpt-400"
+    assert str(local) not in output.splitlines()[-1]
     assert (store.folder / "a/export/400/saved_model.pb").exists()
     assert list((store.folder / "a/train").glob("events.*"))
     remaining = sorted(path.name for path in (store.folder / "a").glob("model.ckpt-*.index"))
@@ -134,6 +138,75 @@ def test_the_last_changes_are_copied_when_the_store_is_back(trainer: Trainer, st
     assert saved_step(store, "a") == 20_000
 
 
+def test_the_last_checkpoint_is_copied_within_the_grace_period(
+    trainer: Trainer, store: ObjectStore, local: Path
+) -> None:
+    """The store is away at the signal, and comes back after the time that the main thread has."""
+    words = ["train", f"--train_dir={store.uri('a')}", "--save_seconds=1", "--train_steps=10000000"]
+    process = trainer.start(*words, **store.environment, TMPDIR=str(local))
+    wait_until(lambda: (store.folder / "a/checkpoint").exists())
+    store.stop()
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout
+    saved = next(found for line in process.stdout if (found := re.search(r"saved step (\d+); continue", line)))
+    time.sleep(5)
+    store.start()
+    process.communicate(timeout=60)
+    assert saved_step(store, "a") == int(saved[1])
+
+
+def test_a_store_that_is_slower_than_the_checkpoints_has_a_whole_one(
+    trainer: Trainer, store: ObjectStore, local: Path
+) -> None:
+    words = ["train", f"--train_dir={store.uri('a')}", "--save_steps=50", "--train_steps=10000000"]
+    with store.slowed(upload=200_000) as environment:
+        process = trainer.start(*words, **environment, TMPDIR=str(local))
+        wait_until(lambda: (store.folder / "a/checkpoint").exists() and saved_step(store, "a") > 0)
+        process.kill()
+        process.communicate()
+    saved_step(store, "a")
+
+
+def test_a_push_after_the_end_deletes_nothing(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog may push while the main thread ends."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    directory = make_directory()
+    with Mirror(object_store.ObjectStore(store.uri("a"), "train_dir"), directory, lambda: False) as mirror:
+        (directory / "run.json").write_text("{}")
+    assert not directory.exists()
+    mirror.push()
+    assert (store.folder / "a/run.json").read_text() == "{}"
+
+
+def test_the_directory_of_a_killed_process_is_removed(
+    trainer: Trainer, run: Run, store: ObjectStore, local: Path
+) -> None:
+    words = ["train", f"--train_dir={store.uri('a')}", "--train_steps=10000000"]
+    process = trainer.start(*words, **store.environment, TMPDIR=str(local))
+    wait_until(lambda: (store.folder / "a/run.json").exists())
+    code, output = run("train", f"--train_dir={store.uri('b')}", "--train_steps=10")
+    assert code == 0, output
+    assert len(list(local.glob("train_dir-*"))) == 1, "that of the other process, which runs, stays"
+    process.kill()
+    process.communicate()
+    code, output = run("train", f"--train_dir={store.uri('b')}", "--train_steps=20")
+    assert code == 0, output
+    assert not list(local.glob("train_dir-*"))
+
+
+@pytest.mark.long
+def test_a_file_may_take_longer_than_half_a_minute(run: Run, store: ObjectStore) -> None:
+    (store.folder / "data").mkdir()
+    labels = np.arange(200) % 2
+    np.savez(store.folder / "data/digits.npz", x=np.random.default_rng(0).random((200, 4000)), y=labels)
+    with store.slowed(download=160_000) as environment:
+        code, output = run(
+            "train", "--dataset=npz", f"--data_dir={store.uri('data')}", "--train_steps=1", **environment
+        )
+    assert code == 0, output
+
+
 def test_a_cluster_and_tensorboard_use_a_store(trainer: Trainer, run: Run, store: ObjectStore) -> None:
     uri = store.uri("cluster")
     code, output = run("launch", "--ps=1", "--workers=2", "--train_steps=300", f"--train_dir={uri}")
@@ -164,6 +237,9 @@ def test_data_is_read_from_a_store(run: Run, store: ObjectStore) -> None:
     assert "test accuracy 1.0" in output
 
 
+REFUSED_URI = "train_dir: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID"
+
+
 @pytest.mark.parametrize(
     ("words", "environment", "sentence"),
     [
@@ -173,6 +249,8 @@ def test_data_is_read_from_a_store(run: Run, store: ObjectStore) -> None:
             {"AWS_SECRET_ACCESS_KEY": "wrong"},
             r"\(SignatureDoesNotMatch: .*\); check the address and the cred",
         ),
+        (["--train_dir=s3://tests:not-to-be-printed@runs/a"], {}, REFUSED_URI),
+        (["--train_dir=s3://tests:not/to-be-printed@runs/a"], {}, REFUSED_URI),
         (["--train_dir=hdfs://host/a"], {}, "train_dir=hdfs://host/a: a path or one of s3://BUCKET/FOLDER"),
         (["--dataset=npz", "--data_dir=s3://absent/a"], {}, "data_dir=s3://absent/a: it cannot be read"),
     ],
@@ -183,8 +261,36 @@ def test_a_store_that_cannot_be_read_is_refused(
     code, output = run("train", "--train_steps=10", *words, **environment)
     assert code == 2, output
     assert re.search(sentence, output)
+    assert "to-be-printed" not in output
     assert "Traceback" not in output
     assert len(output.strip().splitlines()[-1]) < 400
+
+
+def test_absent_credentials_are_named(trainer: Trainer, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    endpoint = store.environment["AWS_ENDPOINT_URL"]
+    environment: dict[str, Any] = {"AWS_ENDPOINT_URL": endpoint, "AWS_METADATA_ENDPOINT": endpoint}
+    code, output = trainer.run("train", "--train_steps=10", "--train_dir=s3://runs/a", **environment)
+    assert code == 2, output
+    assert "(there are no credentials in the environment, and the machine has no identity)" in output
+
+
+def test_a_store_that_cannot_be_written_is_refused(run: Run, store: ObjectStore) -> None:
+    store.stop()
+    store.start("--readonly")
+    code, output = run("train", "--train_steps=10", f"--train_dir={store.uri('a')}")
+    assert code == 2, output
+    assert re.search(r"train_dir=s3://runs/a: it cannot be written \(AccessDenied: .*\); check the address", output)
+
+
+@pytest.mark.parametrize("words", [["--train_dir=s3://runs/a"], ["--dataset=npz", "--data_dir=s3://runs/a"]])
+def test_a_store_that_is_away_may_come_back(run: Run, store: ObjectStore, words: list[str]) -> None:
+    store.stop()
+    code, output = run("train", "--train_steps=10", *words)
+    assert code == 138, output
+    assert "check the network and the store's endpoint" in output
+    assert "Traceback" not in output
 
 
 def test_an_evaluator_cannot_use_a_store(run: Run, store: ObjectStore, hosts: Callable[[int, int], list[str]]) -> None:

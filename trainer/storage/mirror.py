@@ -5,8 +5,12 @@ slow or away does not hold up training. If this process is lost, the next one co
 complete at each time: the files that name others, such as TensorFlow's `checkpoint`, are copied after these.
 """
 
+import contextlib
+import fcntl
 import logging
+import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -29,14 +33,31 @@ NOT_RESUMED = ("export", "train", "test", "logs")
 SUMMARIES = ("train", "test")
 SUMMARIES_SECONDS = 60.0
 
+PREFIX = "train_dir-"
+LOCK = ".lock"
+"""A file that the process of a directory has locked. Without it, the directory stays."""
+
 _State = tuple[int, int]
+
+
+def make_directory() -> Path:
+    """Make a temporary directory for a mirror, and remove those of processes that were killed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), (old / LOCK).open() as lock:  # it may be another user's
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(old)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+    descriptor = os.open(directory / f"{LOCK}.new", os.O_CREAT | os.O_WRONLY)  # the end of the process releases it
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    (directory / f"{LOCK}.new").rename(directory / LOCK)
+    return directory
 
 
 class Mirror:
     """Keeps the copy of a directory up to date, from entry to exit. The exit copies the last changes."""
 
     def __init__(self, store: ObjectStore, directory: Path, is_stopping: Callable[[], bool]) -> None:
-        """Take an empty directory.
+        """Take a directory that `make_directory` has made.
 
         Args:
             store: Where the copy is.
@@ -45,7 +66,9 @@ class Mirror:
         """
         self._is_stopping = is_stopping
         self._store, self._directory = store, directory
+        self._staging = directory / ".upload"
         self._copied: dict[str, _State] = {}
+        self._is_removed = False
         self._summaries_copied = 0.0
         self._next_warning = 0.0
         self._pushing = threading.Lock()
@@ -82,12 +105,15 @@ class Mirror:
             while not self._try_to_push(deadline, is_last=error is not None):
                 time.sleep(INTERVAL_SECONDS)
         except StoreError as failed:
+            (self._directory / LOCK).unlink(missing_ok=True)
             sentence = f"{failed}; the last files are in {self._directory}"
             if error is None:
                 raise StoreError(sentence) from failed
             logger.error(sentence)
         else:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            with self._pushing:
+                self._is_removed = True
+                shutil.rmtree(self._directory, ignore_errors=True)
 
     def push(self, everything: bool = True) -> None:
         """Copy all changes. Without `everything`, summaries are copied at most once a minute: they always grow.
@@ -96,41 +122,50 @@ class Mirror:
             StoreError: a request failed.
         """
         with self._pushing:
+            if self._is_removed:  # the watchdog pushes too, in its own thread
+                return
             if everything or time.monotonic() - self._summaries_copied > SUMMARIES_SECONDS:
                 self._summaries_copied = time.monotonic()
                 everything = True
-            while not self._push_once(everything):
-                pass
+            names, staged = self._stage(everything)
+            for name in sorted(staged, key=_rank):
+                self._store.upload(name, self._staging / name)
+                self._copied[name] = staged[name]
+            for name in self._copied.keys() - names:
+                self._store.delete(name)
+                del self._copied[name]
 
-    def _push_once(self, everything: bool) -> bool:
-        """Copy the changes since the last pass. False if the directory changed so that they may not fit each other."""
-        # Read the pointers first: what they name is complete then.
-        pointers = {name: _state(self._directory / name) for name in self._names() if _rank(name)}
-        try:
-            contents = {name: (self._directory / name).read_bytes() for name in pointers}
-            states = {name: _state(self._directory / name) for name in self._names() if not _rank(name)}
-            for name, state in states.items():
-                is_due = everything or name.partition("/")[0] not in SUMMARIES
+    def _stage(self, everything: bool) -> tuple[set[str], dict[str, _State]]:
+        """Hard-link the changed files into a folder, so that they stay while they are copied.
+
+        A pointer changes before the files that it no longer names are deleted. So if none has changed meanwhile, the
+        files that the staged pointers name are staged, or copied already.
+
+        Returns:
+            The names of all files, and the states of the staged ones.
+        """
+        while True:
+            shutil.rmtree(self._staging, ignore_errors=True)
+            pointers = self._pointers()
+            names = set(self._names())
+            staged: dict[str, _State] = {}
+            for name in names:
+                state, is_due = _state(self._directory / name), everything or name.partition("/")[0] not in SUMMARIES
                 if self._copied.get(name) != state and is_due:
-                    self._store.upload(name, self._directory / name)
-                    self._copied[name] = state
-        except FileNotFoundError:
-            return False
-        for name in sorted(pointers, key=_rank):
-            if self._copied.get(name) != pointers[name]:
-                self._store.upload(name, contents[name])
-                self._copied[name] = pointers[name]
-        if any(_state(self._directory / name) != state for name, state in pointers.items()):
-            return False  # the copied pointers may name files that exist no longer
-        for name in self._copied.keys() - states.keys() - pointers.keys():
-            self._store.delete(name)
-            del self._copied[name]
-        return True
+                    (self._staging / name).parent.mkdir(parents=True, exist_ok=True)
+                    with contextlib.suppress(FileNotFoundError):  # deleted since `_names`
+                        os.link(self._directory / name, self._staging / name)
+                        staged[name] = state
+            if pointers == self._pointers():
+                return names, staged
+
+    def _pointers(self) -> dict[str, _State]:
+        return {name: _state(self._directory / name) for name in self._names() if _rank(name)}
 
     def _names(self) -> list[str]:
-        """All files but those whose names begin with a dot: files that are being written, and locks."""
+        """All files but those that are being written, and locks."""
         found = (path.relative_to(self._directory) for path in self._directory.rglob("*") if path.is_file())
-        return [path.as_posix() for path in found if not any(part[0] == "." for part in path.parts)]
+        return [path.as_posix() for path in found if not _is_temporary(path)]
 
     def _try_to_push(self, deadline: float, is_last: bool) -> bool:
         """Copy all changes; False if it must be tried again.
@@ -167,6 +202,10 @@ def _state(path: Path) -> _State:
     except FileNotFoundError:
         return 0, 0
     return status.st_mtime_ns, status.st_size
+
+
+def _is_temporary(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts) or ".tempstate" in path.name  # TensorFlow's
 
 
 def _rank(name: str) -> int:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
 from trainer.models import ACCURACY
-from trainer.storage.mirror import Mirror
+from trainer.storage.mirror import Mirror, make_directory
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
@@ -49,23 +48,23 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
 
     Raises:
         ConfigurationError: it cannot be written, or it holds a run of another model or data set.
-        StoreError: the object store cannot be read or written.
+        StoreError: the object store does not respond, or the last changes cannot be copied to it.
     """
     with contextlib.ExitStack() as stack:
         train_dir = context.settings.train_dir
-        uri = train_dir if is_uri(train_dir) else None
-        if uri:
-            store = ObjectStore(uri, "train_dir")
-            directory = TrainingDirectory(Path(tempfile.mkdtemp(prefix="train_dir-")), store.uri)
+        if is_uri(train_dir):
+            store = ObjectStore(str(train_dir), "train_dir")
+            store.check_writable()
+            directory = TrainingDirectory(make_directory(), store.uri)
             mirror = stack.enter_context(Mirror(store, directory.path, context.is_stopping))
+            context.watchdog.push_before_exit = mirror.push
         else:
             directory = TrainingDirectory(Path(train_dir) if train_dir else new_path())
         directory.create()
         directory.claim(problem.identity)
-        if uri:
-            mirror.push()  # it shows at once whether the store can be written
         logger.info(f"training directory: {directory}")
-        yield ClaimedDirectory(directory, json.dumps([problem.identity, uri or str(directory.path.resolve())]))
+        run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
+        yield ClaimedDirectory(directory, run_id)
 
 
 class ChiefRun:

@@ -84,8 +84,7 @@ class RunRecord:
             "last": self._last,
             "best": best_now.to_json() if best_now else None,
         }
-        self._directory.write_result(result)
-        return result
+        return self._directory.write_result(result)
 
 
 def write_score(summaries: SummaryWriter, score: Score) -> None:

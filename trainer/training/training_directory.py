@@ -149,12 +149,13 @@ class TrainingDirectory:
         """Return the content of result.json; empty if no run has started here."""
         return _read_json(self.path / "result.json")
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        """Write result.json atomically."""
+    def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write result.json atomically, and return what it has."""
         content = _to_json(result)
         if self.uri:
             content = content.replace(f'"{self.path}'.encode(), f'"{self.uri}'.encode())
         write_atomically(self.path / "result.json", content)
+        return dict(json.loads(content))
 
 
 def new_path() -> Path:

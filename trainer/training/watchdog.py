@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from trainer.errors import EXIT_LOST_PEERS
+from trainer.errors import EXIT_LOST_PEERS, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Watchdog:
         Args:
             stall_seconds: Exit after this time without `progress`, counted from the first progress.
             grace_seconds: Save and exit this long after a signal if the main thread has not finished.
-            save_seconds: The maximum time for `save_before_exit`.
+            save_seconds: The maximum time for `save_before_exit` and `push_before_exit`.
         """
         self._stall_seconds = stall_seconds
         self._grace_seconds = grace_seconds
@@ -42,6 +42,8 @@ class Watchdog:
         self.exit_code = 0
         self.save_before_exit: Callable[[], None] | None = None
         """Saves a checkpoint from the watchdog's thread. A chief with a session sets it."""
+        self.push_before_exit: Callable[[], None] | None = None
+        """Copies what was saved to an object store, after that. A chief sets it."""
 
     def start(self) -> None:
         """Start to receive the signals. Call this before other threads start: they inherit the blocked signals."""
@@ -95,9 +97,19 @@ class Watchdog:
                 os._exit(EXIT_LOST_PEERS)
 
     def _save_and_exit(self) -> None:
-        if self.save_before_exit is not None:
-            saving = threading.Thread(target=self.save_before_exit, daemon=True)
-            saving.start()
-            saving.join(self._save_seconds)
+        saving = threading.Thread(target=self._save, daemon=True)
+        saving.start()
+        saving.join(self._save_seconds)
         sys.stdout.flush()
         os._exit(self.exit_code)
+
+    def _save(self) -> None:
+        try:
+            if self.save_before_exit is not None:
+                self.save_before_exit()
+        finally:
+            try:
+                if self.push_before_exit is not None:
+                    self.push_before_exit()
+            except StoreError as error:
+                logger.error(str(error))
