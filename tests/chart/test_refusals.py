@@ -77,6 +77,11 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "trainingDirectory.uri",
         {"trainingDirectory.uri": "http://store/run"},
     ),
+    "a training directory with credentials in its address": (
+        "trainingDirectory.uri",
+        {"trainingDirectory.uri": "s3://key:secret@bucket/run"},
+    ),
+    "data with credentials in its address": ("data.uri", {"data.uri": "s3://key:secret@bucket/digits.lance"}),
     "a training directory in two places": (
         "trainingDirectory.uri",
         {"trainingDirectory.uri": "s3://bucket/run", "trainingDirectory.existingClaim": "mine"},

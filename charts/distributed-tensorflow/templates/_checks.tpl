@@ -133,6 +133,11 @@
 {{- fail (printf "%s.existingClaim: it is set together with %s.nfs, but only one of them can be mounted; remove one." $key $key) -}}
 {{- end -}}
 {{- end -}}
+{{- range $key := list "trainingDirectory" "data" -}}
+{{- if regexMatch "^[^:]+://[^/]*[:@]" (get $values $key).uri -}}
+{{- fail (printf "%s.uri: it has a user, a password or a port, which a ConfigMap would show; set them as variables from a Secret instead, as in docs/storage.md." $key) -}}
+{{- end -}}
+{{- end -}}
 {{- with $values.trainingDirectory.uri -}}
 {{- if not (regexMatch "^(s3|gs|az)://[^/]+" .) -}}
 {{- fail (printf "trainingDirectory.uri: %q is not an address on an object store; use one such as s3://bucket/runs/mnist." .) -}}
