@@ -75,6 +75,7 @@ def curve_pixels(browser: Any) -> int:
 
 def test_tensorboard_ends_some_time_after_the_run(release: Release) -> None:
     release.install({"train": {"train_steps": 300}, "tensorboard": {"ttlSecondsAfterFinished": 5}})
-    wait(lambda: release.deployment_is_available("tensorboard"), 120, release.describe)
     release.finish()
     wait(lambda: not release.get("deployment", "mnist-tensorboard")["spec"]["replicas"], 90, release.describe)
+    scaled = release.kubectl("get", "events", "--field-selector=reason=ScalingReplicaSet")
+    assert "from 0 to 1" in scaled, "it has run"
