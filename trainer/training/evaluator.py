@@ -7,7 +7,6 @@ resumes after a restart.
 import contextlib
 import json
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +102,12 @@ def _evaluate_checkpoint(
     except UNREADABLE:
         logger.warning(f"{checkpoint} is damaged, or was deleted before its evaluation")
         return
-    _append(directory.evaluations, {"checkpoint": _step_of(checkpoint), **asdict(score)})
+    measured = {**score.metrics, "loss": score.loss}
+    _append(directory.evaluations, {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured})
     write_score(summaries, score)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
         best.offer(directory.best, checkpoint, score)
-    metrics.test_metrics = {"loss": score.loss, **score.metrics}
+    metrics.test_metrics = measured
     logger.info(str(score))
 
 
