@@ -52,7 +52,7 @@ def ensure(wanted: Mapping[str, str]) -> None:
     with step(f"apt-get install {' '.join(missing)}"):
         for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
             done = subprocess.run(
-                ["apt-get", "--quiet", *command],
+                ["apt-get", "--quiet", "--option=DPkg::Lock::Timeout=300", *command],
                 env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
