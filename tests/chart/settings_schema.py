@@ -1,7 +1,8 @@
 """What `make chart-docs` writes into the chart from other sources.
 
 The trainer's and the supervisor's settings, into the schema, the checks and the README; and the defaults of the values
-that define a run, into a file that templates can read, because they cannot read values.yaml.
+that define a run, and the keys of the schema, into files that templates can read, because they can read neither
+values.yaml nor the schema.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from trainer.supervisor.run import RunValues
 SCHEMA_FILE = CHART / "values.schema.json"
 README_TEMPLATE = CHART / "README.md.gotmpl"
 DEFAULTS_FILE = CHART / "files" / "defaults.json"
+KEYS_FILE = CHART / "files" / "keys.json"
 TABLE_MARKS = ("{{/* settings of `train`: begin */ -}}\n", "{{- /* settings of `train`: end */ -}}\n")
 CHARTS_OWN = {
     *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
@@ -52,6 +54,19 @@ def definition_defaults() -> dict[str, Any]:
     """Return the defaults of the values that define a run."""
     keys = ("image", "train", "extraArgs", "port", "gpu", "common", *ROLES, "client")
     return {key: DEFAULTS[key] for key in keys}
+
+
+def known_keys(schema: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the keys of each mapping that the schema leaves open, by the mapping's path ("" is the top)."""
+
+    def visit(path: str, found: dict[str, Any]) -> dict[str, list[str]]:
+        found = schema["definitions"][found["$ref"].rpartition("/")[2]] if "$ref" in found else found
+        properties = found.get("properties", {})
+        own = {path: list(properties)} if properties and "additionalProperties" not in found else {}
+        nested = (visit(f"{path}.{key}".lstrip("."), value) for key, value in properties.items())
+        return {key: value for part in (own, *nested) for key, value in part.items()}
+
+    return visit("", schema)
 
 
 def train_schema() -> dict[str, Any]:
@@ -122,6 +137,7 @@ def main() -> None:
     schema["properties"]["train"]["properties"] = train_schema()
     schema["properties"]["run"]["properties"] |= run_schema()
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
+    KEYS_FILE.write_text(json.dumps(known_keys(schema), indent=1) + "\n")
     CHECKS_FILE.write_text(settings_template())
     README_TEMPLATE.write_text(readme_template())
     DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")

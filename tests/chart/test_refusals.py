@@ -13,6 +13,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
+    "an unknown key": ("storage", {"storage": {"size": "1Gi"}}),
     "replicas for all roles": ("common.replicas", {"common.replicas": 2}),
     "maxReplicas for all roles": ("common.maxReplicas", {"common.maxReplicas": 2}),
     "a task type for all roles": ("common.taskType", {"common.taskType": "master"}),
@@ -208,10 +209,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
-    "an unknown key": ("workers", {"workers": 2}),
-    "an unknown key of a role": ("replica", {"worker.replica": 2}),
-    "an unknown setting of the trainer": ("steps", {"train.steps": 2}),
-    "a setting that the chart sets": ("train_dir", {"train.train_dir": "/elsewhere"}),
     "text for a number": ("/worker/replicas", {"worker.replicas": "two"}),
     "a fraction of a worker": ("/worker/replicas", {"worker.replicas": 1.5}),
     "a negative number": ("/ps/replicas", {"ps.replicas": -1}),
@@ -336,6 +333,30 @@ def test_all_tasks_may_use_the_network_of_their_nodes_and_without_policy_a_part_
 
 def test_arguments_may_complete_the_settings_of_train() -> None:
     render({"train.local_steps": 4, "extraArgs": ["--sync_replicas"]})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("workers", "did you mean worker?"),
+        ("worker.replica", "did you mean worker.replicas?"),
+        ("worker.maxreplicas", "did you mean worker.maxReplicas?"),
+        ("trian", "did you mean train?"),
+        ("train.batchsize", "did you mean train.batch_size?"),
+        ("batch_size", "did you mean train.batch_size?"),
+        ("replicas", "did you mean worker.replicas?"),
+        ("tensorboard.ingress.host", "did you mean tensorboard.ingress.hosts?"),
+        ("ps.image.x", "values.yaml has all keys"),
+        ("train.train_dir", "values.yaml has all keys"),
+        ("train.steps", "did you mean train.save_steps?"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_one_that_is_meant(key: str, meant: str) -> None:
+    assert f"{key}: the chart has no such key; {meant}" in refusal({key: 1})
+
+
+def test_a_parent_chart_may_set_global_values() -> None:
+    render({"global.imageRegistry": "registry.example.com"})
 
 
 def test_no_error_of_the_schema_shows_a_regular_expression() -> None:

@@ -13,9 +13,11 @@ from tests.chart.chart import DEFAULTS, refusal, render
 from tests.chart.settings_schema import (
     CHECKS_FILE,
     DEFAULTS_FILE,
+    KEYS_FILE,
     README_TEMPLATE,
     SCHEMA_FILE,
     definition_defaults,
+    known_keys,
     readme_template,
     run_schema,
     settings_template,
@@ -47,6 +49,10 @@ def test_the_schema_matches_the_values_that_the_supervisor_reads() -> None:
 
 def test_the_file_of_defaults_has_those_of_the_values() -> None:
     assert definition_defaults() == json.loads(DEFAULTS_FILE.read_text()), "run make chart-docs"
+
+
+def test_the_file_of_keys_has_those_of_the_schema() -> None:
+    assert known_keys(json.loads(SCHEMA_FILE.read_text())) == json.loads(KEYS_FILE.read_text()), "run make chart-docs"
 
 
 def test_the_checks_know_the_settings_of_the_trainer() -> None:

@@ -4,6 +4,7 @@
 {{- define "distributed-tensorflow.checks" -}}
 {{- $values := .Values -}}
 
+{{- include "distributed-tensorflow.checkKeys" . -}}
 {{- $fullname := include "distributed-tensorflow.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$" $fullname) -}}
 {{- fail (printf "fullnameOverride: %q (default: the release's name) is not a valid prefix of all names: use at most 40 lower-case letters, digits and dashes, starting with a letter and not ending with a dash." $fullname) -}}

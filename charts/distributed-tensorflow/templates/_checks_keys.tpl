@@ -1,0 +1,61 @@
+{{/* Refuses unknown keys of the values. The schema could do that too, but its error cannot say which key is meant.
+     files/keys.json has the keys of each mapping, by its path (make chart-docs). */}}
+
+{{- define "distributed-tensorflow.checkKeys" -}}
+{{- $known := .Files.Get "files/keys.json" | fromJson -}}
+{{- range $path, $keys := $known -}}
+{{- $found := $.Values -}}
+{{- range compact (splitList "." $path) -}}
+{{- $found = get (default dict $found) . -}}
+{{- end -}}
+{{- range $key := keys (default dict $found) | sortAlpha -}}
+{{- if not (or (has $key $keys) (and (eq $path "") (eq $key "global"))) -}}
+{{- $meant := include "distributed-tensorflow.meantKey" (list $known $path $key) -}}
+{{- $remedy := "values.yaml has all keys, with what they do." -}}
+{{- if $meant }}{{ $remedy = printf "did you mean %s?" $meant }}{{ end -}}
+{{- fail (printf "%s: the chart has no such key; %s" (printf "%s.%s" $path $key | trimPrefix ".") $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The path of the key that is meant by an unknown one: the same key in another mapping, or a similar one in its own mapping;
+     empty if there is none. Takes a list: the known keys, the path and the unknown key. */}}
+{{- define "distributed-tensorflow.meantKey" -}}
+{{- $known := index . 0 -}}
+{{- $path := index . 1 -}}
+{{- $key := index . 2 -}}
+{{- $meant := "" -}}
+{{- range prepend (keys $known | sortAlpha) "worker" | reverse -}}
+{{- if has $key (get $known .) }}{{ $meant = printf "%s.%s" . $key }}{{ end -}}
+{{- end -}}
+{{- if not $meant -}}
+{{- $best := 75 -}}
+{{- range $candidate := get $known $path -}}
+{{- $similarity := include "distributed-tensorflow.similarity" (list (lower $key) (lower $candidate)) | int -}}
+{{- if gt $similarity $best -}}
+{{- $best = $similarity -}}
+{{- $meant = printf "%s.%s" $path $candidate -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- trimPrefix "." $meant -}}
+{{- end }}
+
+{{/* How similar two words are, in percent: the letters of each that the other has, and the pairs of letters of the first that
+     the second has. */}}
+{{- define "distributed-tensorflow.similarity" -}}
+{{- $one := index . 0 -}}
+{{- $other := index . 1 -}}
+{{- $shared := 0 -}}
+{{- range $at := until (len $one) -}}
+{{- if contains (substr $at (add1 $at | int) $one) $other }}{{ $shared = add1 $shared }}{{ end -}}
+{{- end -}}
+{{- range $at := until (len $other) -}}
+{{- if contains (substr $at (add1 $at | int) $other) $one }}{{ $shared = add1 $shared }}{{ end -}}
+{{- end -}}
+{{- range $at := until (sub (len $one) 1 | int) -}}
+{{- if contains (substr $at (add $at 2 | int) $one) $other }}{{ $shared = add1 $shared }}{{ end -}}
+{{- end -}}
+{{- div (mul 100 $shared) (add (len $one) (len $one) (len $other) -1 | max 1) -}}
+{{- end }}
