@@ -199,6 +199,87 @@ def test_checkpoints_are_saved_by_time(start: Callable[..., ChiefRun], tmp_path:
     assert saved_steps(tmp_path) == [1, 2]
 
 
+def test_small_checkpoints_are_saved_often_and_slow_ones_rarely(
+    start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.training.chief.MIN_SAVE_SECONDS", 0.01)
+    run = start(save_share=0.5, eval_seconds=600)
+    run.chief.prepare()
+    time.sleep(0.02)
+    run.end_execution()
+    assert saved_steps(tmp_path) == [1]
+    run.chief._saving_seconds = 100.0
+    assert run.chief._interval == 60.0  # save_seconds is the longest time
+    run.chief._saving_seconds = 10.0
+    assert run.chief._interval == 20.0
+    time.sleep(0.02)
+    run.end_execution()
+    assert saved_steps(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("settings", [{"save_share": 0}, {"save_steps": 1000}])
+def test_the_share_can_be_turned_off(start: Callable[..., ChiefRun], settings: dict[str, Any]) -> None:
+    assert start(**settings).chief._interval == 60.0
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(save_seconds=1e-9, eval_seconds=600)
+    run.chief.prepare()
+    really_write, may_end = Snapshot.write, threading.Event()
+
+    def write_slowly(self: Snapshot, stem: Path) -> str:
+        may_end.wait(60)
+        return really_write(self, stem)
+
+    monkeypatch.setattr(Snapshot, "write", write_slowly)
+    for _ in range(10):
+        run.chief.on_execution_end(run.step(), loss=1.0)
+    assert run.writing.is_busy
+    assert saved_steps(tmp_path) == []
+    may_end.set()
+    run.writing.wait()
+    assert saved_steps(tmp_path) == [1]
+    assert run.session.run(run.replica.global_step) == 10
+    run.chief.on_train_end(is_complete=True)
+    assert saved_steps(tmp_path) == [1, 10]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_tried_again(
+    start: Callable[..., ChiefRun], tmp_path: Path
+) -> None:
+    run = start(save_seconds=1e-9, eval_seconds=600)
+    run.chief.prepare()
+    (tmp_path / ".saving").write_text("a file, where a folder should be")
+    for _ in range(3):
+        run.end_execution()
+    assert saved_steps(tmp_path) == []
+    (line,) = (line for line in run.log_lines if "the checkpoint cannot be written" in line)
+    assert "File exists" in line
+    assert "training goes on" in line
+    (tmp_path / ".saving").unlink()
+    run.end_execution()
+    assert saved_steps(tmp_path) == [4]
+    assert run.log_lines[-1] == "the checkpoint is written again"
+
+
+def test_without_a_list_a_run_continues_with_the_checkpoints_found(
+    start: Callable[..., ChiefRun], tmp_path: Path
+) -> None:
+    first = start()
+    first.chief.prepare()
+    first.step_and_save()
+    first.step_and_save()
+    (tmp_path / "checkpoint").write_bytes(b"\xffdamaged")
+    second = start()
+    second.chief.prepare()
+    assert second.log_lines == [
+        f"{tmp_path}/checkpoint is absent or damaged; continuing with the checkpoints found",
+        f"restored {tmp_path}/model.ckpt-2",
+    ]
+
+
 def test_keep_checkpoints_applies_across_restarts(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     for _ in range(2):
         run = start(keep_checkpoints=2)
