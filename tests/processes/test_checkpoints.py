@@ -28,6 +28,12 @@ class Logged:
         with self.log.open("wb") as log:
             self.copy = subprocess.Popen(["cat"], stdin=self.process.stdout, stdout=log)
 
+    def wait_for_step(self, step: int) -> None:
+        wait_until(lambda: step_in(self.log) > step)
+
+    def wait_for_count(self, sentence: str, count: int) -> None:
+        wait_until(lambda: self.log.read_text().count(sentence) >= count)
+
     def wait(self) -> int:
         """Return the exit code, once the whole output is in the file."""
         code = self.process.wait(timeout=120)
@@ -48,6 +54,11 @@ def newest(directory: Path) -> int:
     return max((int(path.rpartition("-")[2]) for path in listed(directory)), default=0)
 
 
+def wait_for_newer(directory: Path, step: int) -> None:
+    """Wait until a checkpoint after this step is listed."""
+    wait_until(lambda: newest(directory) > step)
+
+
 def check_all(directory: Path) -> None:
     """Read every value of every checkpoint in the list, which checks the checksums."""
     for path in listed(directory):
@@ -62,7 +73,7 @@ def test_a_chief_that_is_killed_while_it_saves_lists_only_whole_checkpoints(trai
     for _ in range(3):
         before = newest(directory)
         run = Logged(trainer, *words)
-        wait_until(lambda before=before: newest(directory) > before)
+        wait_for_newer(directory, before)
         wait_until(lambda: any((directory / ".saving").glob("*")))
         time.sleep(moments.uniform(0, 0.1))
         run.end(signal.SIGKILL)
@@ -124,7 +135,7 @@ def test_a_run_goes_on_while_its_volume_is_full_or_read_only_and_then_saves_agai
             reason = "Read-only file system"
         wait_for_line(run.log, "the checkpoint cannot be written", reason, "training goes on")
         saved, reached = newest(directory), step_in(run.log)
-        wait_until(lambda reached=reached: step_in(run.log) > reached + 1000)
+        run.wait_for_step(reached + 500)
         assert newest(directory) == saved
         check_all(directory)
         written_again = run.log.read_text().count("the checkpoint is written again")
@@ -132,8 +143,8 @@ def test_a_run_goes_on_while_its_volume_is_full_or_read_only_and_then_saves_agai
             filler.unlink()
         else:
             subprocess.run(["umount", "--lazy", str(volume)], check=True)
-        wait_until(lambda saved=saved: newest(directory) > saved)
-        wait_until(lambda so_far=written_again: run.log.read_text().count("is written again") > so_far)
+        wait_for_newer(directory, saved)
+        run.wait_for_count("the checkpoint is written again", written_again + 1)
         check_all(directory)
     assert run.end() == 143, run.log.read_text()
     assert "Traceback" not in run.log.read_text()
@@ -176,24 +187,22 @@ def test_a_chief_stops_without_writing_when_another_one_has_its_directory(traine
     directory = trainer.folder / "run"
     (trainer.folder / "pod").mkdir()
     words = ["--train_dir=run", "--save_seconds=0.5", FOREVER]
-    environment = {"TASK_DIR": str(trainer.folder / "pod")}
-    first = Logged(trainer, *words, **environment)
+    pod = str(trainer.folder / "pod")
+    first = Logged(trainer, *words, TASK_DIR=pod)
     wait_until(lambda: newest(directory) > 0)
     first.end(signal.SIGKILL)
-    again = Logged(trainer, *words, **environment)  # the container restarts: it takes over its predecessor's claim
+    again = Logged(trainer, *words, TASK_DIR=pod)  # the container restarts: it takes over its predecessor's claim
     wait_for_line(again.log, "restored run/model.ckpt-")
-    reached = newest(directory)
-    wait_until(lambda: newest(directory) > reached)
+    wait_for_newer(directory, newest(directory))
     newer = Logged(trainer, *words)  # the pod that replaces it
     assert again.wait() == 5, again.log.read_text()
     sentence = again.log.read_text().splitlines()[-1]
     assert sentence.startswith("trainer: train_dir: run belongs to another chief since ")
     assert f"(process {newer.process.pid} on {os.uname().nodename}), so this one stops without writing" in sentence
-    code, output = trainer.run("train", *words, **environment)  # its container restarts once more
+    code, output = trainer.run("train", *words, TASK_DIR=pod)  # its container restarts once more
     assert code == 5, output
     assert "belongs to another chief" in output
-    reached = newest(directory)
-    wait_until(lambda: newest(directory) > reached)
+    wait_for_newer(directory, newest(directory))
     assert newer.end() == 143, newer.log.read_text()
     code, output = trainer.run("train", *words[:-1], f"--train_steps={newest(directory)}")  # in another pod
     assert code == 0, output
