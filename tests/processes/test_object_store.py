@@ -188,7 +188,10 @@ def test_a_chief_copies_nothing_when_another_one_has_claimed_the_copy(
         monkeypatch.setenv(name, value)
     directory, copy = make_directory(), object_store.ObjectStore(store.uri("a"), "train_dir")
     old, new = Writer("a", "1", is_restart=False), Writer("a", "2", is_restart=False)
-    with pytest.raises(SupersededError, match="belongs to another chief"), Mirror(copy, directory, lambda: False, old):
+    with (  # noqa: PT012
+        pytest.raises(SupersededError, match="belongs to another chief"),
+        Mirror(copy, directory, lambda: False, old),
+    ):
         (directory / "run.json").write_text("old")
         wait_until(lambda: copy.read("run.json") == b"old")
         newer = make_directory()
