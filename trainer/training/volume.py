@@ -63,7 +63,7 @@ def wait_for_room(context: TaskContext, what: str, attempt: Callable[[], None]) 
         try:
             return attempt()
         except ERRORS as error:
-            if "OOM" in str(error):  # memory, not a volume
+            if "OOM when allocating" in str(error):  # memory, not a volume
                 raise
             now = time.monotonic()
             if now > deadline:
