@@ -20,12 +20,14 @@ from trainer.errors import (
     EXIT_ERROR,
     EXIT_FAILED_RUN,
     EXIT_LOST_PEERS,
+    EXIT_SUPERSEDED,
     CollectiveLostError,
     ConfigurationError,
     DivergedError,
     LostPeersError,
     ModelError,
     StoreError,
+    SupersededError,
 )
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
@@ -106,7 +108,8 @@ def _log_to_stdout(prefix: str) -> None:
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"trainer: {error}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the output may be a file on a full volume
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
     return code
 
 
@@ -150,15 +153,20 @@ def _train(words: Sequence[str]) -> int:
         code = watchdog.exit_code
     watchdog.finished()
     # Skip TensorFlow's clean-up: it may hang for minutes when other tasks are lost, and nothing is left to clean up.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(code)
+
+
+def _flush() -> None:
+    """Flush the output. It may be a file on a full volume."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
 
 
 def _restart_process() -> NoReturn:
     """Execute the same command again with the same process id, so that the parent process sees no exit."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
             os.set_inheritable(int(name), int(name) <= sys.stderr.fileno())  # release ports and GPUs
@@ -255,6 +263,8 @@ def _run_task(context: TaskContext) -> int:
         return _fail(error, EXIT_LOST_PEERS)
     except DivergedError as error:
         return _fail(error, EXIT_DIVERGED)
+    except SupersededError as error:
+        return _fail(error, EXIT_SUPERSEDED)
     except ModelError as error:
         return _fail(error, EXIT_ERROR)
     except CollectiveLostError:

@@ -214,10 +214,18 @@ class TaskSettings:
         100, "global steps between two summaries; progress lines are at least this many steps and one second apart"
     )
     save_steps: Count | None = _setting(
-        None, "global steps between two checkpoints (default: only save_seconds counts)"
+        None, "global steps between two checkpoints (default: only save_seconds and save_share count)"
     )
-    save_seconds: Seconds = _setting(60.0, "seconds between two checkpoints")
+    save_seconds: Seconds = _setting(60.0, "longest time between two checkpoints, in seconds")
+    save_share: Annotated[Number, Field(ge=0, lt=1)] = _setting(
+        0.01,
+        "save earlier than save_seconds, but not within 3 seconds, if saving takes at most this share of the time; 0, "
+        "or save_steps, turns this off",
+    )
     keep_checkpoints: Count = _setting(5, "latest checkpoints to keep, in addition to the best one")
+    keep_checkpoint_hours: Seconds | None = _setting(
+        None, "in addition, keep one checkpoint for each so many hours (default: none)"
+    )
     eval_seconds: Seconds = _setting(
         5.0, "seconds between two evaluations on the held-out split; they take at most 5% of the chief's time"
     )

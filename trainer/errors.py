@@ -10,6 +10,8 @@ EXIT_CONFIGURATION = 2
 EXIT_FAILED_RUN = 3
 """Exit code of the supervisor when its run has failed. Its Job fails only on this code and on 2."""
 EXIT_DIVERGED = 4
+EXIT_SUPERSEDED = 5
+"""A chief found that another one writes its training directory. Permanent: a retry would stop that one."""
 EXIT_LOST_PEERS = 138
 """With restart policy ExitCode, codes from 128 are retryable; 138 is the one reserved for user programs."""
 
@@ -39,7 +41,11 @@ class LostPeersError(Exception):
 
 
 class StoreError(Exception):
-    """A request to an object store failed, also when it was repeated: one sentence. A retry may succeed."""
+    """An object store or a volume failed, also when it was tried again: one sentence. A retry may succeed."""
+
+
+class SupersededError(Exception):
+    """Another chief has taken over the training directory: one sentence. This one must stop without writing."""
 
 
 class ModelError(Exception):

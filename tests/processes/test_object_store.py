@@ -16,8 +16,10 @@ import pytest
 from hack.ports import free_ports
 from tests.processes.object_stores import SECRET, ObjectStore
 from tests.processes.trainers import PATIENCE, Trainer, wait_until
+from trainer.errors import SupersededError
 from trainer.storage import object_store
 from trainer.storage.mirror import Mirror, make_directory
+from trainer.storage.writer import Writer
 
 Run = Callable[..., tuple[int, str]]
 
@@ -171,12 +173,37 @@ def test_a_push_after_the_end_deletes_nothing(store: ObjectStore, monkeypatch: p
     """The watchdog may push while the main thread ends."""
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
-    directory = make_directory()
-    with Mirror(object_store.ObjectStore(store.uri("a"), "train_dir"), directory, lambda: False) as mirror:
+    directory, copy = make_directory(), object_store.ObjectStore(store.uri("a"), "train_dir")
+    with Mirror(copy, directory, lambda: False, Writer("a", "1", is_restart=False)) as mirror:
         (directory / "run.json").write_text("{}")
     assert not directory.exists()
     mirror.push()
     assert (store.folder / "a/run.json").read_text() == "{}"
+
+
+def test_a_chief_copies_nothing_when_another_one_has_claimed_the_copy(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    directory, copy = make_directory(), object_store.ObjectStore(store.uri("a"), "train_dir")
+    old, new = Writer("a", "1", is_restart=False), Writer("a", "2", is_restart=False)
+    with (  # noqa: PT012
+        pytest.raises(SupersededError, match="belongs to another chief"),
+        Mirror(copy, directory, lambda: False, old),
+    ):
+        (directory / "run.json").write_text("old")
+        wait_until(lambda: copy.read("run.json") == b"old")
+        newer = make_directory()
+        with Mirror(copy, newer, lambda: False, new):
+            assert (newer / "run.json").read_text() == "old"
+            (newer / "run.json").write_text("newer")
+        (directory / "run.json").write_text("the old chief's last words")
+        wait_until((directory / "writer.json").exists)  # there the old chief's main thread finds the claim
+    assert copy.read("run.json") == b"newer"
+    assert not directory.exists()
+    with pytest.raises(SupersededError), Mirror(copy, make_directory(), lambda: False, Writer("a", "1", True)):
+        raise AssertionError("the old chief's pod has restarted")
 
 
 def test_the_directory_of_a_killed_process_is_removed(

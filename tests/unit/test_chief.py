@@ -15,12 +15,14 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.graph import replica
+from trainer.graph.checkpoints import Snapshot
 from trainer.graph.replica import Replica
 from trainer.models import mlp
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
 from trainer.training import best, periodic_evaluation
+from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import CheckpointEvaluator
@@ -36,6 +38,7 @@ class ChiefRun:
     """One chief with its session and its log lines."""
 
     chief: Chief
+    writing: Background
     replica: Replica
     session: Any
     metrics: Metrics
@@ -47,6 +50,11 @@ class ChiefRun:
     def step(self) -> int:
         feed = dict(zip(self.replica.batches.feeds, self.replica.batches.take(1), strict=True))
         return int(self.session.run(self.replica.replication.executions[1].step, feed))
+
+    def end_execution(self) -> None:
+        """End an execution of one step, and wait for what it saves."""
+        self.chief.on_execution_end(self.step(), loss=1.0)
+        self.writing.wait()
 
     def step_and_save(self) -> None:
         self.step()
@@ -75,15 +83,18 @@ def start(
         found.batches.begin(sessions[-1])
         log_lines.clear()
         directory, context = TrainingDirectory(tmp_path), task_context(chosen)
-        record = RunRecord(directory, {"mode": "single"}, context.clock, None, context.metrics)
+        record = RunRecord(directory, {"mode": "single"}, context.clock, {}, context.metrics)
         evaluation = PeriodicEvaluation(
             chosen.eval_seconds,
             lambda: CheckpointEvaluator(MLP, mlp.parameters((6,), 3, 5), examples),
             lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
         )
-        chief = Chief(context, directory, found, sessions[-1], "this run", record, evaluation, untrained_loss=1.1)
+        writing = Background("checkpoint")
+        chief = Chief(
+            context, directory, found, sessions[-1], "this run", record, evaluation, writing, untrained_loss=1.1
+        )
         evaluations.append(evaluation)
-        return ChiefRun(chief, found, sessions[-1], context.metrics, tmp_path / "own", log_lines)
+        return ChiefRun(chief, writing, found, sessions[-1], context.metrics, tmp_path / "own", log_lines)
 
     yield start_next
     for evaluation in evaluations:
@@ -172,20 +183,101 @@ def test_checkpoints_are_saved_by_step(start: Callable[..., ChiefRun], tmp_path:
     run = start(save_steps=3, save_seconds=600)
     run.chief.prepare()
     for _ in range(10):
-        run.chief.on_execution_end(run.step(), loss=1.0)
+        run.end_execution()
     assert saved_steps(tmp_path) == [3, 6, 9]
 
 
 def test_checkpoints_are_saved_by_time(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     rarely = start(save_seconds=600, eval_seconds=600)
     rarely.chief.prepare()
-    rarely.chief.on_execution_end(rarely.step(), loss=1.0)
+    rarely.end_execution()
     assert saved_steps(tmp_path) == []
     often = start(save_seconds=1e-9)
     often.chief.prepare()
     for _ in range(2):
-        often.chief.on_execution_end(often.step(), loss=1.0)
+        often.end_execution()
     assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_small_checkpoints_are_saved_often_and_slow_ones_rarely(
+    start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.training.chief.MIN_SAVE_SECONDS", 0.01)
+    run = start(save_share=0.5, eval_seconds=600)
+    run.chief.prepare()
+    time.sleep(0.02)
+    run.end_execution()
+    assert saved_steps(tmp_path) == [1]
+    run.chief._saving_seconds = 100.0
+    assert run.chief._interval == 60.0  # save_seconds is the longest time
+    run.chief._saving_seconds = 10.0
+    assert run.chief._interval == 20.0
+    time.sleep(0.02)
+    run.end_execution()
+    assert saved_steps(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("settings", [{"save_share": 0}, {"save_steps": 1000}])
+def test_the_share_can_be_turned_off(start: Callable[..., ChiefRun], settings: dict[str, Any]) -> None:
+    assert start(**settings).chief._interval == 60.0
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(save_seconds=1e-9, eval_seconds=600)
+    run.chief.prepare()
+    really_write, may_end = Snapshot.write, threading.Event()
+
+    def write_slowly(self: Snapshot, stem: Path) -> str:
+        may_end.wait(60)
+        return really_write(self, stem)
+
+    monkeypatch.setattr(Snapshot, "write", write_slowly)
+    for _ in range(10):
+        run.chief.on_execution_end(run.step(), loss=1.0)
+    assert run.writing.is_busy
+    assert saved_steps(tmp_path) == []
+    may_end.set()
+    run.writing.wait()
+    assert saved_steps(tmp_path) == [1]
+    assert run.session.run(run.replica.global_step) == 10
+    run.chief.on_train_end(is_complete=True)
+    assert saved_steps(tmp_path) == [1, 10]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_tried_again(
+    start: Callable[..., ChiefRun], tmp_path: Path
+) -> None:
+    run = start(save_seconds=1e-9, eval_seconds=600)
+    run.chief.prepare()
+    (tmp_path / ".saving").write_text("a file, where a folder should be")
+    for _ in range(3):
+        run.end_execution()
+    assert saved_steps(tmp_path) == []
+    (line,) = (line for line in run.log_lines if "the checkpoint cannot be written" in line)
+    assert "File exists" in line
+    assert "training goes on" in line
+    (tmp_path / ".saving").unlink()
+    run.end_execution()
+    assert saved_steps(tmp_path) == [4]
+    assert run.log_lines[-1] == "the checkpoint is written again"
+
+
+def test_without_a_list_a_run_continues_with_the_checkpoints_found(
+    start: Callable[..., ChiefRun], tmp_path: Path
+) -> None:
+    first = start()
+    first.chief.prepare()
+    first.step_and_save()
+    first.step_and_save()
+    (tmp_path / "checkpoint").write_bytes(b"\xffdamaged")
+    second = start()
+    second.chief.prepare()
+    assert second.log_lines == [
+        f"{tmp_path}/checkpoint is absent or damaged; continuing with the checkpoints found",
+        f"restored {tmp_path}/model.ckpt-2",
+    ]
 
 
 def test_keep_checkpoints_applies_across_restarts(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
@@ -224,15 +316,15 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
     run = start()
     run.chief.prepare()
     run.step()
-    really_save, saves, under_way = run.replica.saver.save, [], threading.Event()
+    really_write, saves, under_way = Snapshot.write, [], threading.Event()
 
-    def save_slowly(*arguments: Any, **options: Any) -> str:
-        saves.append(arguments)
+    def write_slowly(self: Snapshot, stem: Path) -> str:
+        saves.append(stem)
         under_way.set()
         time.sleep(0.3)
-        return str(really_save(*arguments, **options))
+        return really_write(self, stem)
 
-    monkeypatch.setattr(run.replica.saver, "save", save_slowly)
+    monkeypatch.setattr(Snapshot, "write", write_slowly)
     main = threading.Thread(target=run.chief.save)
     main.start()
     under_way.wait()
@@ -244,6 +336,7 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
 
 def evaluate(run: ChiefRun) -> None:
     run.chief.on_execution_end(int(run.session.run(run.replica.global_step)), loss=1.0)
+    run.writing.wait()
     evaluation = run.chief._evaluation
     assert evaluation
     evaluation.wait()

@@ -41,28 +41,36 @@ def test_one_candidate_is_evaluated_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     found: list[str] = []
     evaluator = Slow(60)
     with evaluation(evaluator, found) as running:
-        running.start(lambda: "first")
+        running.start("first", saving=0.0)
         assert not running.is_due
         evaluator.may_end.set()
         running.wait()
         assert running.is_due
-        running.start(lambda: "second")
+        running.start("second", saving=0.0)
     assert found == ["first", "second"]
 
 
 def test_slow_evaluations_are_rare() -> None:
     running = evaluation(Slow(0.2), [])
-    running.start(lambda: "candidate")
+    running.start("candidate", saving=1.0)
     running.wait()
     assert not running.is_due
-    assert running._next - time.monotonic() > 0.2 * 10
+    assert running._next - time.monotonic() > 1.2 * 10
+
+
+def test_none_is_due_while_a_candidate_is_being_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic_evaluation, "SHARE", 1.0)
+    running = evaluation(Slow(0), [])
+    running.await_candidate()
+    assert not running.is_due
+    running.skip()
+    assert running.is_due
 
 
 def test_a_missing_candidate_is_not_an_error(log_lines: list[str]) -> None:
     found: list[str] = []
     running = evaluation(Slow(0.01), found)
-    running.start(lambda: None)
-    running.start(lambda: "gone")
+    running.start("gone", saving=0.0)
     running.wait()
     assert found == []
     assert log_lines == ["gone could not be evaluated: it is gone"]

@@ -1,4 +1,4 @@
-"""Shared events on a parameter server: other sessions see them, and a save sets and clears its event."""
+"""Shared events on a parameter server: other sessions see them, and a snapshot sets and clears its event."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,14 +44,17 @@ def test_an_event_is_set_until_it_is_cleared(servers: Servers, is_set: IsSet) ->
         session.run(clear_event)
 
 
-def test_saving_is_set_before_a_save_and_cleared_after_it(servers: Servers, is_set: IsSet, tmp_path: Path) -> None:
+def test_saving_is_set_until_a_snapshot_is_fetched(servers: Servers, is_set: IsSet, tmp_path: Path) -> None:
     settings = Settings(batch_size=SIZE, steps_per_execution=1)
     chief: Any = replica.build(settings, servers.member(0), MLP, PARAMETERS, EXAMPLES, 0, "this run")
     with servers.session(chief.graph) as session:
         session.run(chief.initialize)
-        (tmp_path / "file").touch()
-        with pytest.raises(tf.errors.OpError):  # the save starts, but fails
-            chief.saver.save(session, tmp_path / "file" / "saved")
+        snapshot = chief.saver.snapshot(session)
+        assert is_set()
+        snapshot.fetch()
+        assert not is_set()  # the parameter server may exit: the chief has all values
+        snapshot.write(tmp_path / "saved")
+        chief.saver.snapshot(session)  # of a chief that is lost before it fetches
         assert is_set()
         chief.saver.save(session, tmp_path / "saved")
         assert not is_set()

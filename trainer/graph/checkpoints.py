@@ -2,11 +2,21 @@
 
 The optimizer slots of parameter `NAME` are saved as `NAME/SLOT`, with the slot names of TensorFlow's optimizers. A
 checkpoint does not depend on the sharding of the parameters. Its file name ends with its global step.
+
+A save has two parts. The snapshot is taken between two executions and copies nothing: the variables and the snapshot
+share their memory until the next update writes to other memory. The snapshot is then fetched and written in any thread.
 """
 
 import glob
-from collections.abc import Mapping, Sequence
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trainer.data.files import write_atomically
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS
@@ -16,6 +26,43 @@ from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
 
 GLOBAL_STEP = "global_step"
+
+Array = npt.NDArray[Any]
+
+
+class Snapshot:
+    """All values of a checkpoint as they were at one moment. Its file name ends with `step`."""
+
+    def __init__(self, step: int, fetch: Callable[[], Sequence[Array]], writer: "_Writer") -> None:
+        """`fetch` returns the values, from wherever they are; `writer` writes them."""
+        self.step = step
+        self._fetch, self._writer = fetch, writer
+        self._values: Sequence[Array] | None = None
+
+    def fetch(self) -> Sequence[Array]:
+        """Fetch the values into this process's memory, and return them. They do not depend on other tasks any more.
+
+        Raises:
+            tf.errors.OpError, RuntimeError: a parameter server is lost, or the session is closed.
+        """
+        if self._values is None:
+            self._values = self._fetch()
+        return self._values
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all parameters are finite."""
+        return all(bool(np.isfinite(value).all()) for value in self.fetch()[: self._writer.of_parameters])
+
+    def write(self, stem: Path) -> str:
+        """Write a checkpoint and return its path, STEM-STEP.
+
+        Raises:
+            tf.errors.OpError: it cannot be written.
+        """
+        path = f"{stem}-{self.step}"
+        self._writer.write(path, self.step, self.fetch())
+        return path
 
 
 class Saver:
@@ -41,18 +88,33 @@ class Saver:
         self._layout, self._shards = layout, shards
         self._slots = {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
         self._path = tf1.placeholder(tf.string, [], "checkpoint")
-        self._save = self._add_save(servers)
+        self._read: list[Tensor] = []
+        self._stage: Tensor | None = None
+        self._fetch: list[Tensor] = []
+        self._add_snapshot(servers)
+        self._writer = _Writer(layout, shards, slots)
         self._has_largest = LARGEST_MOMENT in slots
         self._step = tf1.placeholder(tf.int64, [], "step")
         ages = {False, self._has_largest}
         self._restore = {lacks_largest: self._add_restore(lacks_largest) for lacks_largest in ages}
         self._roll_back = {lacks_largest: self._add_roll_back(lacks_largest) for lacks_largest in ages if can_roll_back}
         self._accept = tf.group(*[_accept(shard) for shard in shards if shard.accepted_from is not None])
-        self._are_finite = tf.reduce_all(tf.stack([_is_finite(shard) for shard in shards]))
 
     def save(self, session: Session, stem: Path) -> str:
         """Save a checkpoint and return its path, STEM-STEP."""
-        return str(session.run(self._save, {self._path: str(stem)}).decode())
+        return self.snapshot(session).write(stem)
+
+    def snapshot(self, session: Session) -> Snapshot:
+        """Take a snapshot of all shards. Take none before the previous one is fetched.
+
+        Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
+        servers stay there until `fetch`; until then they keep the event `SAVING`.
+        """
+        if self._stage is None:
+            step, *values = session.run(self._read)
+            return Snapshot(int(step), lambda: values, self._writer)
+        step = int(session.run(self._stage))
+        return Snapshot(step, lambda: list(session.run(self._fetch)), self._writer)
 
     def restore(self, session: Session, path: str) -> None:
         """Restore all shards from a checkpoint.
@@ -83,34 +145,40 @@ class Saver:
         """Whether the checkpoint lacks the largest second moment (AMSGrad) that the shards have."""
         try:
             names = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
-        except tf.errors.OpError as error:  # of the base class; raise a specific one
-            raise tf.errors.DataLossError(None, None, error.message) from error
+        except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # raise a specific one
+            raise tf.errors.DataLossError(None, None, str(error)) from error
         return self._has_largest and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
 
-    def are_finite(self, session: Session) -> bool:
-        """Whether all parameters are currently finite."""
-        return bool(session.run(self._are_finite))
+    def _add_snapshot(self, servers: Sequence[str]) -> None:
+        """Add the ops of a snapshot, which read all vectors at once.
 
-    def _add_save(self, servers: Sequence[str]) -> Tensor:
+        Parameter servers keep what they have read in a staging area, from which the chief fetches it.
+        """
         step = self._shards[0].updates.read_value()
-        tensors = {GLOBAL_STEP: step}
-        tensors |= self._layout.unpack([shard.read_parameters() for shard in self._shards])
-        for suffix, variables in self._slots.items():
-            arrays = self._layout.of_trainable.unpack([variable.read_value() for variable in variables])
-            tensors |= {name + suffix: array for name, array in arrays.items()}
-        path = tf.strings.join([self._path, tf.strings.as_string(step)], "-")
+        if not servers:
+            vectors = _variables(self._shards, self._slots)
+            self._read = [step, *[variable.read_value() for variable in vectors]]
+            return
         saving = [SharedEvent(SAVING, device) for device in servers]
-        with tf.control_dependencies([event.set() for event in saving]):
-            saved = tf.raw_ops.SaveV2(
-                prefix=path,
-                tensor_names=list(tensors),
-                shape_and_slices=[""] * len(tensors),
-                tensors=list(tensors.values()),
-            )
-        with tf.control_dependencies([saved]):
+        begun = [event.set() for event in saving]
+        staged, fetched = [], {}
+        for number, shard in enumerate(self._shards):
+            own = _variables([shard], {suffix: [slots[number]] for suffix, slots in self._slots.items()})
+            area = {"shared_name": "snapshot", "dtypes": [tf.float32] * len(own)}
+            with tf1.device(shard.device):
+                read = [variable.read_value() for variable in own]
+                with tf.control_dependencies([*begun, tf.raw_ops.StageClear(**area)]):  # an earlier chief's
+                    staged.append(tf.raw_ops.Stage(values=read, shared_name="snapshot"))
+                kept = tf.raw_ops.Unstage(**area)
+            for variable, value in zip(own, kept, strict=True):
+                fetched[variable.ref()] = tf.identity(value)  # as a tensor of this task, it has no limit of size
+        with tf.control_dependencies(staged):
+            self._stage = tf.identity(step)
+        here = [fetched[variable.ref()] for variable in _variables(self._shards, self._slots)]
+        with tf.control_dependencies(here):
             cleared = [event.clear() for event in saving]
-        with tf.control_dependencies([saved, *cleared]):
-            return tf.identity(path)
+        with tf.control_dependencies(cleared):
+            self._fetch = [tf.identity(value) for value in here]
 
     def _add_restore(self, lacks_largest: bool) -> Operation:
         """Add an op that restores all shards."""
@@ -176,39 +244,163 @@ def _accept(shard: Shard) -> Operation:
         return variable.assign(tf.where(accepts_none, shard.updates.read_value(), current), read_value=False)
 
 
-def _is_finite(shard: Shard) -> Tensor:
-    with tf1.device(shard.device):
-        return tf.reduce_all(tf.math.is_finite(shard.read_parameters()))
+def _variables(shards: Sequence[Shard], slots: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """The float variables of these shards: first the parameters, in the order of the flat vector, then each slot."""
+    parameters = [variable for shard in shards for variable in shard.parameters]
+    return [*parameters, *[variable for variables in slots.values() for variable in variables]]
+
+
+def _split(vectors: Sequence[Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The arrays of these shapes, from the parts of their flat vector. An array within one part is not copied."""
+    found, number, start = {}, 0, 0
+    for name, shape in shapes.items():
+        parts, absent = [], math.prod(shape)
+        while absent:
+            part = vectors[number][start : start + absent]
+            parts.append(part)
+            absent -= len(part)
+            start += len(part)
+            if start == len(vectors[number]):
+                number, start = number + 1, 0
+        flat = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, np.float32)])
+        found[name] = flat.reshape(shape)
+    return found
+
+
+class _Writer:
+    """Writes the values of snapshots to checkpoints, in a session of its own, which takes no thread from training."""
+
+    def __init__(self, layout: Layout, shards: Sequence[Shard], slots: Sequence[str]) -> None:
+        self.of_parameters = sum(len(shard.parameters) for shard in shards)
+        """How many of the values are parameters; slots follow."""
+        of_slots = {f"/{slot}": (len(shards), layout.of_trainable.shapes) for slot in slots}
+        self._vectors = {"": (self.of_parameters, layout.shapes), **of_slots}
+        """By suffix: the number of vectors, and the shapes of the arrays in them."""
+        self._session: Session = None
+
+    def write(self, path: str, step: int, values: Sequence[Array]) -> None:
+        """Write a checkpoint of these values, in the order of `_variables`."""
+        arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64)}
+        rest = list(values)
+        for suffix, (count, shapes) in self._vectors.items():
+            vectors, rest = rest[:count], rest[count:]
+            arrays |= {name + suffix: array for name, array in _split(vectors, shapes).items()}
+        if self._session is None:
+            self._build(arrays)
+        self._session.run(self._save, {self._path: path, **{self._arrays[name]: arrays[name] for name in arrays}})
+
+    def _build(self, arrays: Mapping[str, Array]) -> None:
+        graph = tf.Graph()
+        with graph.as_default(), tf1.device("/device:CPU:0"):
+            self._path = tf1.placeholder(tf.string, [])
+            self._arrays = {name: tf1.placeholder(array.dtype, array.shape) for name, array in arrays.items()}
+            self._save = tf.raw_ops.SaveV2(
+                prefix=self._path,
+                tensor_names=list(self._arrays),
+                shape_and_slices=[""] * len(self._arrays),
+                tensors=list(self._arrays.values()),
+            )
+        config = tf1.ConfigProto(
+            inter_op_parallelism_threads=1,
+            intra_op_parallelism_threads=1,
+            use_per_session_threads=True,
+            device_count={"GPU": 0},
+        )
+        self._session = tf1.Session(graph=graph, config=config)
 
 
 class CheckpointList:
     """The checkpoints that the file `checkpoint` of a directory lists, with a limit on their number."""
 
-    def __init__(self, directory: Path, keep: int) -> None:
-        """Read the list of the directory; `keep` is the limit."""
+    def __init__(self, directory: Path, keep: int, keep_hours: float | None = None) -> None:
+        """Read the list of the directory. If it has none, its place is taken by the checkpoints that are found there.
+
+        Args:
+            directory: The directory.
+            keep: How many of the latest checkpoints to keep.
+            keep_hours: In addition, keep one checkpoint for each time of this length; None keeps none.
+        """
         self._directory, self._keep = directory.resolve(), keep
-        state = tf1.train.get_checkpoint_state(str(directory))
-        self.paths: list[str] = list(state.all_model_checkpoint_paths) if state else []
+        self._keep_seconds = math.inf if keep_hours is None else 3600 * keep_hours
+        state = read_state(directory)
+        self.paths: list[str] = list(state.all_model_checkpoint_paths) if state else find(directory)
         """Oldest first."""
+        self.is_listed = bool(state)
+        """Whether there was a list."""
+        times = list(state.all_model_checkpoint_timestamps) if state else []
+        times = times if len(times) == len(self.paths) else [_time_of(path) for path in self.paths]
+        self._times = dict(zip(self.paths, times, strict=True))
+        """Seconds since 1970."""
+        self._preserved = state.last_preserved_timestamp if state else 0.0
+        """The time of the last checkpoint that was kept in addition."""
+        self._kept = {path for path in self.paths[:-keep] if self._times[path] <= self._preserved}
 
     def add(self, path: str) -> None:
         """Append a checkpoint, and delete the oldest ones above the limit."""
         paths = [*(each for each in self.paths if Path(each).name != Path(path).name), path]
-        removed, self.paths = paths[: -self._keep], paths[-self._keep :]
-        write_state(self._directory, self.paths)
+        self._times[path] = time.time()
+        removed = [each for each in paths[: -self._keep] if not self._keeps(each)]
+        self.paths = [each for each in paths if each not in removed]
+        write_state(self._directory, self.paths, [self._times[each] for each in self.paths], self._preserved)
         for each in removed:
             for file in files_of(each):
                 file.unlink(missing_ok=True)
 
+    def _keeps(self, path: str) -> bool:
+        """Whether to keep a checkpoint that is above the limit."""
+        found = self._times[path]
+        if path not in self._kept and abs(found - self._preserved) >= self._keep_seconds:  # the clock may be set back
+            self._preserved = found
+            self._kept.add(path)
+        return path in self._kept
 
-def write_state(directory: Path, paths: Sequence[str]) -> None:
+
+def read_state(directory: Path) -> Any:
+    """Read the file `checkpoint` of a directory; return None if there is none, or if it is damaged."""
+    try:
+        return tf1.train.get_checkpoint_state(str(directory))
+    except (tf.errors.OpError, ValueError):
+        return None
+
+
+def find(directory: Path) -> list[str]:
+    """The checkpoints whose files are in a directory, by their step."""
+    found = [file.with_suffix("") for file in directory.glob("model.ckpt-*.index")]
+    steps = {int(step): str(path) for path in found if (step := path.name.rpartition("-")[2]).isdecimal()}
+    return [steps[step] for step in sorted(steps)]
+
+
+def _time_of(path: str) -> float:
+    try:
+        return Path(f"{path}.index").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def write_state(
+    directory: Path, paths: Sequence[str], times: Sequence[float] | None = None, preserved: float | None = None
+) -> None:
     """Write the file `checkpoint`, in which TensorFlow looks up the checkpoints of a directory, newest last.
 
     The file has names without directories, so the directory can be copied or mounted elsewhere.
     """
     names = [Path(each).name for each in paths]
-    state = tf1.train.generate_checkpoint_state_proto(str(directory.resolve()), names[-1], names)
+    state = tf1.train.generate_checkpoint_state_proto(
+        str(directory.resolve()), names[-1], names, list(times) if times else None, preserved
+    )
     write_atomically(directory / "checkpoint", str(state).encode())
+
+
+def move(path: str, directory: Path) -> str:
+    """Move the files of a complete checkpoint into a directory of the same volume; return its path there.
+
+    Their content reaches the disk first, so that a list never names what a power failure has lost.
+    """
+    for file in reversed(files_of(path)):
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+        file.rename(directory / file.name)
+    return str(directory / Path(path).name)
 
 
 def files_of(path: str) -> list[Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from trainer import config
 from trainer.cluster import ports
 from trainer.data import mnist
-from trainer.errors import StoreError
+from trainer.errors import ConfigurationError, StoreError
 from trainer.launcher.display import make_display
 from trainer.launcher.plan import Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes, start_process
@@ -106,7 +106,10 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory = TrainingDirectory(new_path(), given)
         else:
             directory = TrainingDirectory(Path(given) if given else new_path())
-        directory.create()
+        try:
+            directory.create()
+        except OSError as error:
+            raise ConfigurationError(f"train_dir: {directory.path} cannot be written ({error.strerror}).") from None
         programs = plan_programs(plan, directory, gpus, reserved)
         processes += [Process(program, directory.logs) for program in programs]
         if plan.tensorboard:

@@ -17,12 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from trainer.errors import StoreError
+from trainer.errors import StoreError, SupersededError
+from trainer.storage import writer
 from trainer.storage.object_store import ObjectStore
+from trainer.storage.writer import Writer
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 2.0
+SHARE = 0.05
+"""The maximum share of the time for copying while a run trains, unless the pauses exceed LONGEST_SECONDS."""
+LONGEST_SECONDS = 30.0
 REMINDER_SECONDS = 60.0
 PATIENCE_SECONDS = 600.0
 POINTERS = ("checkpoint", "score.json", "result.json")
@@ -56,14 +61,16 @@ def make_directory() -> Path:
 class Mirror:
     """Keeps the copy of a directory up to date, from entry to exit. The exit copies the last changes."""
 
-    def __init__(self, store: ObjectStore, directory: Path, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, store: ObjectStore, directory: Path, is_stopping: Callable[[], bool], chief: Writer) -> None:
         """Take a directory that `make_directory` has made.
 
         Args:
             store: Where the copy is.
             directory: The directory.
             is_stopping: Whether this task must end soon.
+            chief: The identity of the process. Another chief that claims the copy ends the copying.
         """
+        self._chief = chief
         self._is_stopping = is_stopping
         self._store, self._directory = store, directory
         self._staging = directory / ".upload"
@@ -76,13 +83,15 @@ class Mirror:
         self._thread = threading.Thread(target=self._push_again_and_again, name="mirror", daemon=True)
 
     def __enter__(self) -> "Mirror":
-        """Copy what a continued run reads into the directory.
+        """Claim the copy, and copy what a continued run reads into the directory.
 
         Raises:
             StoreError: it cannot be read.
+            SupersededError: this chief has restarted, and another one has claimed the copy meanwhile.
         """
+        self._store.upload(writer.FILE, self._chief.claim(self._store.read(writer.FILE)))
         for name in self._store.names():
-            if name.partition("/")[0] not in NOT_RESUMED:
+            if name.partition("/")[0] not in NOT_RESUMED and name != writer.FILE:
                 self._store.download(name, self._directory / name)
                 self._copied[name] = _state(self._directory / name)
         self._thread.start()
@@ -97,6 +106,7 @@ class Mirror:
 
         Raises:
             StoreError: they cannot be copied. After another error it is only logged. The directory stays.
+            SupersededError: another chief has claimed the copy.
         """
         self._ended.set()
         self._thread.join()
@@ -110,16 +120,24 @@ class Mirror:
             if error is None:
                 raise StoreError(sentence) from failed
             logger.error(sentence)
+        except SupersededError:
+            self._remove()
+            if error is None:
+                raise
         else:
-            with self._pushing:
-                self._is_removed = True
-                shutil.rmtree(self._directory, ignore_errors=True)
+            self._remove()
+
+    def _remove(self) -> None:
+        with self._pushing:
+            self._is_removed = True
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def push(self, everything: bool = True) -> None:
         """Copy all changes. Without `everything`, summaries are copied at most once a minute: they always grow.
 
         Raises:
             StoreError: a request failed.
+            SupersededError: another chief has claimed the copy.
         """
         with self._pushing:
             if self._is_removed:  # the watchdog pushes too, in its own thread
@@ -128,12 +146,29 @@ class Mirror:
                 self._summaries_copied = time.monotonic()
                 everything = True
             names, staged = self._stage(everything)
+            if staged or self._copied.keys() - names:
+                self._check_claim()
             for name in sorted(staged, key=_rank):
                 self._store.upload(name, self._staging / name)
                 self._copied[name] = staged[name]
             for name in self._copied.keys() - names:
                 self._store.delete(name)
                 del self._copied[name]
+
+    def _check_claim(self) -> None:
+        """Check the claim of the copy. If it is another chief's, it becomes that of the directory too.
+
+        Raises:
+            StoreError: it cannot be read.
+            SupersededError: it is another chief's.
+        """
+        found = self._store.read(writer.FILE)
+        try:
+            self._chief.check(found)
+        except SupersededError:
+            (self._directory / f".{writer.FILE}").write_bytes(found or b"")
+            (self._directory / f".{writer.FILE}").replace(self._directory / writer.FILE)
+            raise
 
     def _stage(self, everything: bool) -> tuple[set[str], dict[str, _State]]:
         """Hard-link the changed files into a folder, so that they stay while they are copied.
@@ -165,7 +200,7 @@ class Mirror:
     def _names(self) -> list[str]:
         """All files but those that are being written, and locks."""
         found = (path.relative_to(self._directory) for path in self._directory.rglob("*") if path.is_file())
-        return [path.as_posix() for path in found if not _is_temporary(path)]
+        return [path.as_posix() for path in found if not _is_temporary(path) and path.name != writer.FILE]
 
     def _try_to_push(self, deadline: float, is_last: bool) -> bool:
         """Copy all changes; False if it must be tried again.
@@ -183,11 +218,17 @@ class Mirror:
         return True
 
     def _push_again_and_again(self) -> None:
-        while not self._ended.wait(INTERVAL_SECONDS):
+        pause = INTERVAL_SECONDS
+        while not self._ended.wait(pause):
+            began = time.monotonic()
             try:
                 self.push(everything=False)
             except StoreError as error:
                 self._warn(f"{error}; training goes on, and the copy is made later")
+            except SupersededError:
+                return  # the main thread finds the claim in the directory
+            took = time.monotonic() - began
+            pause = max(INTERVAL_SECONDS, min(took * (1 / SHARE - 1), LONGEST_SECONDS))
 
     def _warn(self, sentence: str) -> None:
         if time.monotonic() > self._next_warning:

@@ -62,7 +62,7 @@ class ObjectStore:
             known = ", ".join(f"{scheme}://BUCKET/FOLDER" for scheme in SCHEMES)
             raise ConfigurationError(f"{setting}={uri}: a path or one of {known} was expected.")
         try:
-            from obstore.exceptions import BaseError
+            from obstore.exceptions import BaseError, NotFoundError
             from obstore.store import from_url
         except ImportError:
             raise ConfigurationError(
@@ -70,6 +70,7 @@ class ObjectStore:
                 "objects, such as pip install 'distributed-tensorflow-trainer[objects]'."
             ) from None
         self._errors: Any = (BaseError, OSError)
+        self._absent: Any = (NotFoundError, FileNotFoundError)
         try:
             self._store: Any = from_url(self.uri, client_options=_CLIENT, retry_config=_RETRY)
             next(iter(self._store.list()), None)
@@ -112,6 +113,19 @@ class ObjectStore:
             with file.open("wb") as target:
                 for chunk in self._store.get(name).stream():
                     target.write(chunk)
+        except self._errors as error:
+            raise self._error("read", name, error) from error
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of an object; None if it does not exist.
+
+        Raises:
+            StoreError: the request failed.
+        """
+        try:
+            return bytes(self._store.get(name).bytes())
+        except self._absent:
+            return None
         except self._errors as error:
             raise self._error("read", name, error) from error
 

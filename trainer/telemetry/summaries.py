@@ -1,27 +1,59 @@
 """TensorBoard summaries of scalars."""
 
+import logging
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from trainer.tensorflow import tf1
+from trainer.tensorflow import tf, tf1
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 60.0
+"""After a failure, for this long no summaries are written."""
 
 
 class SummaryWriter:
-    """Writes scalars by global step to one folder."""
+    """Writes scalars by global step to one folder. If the volume is full, training goes on without some of them."""
 
     def __init__(self, folder: Path) -> None:
         # Use a unique suffix: another process may create a file in this folder within the same second.
-        self._writer = tf1.summary.FileWriter(str(folder), flush_secs=5, filename_suffix=f".{os.getpid()}")
+        self._folder, self._files = folder, 0
+        self._writer: Any = None
+        self._paused_until = 0.0
+        self._try(lambda: None)
+
+    def _open(self) -> None:
+        suffix = f".{os.getpid()}" + (f".{self._files}" if self._files else "")
+        self._files += 1
+        self._writer = tf1.summary.FileWriter(str(self._folder), flush_secs=5, filename_suffix=suffix)
+        self._writer.flush()
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Write, unless that has failed within the last minute. After a failure, start a new file."""
+        if time.monotonic() < self._paused_until:
+            return
+        try:
+            if self._writer is None:
+                self._open()
+            act()
+        except (OSError, tf.errors.OpError) as error:
+            self._writer, self._paused_until = None, time.monotonic() + PAUSE_SECONDS
+            cause = str(error).partition("\n")[0]
+            logger.warning(f"the curves cannot be written to {self._folder} ({cause}); they will have a gap")
 
     def write(self, step: int, **scalars: float) -> None:
         """Write the value of each scalar at this step."""
         values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._writer.add_summary(tf1.Summary(value=values), step)
+        self._try(lambda: self._writer.add_summary(tf1.Summary(value=values), step))
 
     def flush(self) -> None:
         """Flush the written values to the file."""
-        self._writer.flush()
+        self._try(lambda: self._writer.flush())
 
     def close(self) -> None:
         """Flush and close the file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._try(lambda: self._writer.close())

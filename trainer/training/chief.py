@@ -9,9 +9,11 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
-from trainer.errors import ConfigurationError, DivergedError, RollBackError
-from trainer.graph.checkpoints import CheckpointList, Saver
+from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
+from trainer.graph.checkpoints import CheckpointList, Saver, Snapshot, find, move
 from trainer.graph.replica import Replica
 from trainer.telemetry import report
 from trainer.telemetry.profile import Profile
@@ -20,6 +22,7 @@ from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Session
 from trainer.training import best
+from trainer.training.background import Background
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
 from trainer.training.divergence import DivergenceDetector
@@ -28,11 +31,16 @@ from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_record import RunRecord
 from trainer.training.server import brief
 from trainer.training.training_directory import TrainingDirectory
+from trainer.training.volume import WriteFailures, reason, wait_for_room
 
 logger = logging.getLogger(__name__)
 
 MAX_ROLL_BACKS = 8
 """Each roll-back halves the learning rate. A run that diverges after that has another fault."""
+MIN_SAVE_SECONDS = 3.0
+"""Minimum seconds between two checkpoints that `save_share` allows."""
+CLAIM_SECONDS = 2.0
+"""Seconds between two looks at who writes the training directory."""
 
 
 class Chief(Callback):
@@ -47,21 +55,35 @@ class Chief(Callback):
         run_id: str,
         record: RunRecord,
         evaluation: PeriodicEvaluation | None,
+        writing: Background,
         untrained_loss: float | None,
     ) -> None:
+        """Lead a session. `writing` is the thread that writes checkpoints; it must be idle."""
         self._context, self._settings, self._metrics = context, context.settings, context.metrics
         self._directory, self._replica, self._session = directory, replica, session
         self._run_id = run_id
         self._saver: Saver = replica.saver
-        self._record, self._evaluation = record, evaluation
-        self._checkpoints = CheckpointList(directory.path, context.settings.keep_checkpoints)
+        self._record, self._evaluation, self._writing = record, evaluation, writing
+        settings = context.settings
+        self._checkpoints = CheckpointList(directory.path, settings.keep_checkpoints, settings.keep_checkpoint_hours)
         self._divergence: DivergenceDetector | None = DivergenceDetector(untrained_loss)
         self.checkpoint = ""
         """The checkpoint that was restored or saved last."""
         self._saved_step = self._tried_step = -1
-        self._saved_time = time.monotonic()
+        self._saved_time = self._checked_time = time.monotonic()
+        self._saving_seconds = 0.0
+        """How long the last checkpoint took, from its snapshot to its place in the list."""
         self._reported_not_finite = False
+        self._failures = WriteFailures("the checkpoint")
+        self._candidate_failures = WriteFailures("a checkpoint for the next evaluation")
+        self._failure: Exception | None = None
+        """Why the last checkpoint could not be written."""
         self._saving = threading.Lock()
+        self._fetched = threading.Event()
+        """Whether the last snapshot is in the memory of this process."""
+        self._fetched.set()
+        self._roll_backs = 0
+        shutil.rmtree(directory.saving, ignore_errors=True)  # of a process that was killed
         self._summaries = SummaryWriter(directory.train_summaries)
         self._profile = Profile(context.settings.profile_steps, directory.path)
 
@@ -89,6 +111,7 @@ class Chief(Callback):
                     "restart them."
                 )
             logger.info("the parameter servers already hold the run; continuing with it")
+            self._record.count_absence()
             self._saver.accept(self._session)
         else:
             self._restore_or_initialize()
@@ -122,22 +145,29 @@ class Chief(Callback):
         logger.info(f"{diverged}: restored {path}; continuing at step {step} with 1/{2**count} of the learning rate")
         self._saved_step = -1
         self.save()
-        with self._directory.divergences.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
+        self._roll_backs = count
+        try:
+            with self._directory.divergences.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
+        except OSError as error:
+            logger.warning(f"{self._directory.divergences} cannot be written ({reason(error)})")
 
     def _count_roll_backs(self) -> int:
         file = self._directory.divergences
-        return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+        return max(self._roll_backs, len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0)
 
     def _restore_or_initialize(self) -> None:
         kept = best.read(self._directory.best)
-        checkpoints = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
+        listed = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
+        others = [path for path in reversed(find(self._directory.path)) if path not in listed]
+        checkpoints = [*listed, *others]
+        if self._checkpoints.paths and not self._checkpoints.is_listed:
+            logger.warning(f"{self._directory}/checkpoint is absent or damaged; continuing with the checkpoints found")
         for checkpoint in checkpoints:
             try:
                 self._saver.restore(self._session, checkpoint)
             except UNREADABLE as error:
-                reason = brief(error)
-                logger.warning(f"the checkpoint {checkpoint} cannot be read ({reason}); trying the previous one")
+                logger.warning(f"the checkpoint {checkpoint} cannot be read ({brief(error)}); trying the previous one")
                 continue
             self.checkpoint = checkpoint
             self._saved_step = int(self._session.run(self._replica.global_step))
@@ -163,12 +193,16 @@ class Chief(Callback):
         self._profile.before_execution(step, steps)
 
     def on_execution_end(self, step: int, loss: float) -> None:
-        """Check the loss; stop the profile, save a checkpoint and start an evaluation if they are due.
+        """Check the loss; stop the profile, start to save a checkpoint or to evaluate if that is due.
 
         Raises:
+            SupersededError: another chief has claimed the training directory.
             DivergedError: the run diverges, and `on_divergence` is "stop".
             RollBackError: the run diverges, and `on_divergence` is "restore".
         """
+        if time.monotonic() - self._checked_time >= CLAIM_SECONDS:
+            self._checked_time = time.monotonic()
+            self._directory.check_writer()
         self._check_loss(step, loss)
         self._profile.after_execution(step)
         self._save_if_due(step)
@@ -179,8 +213,13 @@ class Chief(Callback):
 
         Raises:
             DivergedError: the run is complete, and its parameters are not finite.
+            StoreError: the run is complete, and the volume has no room for its last checkpoint.
         """
-        if not self.save() and is_complete:
+        if self.save() or not is_complete:
+            return
+        if self._failure:
+            wait_for_room(self._context, f"the last checkpoint in {self._directory}", self._save_or_raise)
+        else:
             raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
 
     def on_report(self, progress: Progress) -> None:
@@ -193,46 +232,130 @@ class Chief(Callback):
         )
 
     def save(self) -> bool:
-        """Save a checkpoint of the current global step unless it exists; return whether it exists now.
+        """Save a checkpoint of the current global step unless it exists, and wait for it; return whether it exists now.
 
         Do not save parameters that are not finite: the run can only continue from an earlier checkpoint.
+
+        Raises:
+            SupersededError: another chief has claimed the training directory.
         """
         with self._saving:  # `save_before_exit` may run while the main thread saves
+            self._fetched.wait()
             step = int(self._session.run(self._replica.global_step))
-            self._saved_time, self._tried_step = time.monotonic(), step
+            if step == self._tried_step:
+                self._writing.wait()
             if step == self._saved_step:
                 return True
-            if not self._saver.are_finite(self._session):
-                if not self._reported_not_finite:
-                    logger.warning(
-                        f"the parameters are not finite at step {step}: no checkpoint is saved; {self._remedy()}"
-                    )
-                self._reported_not_finite = True
-                return False
-            self.checkpoint = self._saver.save(self._session, self._directory.checkpoint_prefix)
-            self._checkpoints.add(self.checkpoint)
-            self._saved_step = int(self.checkpoint.rpartition("-")[2])
-            self._metrics.checkpoints += 1
-        if self._saved_step < self._settings.train_steps:
+            snapshot = self._take_snapshot()  # parameter servers do not exit while the thread writes an earlier one
+            self._writing.wait()
+            return self._write_checkpoint(snapshot, time.monotonic())
+
+    def _save_or_raise(self) -> None:
+        """Raise the error of a failed save."""
+        if not self.save() and self._failure:
+            raise self._failure
+
+    def _start_to_save(self) -> None:
+        """Save a checkpoint of the current global step in the thread."""
+        with self._saving:
+            began = self._saved_time = time.monotonic()
+            self._directory.check_writer()
+            if int(self._session.run(self._replica.global_step)) == self._saved_step:
+                return
+            snapshot = self._take_snapshot()
+            self._fetched.clear()
+            self._writing.start(lambda: self._in_thread(lambda: self._write_checkpoint(snapshot, began)))
+
+    def _take_snapshot(self) -> Snapshot:
+        self._saved_time = time.monotonic()
+        snapshot = self._saver.snapshot(self._session)
+        self._tried_step = snapshot.step
+        return snapshot
+
+    def _write_checkpoint(self, snapshot: Snapshot, began: float) -> bool:
+        """Write a snapshot, and list it; return whether that worked.
+
+        Raises:
+            SupersededError: another chief has claimed the training directory.
+            tf.errors.OpError, RuntimeError: the snapshot cannot be fetched, as a parameter server is lost.
+        """
+        self._failure = None
+        path = self._write(snapshot, self._directory.saving, self._failures)
+        if path is None:
+            return False
+        try:
+            self._directory.check_writer()
+            path = move(path, self._directory.path)
+            self._checkpoints.add(path)
+        except OSError as error:
+            self._failed(error, self._failures)
+            return False
+        self._failures.succeeded()
+        self.checkpoint, self._saved_step = path, snapshot.step
+        self._metrics.checkpoints += 1
+        if self._saved_step < self._settings.train_steps or not self._record.is_done:
             self._record.write_running(self._saved_step)
+        self._saving_seconds = time.monotonic() - began
         return True
+
+    def _write(self, snapshot: Snapshot, folder: Path, failures: WriteFailures) -> str | None:
+        """Write a snapshot to an empty folder, and return its path; None if it is not finite or cannot be written."""
+        try:
+            snapshot.fetch()
+        finally:
+            self._fetched.set()
+        if not snapshot.is_finite:
+            if not self._reported_not_finite:
+                logger.warning(
+                    f"the parameters are not finite at step {snapshot.step}: no checkpoint is saved; {self._remedy()}"
+                )
+            self._reported_not_finite = True
+            return None
+        self._directory.check_writer()
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(exist_ok=True)
+            return snapshot.write(folder / self._directory.checkpoint_prefix.name)
+        except (OSError, tf.errors.OpError) as error:
+            shutil.rmtree(folder, ignore_errors=True)  # what was written may take the last room
+            self._failed(error, failures)
+            return None
+
+    def _failed(self, error: Exception, failures: WriteFailures) -> None:
+        self._failure = error
+        failures.failed(error)
+
+    def _in_thread(self, write: Callable[[], object]) -> None:
+        """Write beside training. The main thread finds the cause of an error by itself."""
+        try:
+            write()
+        except SupersededError:
+            pass
+        except Exception as error:
+            logger.warning(f"a checkpoint is not saved: {brief(error)}")
 
     def _evaluate_if_due(self) -> None:
         """Start the evaluation of a candidate if one is due and no evaluator runs."""
-        if self._evaluation and self._evaluation.is_due and not self._directory.has_evaluator:
-            self._evaluation.start(self._save_candidate)
-
-    def _save_candidate(self) -> str | None:
+        evaluation = self._evaluation
+        if not evaluation or not evaluation.is_due or self._writing.is_busy or self._directory.has_evaluator:
+            return
         with self._saving:
-            if not self._saver.are_finite(self._session):
-                return None
-            try:
-                shutil.rmtree(self._directory.candidate, ignore_errors=True)
-                self._directory.candidate.mkdir(exist_ok=True)
-                return self._saver.save(self._session, self._directory.candidate / "model.ckpt")
-            except (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
-                logger.warning(f"cannot save a candidate for evaluation: {brief(error)}")
-                return None
+            began = time.monotonic()
+            self._directory.check_writer()
+            snapshot = self._saver.snapshot(self._session)
+            evaluation.await_candidate()
+            self._fetched.clear()
+            self._writing.start(lambda: self._in_thread(lambda: self._write_candidate(evaluation, snapshot, began)))
+
+    def _write_candidate(self, evaluation: PeriodicEvaluation, snapshot: Snapshot, began: float) -> None:
+        candidate = None
+        try:
+            candidate = self._write(snapshot, self._directory.candidate, self._candidate_failures)
+        finally:
+            if candidate:
+                evaluation.start(candidate, time.monotonic() - began)
+            else:
+                evaluation.skip()
 
     def _check_loss(self, step: int, loss: float) -> None:
         """Detect divergence from the loss of a batch, and report it once."""
@@ -258,12 +381,25 @@ class Chief(Callback):
         """Save a checkpoint and the profile so far. Called from another thread while the main thread is blocked."""
         profiling = threading.Thread(target=self._profile.stop, daemon=True)  # in parallel with the checkpoint
         profiling.start()
-        self.save()
+        try:
+            self.save()
+        except SupersededError as error:
+            logger.error(str(error))
         profiling.join()
 
     def _save_if_due(self, step: int) -> None:
-        """Save a checkpoint when `save_steps` or `save_seconds` have passed."""
+        """Save a checkpoint when `save_steps` have passed, or the time that `save_seconds` and `save_share` allow."""
         every = self._settings.save_steps
-        due_by_step = every is not None and step // every > max(self._saved_step, self._tried_step, 0) // every
-        if due_by_step or time.monotonic() - self._saved_time >= self._settings.save_seconds:
-            self.save()
+        if every is not None and step // every > max(self._saved_step, self._tried_step, 0) // every:
+            self._writing.wait()  # the user wants one at this step
+            self._start_to_save()
+        elif time.monotonic() - self._saved_time >= self._interval and not self._writing.is_busy:
+            self._start_to_save()
+
+    @property
+    def _interval(self) -> float:
+        """Seconds from one checkpoint to the next."""
+        settings = self._settings
+        if settings.save_steps or not settings.save_share:
+            return settings.save_seconds
+        return min(settings.save_seconds, max(MIN_SAVE_SECONDS, self._saving_seconds / settings.save_share))

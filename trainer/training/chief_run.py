@@ -16,9 +16,11 @@ from trainer.graph.replica import Replica, describe_mode
 from trainer.models import ACCURACY
 from trainer.storage.mirror import Mirror, make_directory
 from trainer.storage.object_store import ObjectStore, is_uri
+from trainer.storage.writer import make_writer
 from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
 from trainer.training import best
+from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator, Score
@@ -27,6 +29,7 @@ from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.problem import Problem
 from trainer.training.run_record import RunRecord
 from trainer.training.training_directory import TrainingDirectory, new_path
+from trainer.training.volume import wait_for_room
 
 logger = logging.getLogger(__name__)
 
@@ -48,20 +51,27 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
 
     Raises:
         ConfigurationError: it cannot be written, or it holds a run of another model or data set.
-        StoreError: the object store does not respond, or the last changes cannot be copied to it.
+        StoreError: the object store does not respond, the last changes cannot be copied to it, or a volume is full.
+        SupersededError: another chief has claimed it.
     """
     with contextlib.ExitStack() as stack:
         train_dir = context.settings.train_dir
         if is_uri(train_dir):
             store = ObjectStore(str(train_dir), "train_dir")
             store.check_writable()
-            directory = TrainingDirectory(make_directory(), store.uri)
-            mirror = stack.enter_context(Mirror(store, directory.path, context.is_stopping))
+            chief = make_writer(store.uri)
+            directory = TrainingDirectory(make_directory(), store.uri, chief)
+            mirror = stack.enter_context(Mirror(store, directory.path, context.is_stopping, chief))
             context.watchdog.push_before_exit = mirror.push
         else:
-            directory = TrainingDirectory(Path(train_dir) if train_dir else new_path())
-        directory.create()
-        directory.claim(problem.identity)
+            path = Path(train_dir) if train_dir else new_path()
+            directory = TrainingDirectory(path, writer=make_writer(str(path)))
+
+        def claim() -> None:
+            directory.create()
+            directory.claim(problem.identity)
+
+        wait_for_room(context, str(directory), claim)
         logger.info(f"training directory: {directory}")
         run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
         yield ClaimedDirectory(directory, run_id)
@@ -77,7 +87,9 @@ class ChiefRun:
         self.was_done = _is_done(earlier) and earlier.get("global_step", 0) >= context.settings.train_steps
         """Whether an earlier process has finished the run."""
         context.clock.earlier = float(earlier.get("seconds", 0.0))
-        self._record = RunRecord(self._directory, self._facts(), context.clock, earlier.get("last"), context.metrics)
+        self._record = RunRecord(self._directory, self._facts(), context.clock, earlier, context.metrics)
+        self._record.is_done = self.was_done
+        self._writing = Background("checkpoint")
         self._evaluation = (
             None
             if self.was_done
@@ -114,7 +126,8 @@ class ChiefRun:
         return min(seconds, SIGNAL_DONE_SECONDS) if self.was_done else seconds
 
     def chief(self, session: Session) -> Chief:
-        """Return the chief's part in a session."""
+        """Return the chief's part in a session, after the last checkpoint of the previous session is written."""
+        self._writing.wait()
         return Chief(
             self._context,
             self._directory,
@@ -123,6 +136,7 @@ class ChiefRun:
             self._run_id,
             self._record,
             self._evaluation,
+            self._writing,
             self._problem.model.untrained_loss,
         )
 
@@ -136,7 +150,12 @@ class ChiefRun:
         """Evaluate the last checkpoint, export the best or the last one, and write result.json.
 
         A run that was done before this process started keeps its result.
+
+        Raises:
+            StoreError: the volume has no room for the result.
+            SupersededError: another chief has claimed the training directory.
         """
+        self._directory.check_writer()
         if self._evaluation:
             self._evaluation.wait()  # it writes the state "running" to result.json
         with self._evaluation or contextlib.nullcontext(), self._problem.evaluator() as evaluator:
@@ -149,7 +168,8 @@ class ChiefRun:
                 and found.get("global_step") == score.global_step
             )
             if not is_unchanged:
-                found = self._write_result(evaluator, score)
+                result_of = lambda: found.update(self._write_result(evaluator, score))  # noqa: E731
+                wait_for_room(self._context, f"the result in {self._directory}", result_of)
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.public(self._directory.path / "result.json")
         loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""
@@ -165,7 +185,8 @@ class ChiefRun:
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
         export = self._export(evaluator, score)
         written = self._record.write_done(self.checkpoint, score, str(export))
-        shutil.rmtree(self._directory.candidate, ignore_errors=True)
+        for folder in (self._directory.candidate, self._directory.saving):
+            shutil.rmtree(folder, ignore_errors=True)
         return written
 
     def _export(self, evaluator: CheckpointEvaluator, score: Score) -> Path:

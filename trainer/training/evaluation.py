@@ -14,8 +14,15 @@ from trainer.graph.keras_optimizer import AVERAGE
 from trainer.models import ACCURACY, Model, Parameter
 from trainer.tensorflow import tf, tf1
 
-UNREADABLE = (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError, ValueError)
-"""The errors that TensorFlow raises for a damaged or deleted checkpoint."""
+UNREADABLE = (
+    tf.errors.DataLossError,
+    tf.errors.OutOfRangeError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.InvalidArgumentError,
+    ValueError,
+)
+"""The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
 CHUNK = 1000
 """Examples per session run. It limits the memory for a large split."""
 

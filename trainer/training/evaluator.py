@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigurationError
+from trainer.graph.checkpoints import files_of, read_state
 from trainer.poll import poll_until
 from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.tensorflow import tf1
 from trainer.training import best, problem
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
@@ -69,7 +69,7 @@ def _wait_for_checkpoints(
         with contextlib.suppress(OSError):
             directory.test_summaries.mkdir(exist_ok=True)
             directory.evaluator.touch()
-        state = tf1.train.get_checkpoint_state(str(directory.path))
+        state = read_state(directory.path)
         checkpoints = state.all_model_checkpoint_paths if state else []
         pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
         return "" if pending else "next" if state else "first"
@@ -100,10 +100,15 @@ def _evaluate_checkpoint(
     try:
         score = evaluator.score(checkpoint)
     except UNREADABLE:
-        logger.warning(f"{checkpoint} is damaged, or was deleted before its evaluation")
+        if files_of(checkpoint)[0].exists():  # it was not deleted in favour of a newer one
+            logger.warning(f"{checkpoint} is damaged")
         return
     measured = {**score.metrics, "loss": score.loss}
-    _append(directory.evaluations, {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured})
+    evaluation = {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured}
+    try:
+        _append(directory.evaluations, evaluation)
+    except OSError as error:
+        logger.warning(f"{directory.evaluations} cannot be written ({error.strerror})")
     write_score(summaries, score)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
         best.offer(directory.best, checkpoint, score)

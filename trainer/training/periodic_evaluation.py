@@ -1,7 +1,6 @@
 """Evaluation by the chief during training, in a run without an evaluator.
 
-The chief saves a candidate, a checkpoint outside of the checkpoint list, and continues training. A thread evaluates
-the candidate.
+The chief writes a candidate, a checkpoint outside of the checkpoint list, beside training. A thread evaluates it.
 """
 
 import logging
@@ -32,6 +31,7 @@ class PeriodicEvaluation:
         self._evaluator: CheckpointEvaluator | None = None
         self._thread: threading.Thread | None = None
         self._next = time.monotonic() + seconds
+        self._is_awaited = False
 
     def __enter__(self) -> "PeriodicEvaluation":
         return self
@@ -44,20 +44,23 @@ class PeriodicEvaluation:
     @property
     def is_due(self) -> bool:
         """Whether it is time for the next candidate."""
-        return time.monotonic() >= self._next and (self._thread is None or not self._thread.is_alive())
+        is_evaluating = self._thread is not None and self._thread.is_alive()
+        return time.monotonic() >= self._next and not self._is_awaited and not is_evaluating
 
-    def start(self, save: Callable[[], str | None]) -> None:
-        """Save a candidate and evaluate it in a thread. `save` returns None if it has saved nothing."""
-        began = time.monotonic()
-        candidate = save()
-        if candidate is None:
-            self._next = time.monotonic() + self._seconds
-            return
-        saved = time.monotonic()
-        self._thread = threading.Thread(
-            target=self._evaluate, args=(candidate, saved - began), name="evaluation", daemon=True
-        )
+    def await_candidate(self) -> None:
+        """Expect `start` or `skip`; none is due before that."""
+        self._is_awaited = True
+
+    def start(self, candidate: str, saving: float) -> None:
+        """Evaluate a candidate, which took `saving` seconds to save, in a thread."""
+        self._thread = threading.Thread(target=self._evaluate, args=(candidate, saving), name="evaluation", daemon=True)
         self._thread.start()
+        self._is_awaited = False
+
+    def skip(self) -> None:
+        """Wait for the next candidate: none could be saved."""
+        self._next = time.monotonic() + self._seconds
+        self._is_awaited = False
 
     def wait(self) -> None:
         """Wait for the evaluation in progress."""

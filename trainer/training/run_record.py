@@ -5,7 +5,9 @@ The chief writes them: in its main thread with each checkpoint, and in the threa
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from trainer.telemetry.metrics import Metrics
@@ -15,6 +17,7 @@ from trainer.training import best
 from trainer.training.best import Evaluated
 from trainer.training.evaluation import Score
 from trainer.training.training_directory import TrainingDirectory
+from trainer.training.volume import WriteFailures
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ class RunRecord:
         directory: TrainingDirectory,
         facts: Mapping[str, Any],
         clock: Clock,
-        last: dict[str, Any] | None,
+        earlier: Mapping[str, Any],
         metrics: Metrics,
     ) -> None:
         """Continue the record of a run.
@@ -36,15 +39,26 @@ class RunRecord:
             directory: The run's training directory.
             facts: The keys of result.json that do not change while this process trains.
             clock: The clock of the training.
-            last: The last evaluation of an earlier process.
+            earlier: What an earlier process has written to result.json.
             metrics: The metrics of this task.
         """
         self._directory, self._facts, self._clock = directory, facts, clock
         self._metrics = metrics
         self._writing = threading.Lock()
-        self._last = last
+        self._last = earlier.get("last")
+        self._earlier_rate = float(earlier.get("steps_per_second", 0.0))
+        self._updated = _time_of(earlier)
+        self._failures = WriteFailures("result.json")
+        self.is_done = False
+        """Whether the run was done before this process."""
         self._summaries: SummaryWriter | None = None
         self._step = 0
+
+    def count_absence(self) -> None:
+        """Count the time since the last record: the run went on while there was no chief."""
+        if self._updated and self._clock.own_seconds == 0:
+            self._clock.earlier += max(0.0, time.time() - self._updated)
+            self._updated = None
 
     def add_evaluation(self, checkpoint: str, score: Score, is_candidate: bool) -> None:
         """Record the score of a checkpoint. The files of a candidate are temporary."""
@@ -61,30 +75,55 @@ class RunRecord:
             self.write_running(score.global_step)
 
     def write_running(self, step: int) -> None:
-        """Write the progress of the run."""
+        """Write the progress of the run, if the volume has room.
+
+        Raises:
+            SupersededError: another chief has claimed the directory.
+        """
         with self._writing:
             self._step = max(step, self._step)
-            self._write("running", self._step)
+            try:
+                self._write("running", self._step)
+            except OSError as error:
+                self._failures.failed(error)
+            else:
+                self._failures.succeeded()
 
     def write_done(self, checkpoint: str, score: Score, export: str) -> dict[str, Any]:
-        """Write and return the result of a finished run."""
+        """Write and return the result of a finished run.
+
+        Raises:
+            SupersededError: another chief has claimed the directory.
+            OSError: it cannot be written.
+        """
         self._last = Evaluated(checkpoint, score).to_json()
         with self._writing:
             return self._write("done", score.global_step, **self._last, export=export)
 
     def _write(self, state: str, step: int, **more: Any) -> dict[str, Any]:
         best_now = best.read(self._directory.best)
+        seconds = self._clock.seconds
+        mean_rate = step / seconds if state == "done" and seconds else 0.0  # this process has taken no steps
         result = {
             "state": state,
+            "updated": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "global_step": step,
-            "seconds": round(self._clock.seconds, 3),
-            "steps_per_second": round(self._clock.steps_per_second, 2),
+            "seconds": round(seconds, 3),
+            "steps_per_second": round(self._clock.steps_per_second or self._earlier_rate or mean_rate, 2),
             **more,
             **self._facts,
             "last": self._last,
             "best": best_now.to_json() if best_now else None,
         }
         return self._directory.write_result(result)
+
+
+def _time_of(earlier: Mapping[str, Any]) -> float | None:
+    """When a process wrote the progress of a run that is not done, in seconds since 1970."""
+    try:
+        return datetime.fromisoformat(earlier["updated"]).timestamp() if earlier.get("state") == "running" else None
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def write_score(summaries: SummaryWriter, score: Score) -> None:

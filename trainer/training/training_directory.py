@@ -4,6 +4,8 @@
     best/                           the checkpoint with the best score on the held-out split, and its score
     divergences.jsonl               a JSON line for each roll-back after a divergence
     .candidate/                     a checkpoint during its evaluation
+    .saving/                        a checkpoint that is being written
+    writer.json                     the chief that writes here; an earlier one stops
     run.json                        the run's model and data set; a run of another model or data set is refused
     result.json                     the run's progress, its best and last score, and its result when it is done
     export/STEP/                    the trained model as a SavedModel
@@ -16,6 +18,7 @@ Only the chief (or a single process) writes here, with these exceptions: the eva
 the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`.
 """
 
+import errno
 import itertools
 import json
 import re
@@ -27,6 +30,8 @@ from typing import Any
 
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
+from trainer.storage import writer
+from trainer.storage.writer import Writer
 from trainer.text import truncate
 
 EVALUATOR_SECONDS = 60.0
@@ -40,6 +45,8 @@ class TrainingDirectory:
     path: Path
     uri: str | None = None
     """The address of its copy on an object store, if it has one."""
+    writer: Writer | None = None
+    """The chief that writes here, in its own process."""
 
     def __str__(self) -> str:
         return self.uri or str(self.path)
@@ -67,6 +74,11 @@ class TrainingDirectory:
     def candidate(self) -> Path:
         """The folder of a checkpoint during its evaluation."""
         return self.path / ".candidate"
+
+    @property
+    def saving(self) -> Path:
+        """The folder of a checkpoint that is being written."""
+        return self.path / ".saving"
 
     @property
     def train_summaries(self) -> Path:
@@ -104,7 +116,7 @@ class TrainingDirectory:
     def newest_step(self) -> int | None:
         """Return the global step of the newest checkpoint in TensorFlow's `checkpoint` file, or None."""
         listed = self.path / "checkpoint"
-        text = listed.read_text(encoding="utf-8") if listed.exists() else ""
+        text = listed.read_text(encoding="utf-8", errors="replace") if listed.exists() else ""
         found = re.match(r'model_checkpoint_path: ".*-(\d+)"', text)
         return int(found[1]) if found else None
 
@@ -113,22 +125,43 @@ class TrainingDirectory:
 
         Raises:
             ConfigurationError: the directory cannot be created or written.
+            OSError: its volume is full.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path / ".writable", b"")
             (self.path / ".writable").unlink()
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             raise ConfigurationError(f"train_dir: {self.path} cannot be written ({error.strerror}).") from None
 
     def claim(self, run: dict[str, Any]) -> None:
-        """Record the run that owns this directory.
+        """Record the run that owns this directory, and the chief that writes it.
 
         Raises:
             ConfigurationError: the directory holds a run of another model or data set.
+            SupersededError: this chief has restarted, and another one has claimed the directory meanwhile.
         """
         self.check(run)
+        if self.writer:
+            write_atomically(self.path / writer.FILE, self.writer.claim(self._read_writer()))
         write_atomically(self.path / "run.json", _to_json(run))
+
+    def check_writer(self) -> None:
+        """Check that no other chief has claimed the directory since.
+
+        Raises:
+            SupersededError: another one has.
+        """
+        if self.writer:
+            self.writer.check(self._read_writer())
+
+    def _read_writer(self) -> bytes | None:
+        try:
+            return (self.path / writer.FILE).read_bytes()
+        except OSError:
+            return None
 
     def check(self, run: dict[str, Any]) -> None:
         """Check that the directory holds no run of another model or data set.
@@ -150,7 +183,13 @@ class TrainingDirectory:
         return _read_json(self.path / "result.json")
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Write result.json atomically, and return what it has."""
+        """Write result.json atomically, and return what it has.
+
+        Raises:
+            SupersededError: another chief has claimed the directory.
+            OSError: it cannot be written.
+        """
+        self.check_writer()
         content = _to_json(result)
         if self.uri:
             content = content.replace(f'"{self.path}'.encode(), f'"{self.uri}'.encode())

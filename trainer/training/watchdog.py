@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from trainer.errors import EXIT_LOST_PEERS, StoreError
+from trainer.errors import EXIT_LOST_PEERS, StoreError, SupersededError
 
 logger = logging.getLogger(__name__)
 
@@ -111,5 +111,5 @@ class Watchdog:
             try:
                 if self.push_before_exit is not None:
                     self.push_before_exit()
-            except StoreError as error:
+            except (StoreError, SupersededError) as error:
                 logger.error(str(error))

@@ -1,0 +1,70 @@
+"""Which chief writes a training directory: a newer one takes over, and an older one does not take it back."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import SupersededError
+from trainer.storage.writer import VARIABLE, Writer, make_writer
+from trainer.training.training_directory import TrainingDirectory
+
+RUN = {"model": "mlp"}
+
+
+@pytest.fixture(autouse=True)
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The pod of this process, whose identity the test forgets afterwards."""
+    monkeypatch.setenv(VARIABLE, "")
+    (tmp_path / "pod").mkdir()
+    monkeypatch.setenv("TASK_DIR", str(tmp_path / "pod"))
+    return tmp_path / "pod"
+
+
+def claim(folder: Path, writer: Writer) -> TrainingDirectory:
+    directory = TrainingDirectory(folder, writer=writer)
+    directory.create()
+    directory.claim(RUN)
+    return directory
+
+
+def test_a_new_pod_takes_over_and_the_old_one_stops(tmp_path: Path, pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = claim(tmp_path / "run", make_writer("run"))
+    old.check_writer()
+    old.write_result({"state": "running"})
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv("TASK_DIR")
+    new = claim(tmp_path / "run", make_writer("run"))
+    new.check_writer()
+    with pytest.raises(SupersededError, match=r"^train_dir: run belongs to another chief since .*choose another"):
+        old.write_result({"state": "done"})
+    assert old.read_result() == {"state": "running"}
+    monkeypatch.setenv("TASK_DIR", str(pod))
+    monkeypatch.setenv(VARIABLE, "")
+    with pytest.raises(SupersededError):  # the old pod's container restarts
+        claim(tmp_path / "run", make_writer("run"))
+    new.check_writer()
+
+
+@pytest.mark.parametrize("same", ["pod", "process"])
+def test_a_restart_continues_the_claim_of_its_predecessor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: str
+) -> None:
+    claim(tmp_path / "run", make_writer("run"))
+    if same == "pod":
+        monkeypatch.setenv(VARIABLE, "")
+    else:
+        monkeypatch.delenv("TASK_DIR")
+    again = make_writer("run")
+    assert again.is_restart
+    claim(tmp_path / "run", again).check_writer()
+    assert not make_writer("another run").is_restart
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_claim_that_cannot_be_read_stops_nobody(tmp_path: Path, content: bytes | None) -> None:
+    directory = claim(tmp_path / "run", make_writer("run"))
+    (tmp_path / "run" / "writer.json").unlink()
+    if content is not None:
+        (tmp_path / "run" / "writer.json").write_bytes(content)
+    directory.check_writer()
+    directory.write_result({"state": "running"})
