@@ -45,7 +45,7 @@
 {{- if not (or $replicas (int $values.chief.replicas)) -}}
 {{- fail "worker.replicas: it is 0 and there is no chief, so no task trains; set at least 1, or chief.replicas: 1." -}}
 {{- end -}}
-{{- if gt $replicas $addresses -}}
+{{- if and (gt $replicas $addresses) (not $values.run.elastic) -}}
 {{- fail (printf "worker.replicas: %d is more than the %d addresses of worker.maxReplicas; raise worker.maxReplicas." $replicas $addresses) -}}
 {{- end -}}
 
@@ -99,12 +99,11 @@
 {{- fail "worker.restartPolicy: with Always no worker ends, and run.successPolicy AllWorkers waits for all of them; use ExitCode, OnFailure or Never." -}}
 {{- end -}}
 
-{{- $replicas := add $replicas (int $values.chief.replicas) | int -}}
 {{- $listed := add $addresses (int $values.chief.replicas) | int -}}
 {{- with $values.train -}}
 {{- $aggregate := int (.replicas_to_aggregate | default $listed) -}}
-{{- if and .sync_replicas (gt $aggregate $replicas) -}}
-{{- fail (printf "train.replicas_to_aggregate: a step would wait for %d gradients, but only %d replicas compute them (%d addresses are listed); set at most %d." $aggregate $replicas $listed $replicas) -}}
+{{- if and .sync_replicas (gt $aggregate $listed) -}}
+{{- fail (printf "train.replicas_to_aggregate: a step would average %d gradients, but at most %d replicas compute them; set at most %d, or raise worker.maxReplicas." $aggregate $listed $listed) -}}
 {{- end -}}
 {{- if and (has .dataset (list "mnist" "npz" "lance")) (not $values.data.enabled) (not $values.data.uri) $packaged -}}
 {{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data, or set data.uri." .dataset) -}}
