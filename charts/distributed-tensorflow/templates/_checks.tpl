@@ -45,7 +45,8 @@
 {{- if not (or $replicas (int $values.chief.replicas)) -}}
 {{- fail "worker.replicas: it is 0 and there is no chief, so no task trains; set at least 1, or chief.replicas: 1." -}}
 {{- end -}}
-{{- if and (gt $replicas $addresses) (not $values.run.elastic) -}}
+{{- include "distributed-tensorflow.checkElastic" . -}}
+{{- if gt $replicas $addresses -}}
 {{- fail (printf "worker.replicas: %d is more than the %d addresses of worker.maxReplicas; raise worker.maxReplicas." $replicas $addresses) -}}
 {{- end -}}
 
@@ -165,5 +166,33 @@
 {{- end -}}
 {{- if and .Values.tensorboard.pathPrefix (not (hasPrefix "/" .Values.tensorboard.pathPrefix)) -}}
 {{- fail (printf "tensorboard.pathPrefix: %q does not start with a slash; add one." .Values.tensorboard.pathPrefix) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The rules of run.elastic. */}}
+{{- define "distributed-tensorflow.checkElastic" -}}
+{{- $values := .Values -}}
+{{- with $values.run.elastic -}}
+{{- $worker := include "distributed-tensorflow.role" (list $ "worker") | fromYaml -}}
+{{- $least := int .min -}}
+{{- $most := int .max -}}
+{{- if gt $least $most -}}
+{{- fail (printf "run.elastic.min: %d is more than run.elastic.max, %d; lower it." $least $most) -}}
+{{- end -}}
+{{- if or (lt (int $worker.replicas) $least) (gt (int $worker.replicas) $most) -}}
+{{- fail (printf "run.elastic: worker.replicas is %d, but the limits are %d to %d; set it to a number between them." (int $worker.replicas) $least $most) -}}
+{{- end -}}
+{{- if not $values.supervisor.enabled -}}
+{{- fail "run.elastic: it is set, but supervisor.enabled is false, and the supervisor sets the number of workers; set it to true, or remove run.elastic." -}}
+{{- end -}}
+{{- if not (int $values.ps.replicas) -}}
+{{- fail "run.elastic: ps.replicas is 0, but workers can only come and go while parameter servers hold the variables; set ps.replicas, or remove run.elastic." -}}
+{{- end -}}
+{{- if and (not $worker.packaged) (not $worker.maxReplicas) -}}
+{{- fail (printf "run.elastic: worker.command is a program of your own; set worker.maxReplicas to %d to state that it trains while listed workers are absent, or remove run.elastic." $most) -}}
+{{- end -}}
+{{- if and $worker.maxReplicas (lt (int $worker.maxReplicas) $most) -}}
+{{- fail (printf "run.elastic.max: %d is more than the %d addresses of worker.maxReplicas; remove worker.maxReplicas or raise it." $most (int $worker.maxReplicas)) -}}
+{{- end -}}
 {{- end -}}
 {{- end }}

@@ -10,6 +10,7 @@ numbers:
   learning_rate: a positive number
   save_seconds: a positive number
   stall_seconds: a positive number
+  straggler_seconds: a positive number
   wait_seconds: a positive number
   weight_decay: a number
 train_steps: 2000
