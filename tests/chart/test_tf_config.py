@@ -73,6 +73,34 @@ def test_the_cluster_lists_max_replicas_workers() -> None:
     assert len(cluster.worker) == 12
 
 
+@pytest.mark.parametrize(
+    ("values", "listed"),
+    [
+        ({}, 4),
+        ({"worker.replicas": 3, "chief.replicas": 1}, 6),
+        ({"worker.replicas": 100}, 108),
+        ({"worker.maxReplicas": 2}, 2),
+        ({"run.elastic": {"min": 1, "max": 3}}, 3),
+        ({"supervisor.enabled": False}, 2),
+        ({"worker.image.repository": "mine", "worker.command": ["run"]}, 2),
+        ({"common.image.repository": "mine", "common.command": ["run"]}, 2),
+        ({"ps.image.repository": "mine", "ps.command": ["run"]}, 2),
+        ({"train.strategy": "allreduce", "ps.replicas": 0}, 2),
+    ],
+    ids=str,
+)
+def test_only_the_packaged_trainer_with_parameter_servers_gets_more_addresses_than_workers(
+    values: dict[str, Any], listed: int
+) -> None:
+    """Programs of the user may count the listed workers, as with TFJob."""
+    manifests = render(values)
+    cluster = json.loads(environment_of(manifests, "worker", 0)["TF_CONFIG"])["cluster"]
+    assert len(cluster["worker"]) == listed
+    spare = manifests.get("ConfigMap/config data trainer.yaml spare_workers") or 0
+    is_default = "worker.maxReplicas" not in values and "run.elastic" not in values
+    assert spare == (listed - manifests.replicas("worker") if is_default else 0)
+
+
 def test_tensorflow_parses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.tensorflow import tf1
 
