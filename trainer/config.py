@@ -102,6 +102,9 @@ class ClusterSettings:
     cluster_file: Path | None = _setting(
         None, "JSON file with the `cluster` object of TF_CONFIG, for clusters too large for an environment variable"
     )
+    spare_workers: Annotated[Integer, Field(ge=0)] = _setting(
+        0, "how many of the listed workers, the last ones, do not exist when the run begins; they may join it later"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +181,14 @@ class ReplicationSettings:
         False, "average the gradients of the replicas in each step, instead of applying each one asynchronously"
     )
     replicas_to_aggregate: Count | None = _setting(
-        None, "gradients to average per step; with fewer than the replicas, the others are backups (default: all)"
+        None,
+        "most gradients to average per step; with fewer than the replicas that take part, the others are backups "
+        "(default: all)",
+    )
+    straggler_seconds: Seconds | None = _setting(
+        None,
+        "in synchronous training: seconds without a step after which it goes on without the gradients that are late "
+        "(default: it waits for every replica that takes part)",
     )
     local_steps: Count = _setting(
         1, "local SGD: steps that each synchronous replica takes locally before the replicas average their parameters"
@@ -417,6 +427,11 @@ def _validated(settings: Settings) -> Settings:
         raise ConfigurationError(
             f"replicas_to_aggregate={settings.replicas_to_aggregate}, but only synchronous replicas aggregate "
             "gradients; set sync_replicas=true or remove replicas_to_aggregate."
+        )
+    if settings.straggler_seconds and not settings.sync_replicas:
+        raise ConfigurationError(
+            f"straggler_seconds={settings.straggler_seconds:g}, but only synchronous replicas wait for each other; "
+            "set sync_replicas=true and strategy=ps, or remove straggler_seconds."
         )
     if local_steps > 1 and not settings.sync_replicas:
         raise ConfigurationError(

@@ -24,7 +24,7 @@ DEFAULTS_FILE = CHART / "files" / "defaults.json"
 KEYS_FILE = CHART / "files" / "keys.json"
 TABLE_MARKS = ("{{/* settings of `train`: begin */ -}}\n", "{{- /* settings of `train`: end */ -}}\n")
 CHARTS_OWN = {
-    *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file"),
+    *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "spare_workers"),
     *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
 """Settings that the chart sets from other values."""

@@ -58,13 +58,30 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "worker.replicas",
         {**OWN, "worker.command": ["run"], **TOO_LARGE},
     ),
-    "a step that waits for more gradients than the replicas compute": (
+    "more gradients than the listed replicas compute": (
         "train.replicas_to_aggregate",
-        {"train.sync_replicas": True, "train.replicas_to_aggregate": 3},
+        {"train.sync_replicas": True, "train.replicas_to_aggregate": 5},
     ),
-    "a step that waits for workers that may join later": (
-        "train.replicas_to_aggregate",
-        {"train.sync_replicas": True, "worker.maxReplicas": 3},
+    "an elastic run whose minimum is above its maximum": (
+        "run.elastic.min",
+        {"run.elastic": {"min": 3, "max": 2}},
+    ),
+    "an elastic run that begins outside of its limits": ("run.elastic", {"run.elastic": {"min": 3, "max": 4}}),
+    "an elastic run without a supervisor": (
+        "run.elastic",
+        {"run.elastic": {"min": 1, "max": 4}, "supervisor.enabled": False},
+    ),
+    "an elastic run with all-reduce": (
+        "run.elastic",
+        {"run.elastic": {"min": 1, "max": 4}, "train.strategy": "allreduce", "ps.replicas": 0},
+    ),
+    "an elastic run of an own program that does not state that it is elastic": (
+        "run.elastic",
+        {"run.elastic": {"min": 1, "max": 4}, **OWN, "worker.command": ["run"]},
+    ),
+    "an elastic run with too few addresses": (
+        "run.elastic.max",
+        {"run.elastic": {"min": 1, "max": 4}, "worker.maxReplicas": 3},
     ),
     "MNIST without a volume": ("data.enabled", {"train.dataset": "mnist"}),
     "custom data without a volume": ("data.enabled", {"train.dataset": "npz"}),

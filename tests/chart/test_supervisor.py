@@ -73,7 +73,6 @@ def test_run_json_has_the_command_that_shows_the_result(values: dict[str, Any], 
         ({"ps.replicas": 2}, True),
         ({"extraArgs": ["--seed=1"]}, True),
         ({"run.attempt": 2}, True),
-        ({"worker.replicas": 1, "worker.maxReplicas": 2}, False),
         ({"run.suspend": True}, False),
         ({"run.backoffLimit": 1}, False),
         ({"run.failurePolicy.maxRestarts": 1}, False),
@@ -87,6 +86,13 @@ def test_a_change_of_what_defines_the_run_changes_its_hashes(values: dict[str, A
     before, after = run_json(render()), run_json(render(values))
     assert (before["hash"] != after["hash"]) == is_new
     assert (before["definition"] != after["definition"]) == (is_new and "run.attempt" not in values)
+
+
+@pytest.mark.parametrize("limits", [{"worker.maxReplicas": 6}, {"run.elastic": {"min": 1, "max": 6}}])
+def test_the_number_of_workers_within_the_limits_does_not_change_the_run(limits: dict[str, Any]) -> None:
+    before, after = run_json(render(limits)), run_json(render({**limits, "worker.replicas": 5}))
+    assert (before["hash"], before["definition"]) == (after["hash"], after["definition"])
+    assert before["roles"]["worker"] == {"replicas": 2, "restartPolicy": "ExitCode", "addresses": 6}
 
 
 def test_a_rule_for_exit_codes_is_part_of_the_run_as_the_tasks_apply_it_themselves() -> None:

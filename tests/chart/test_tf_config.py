@@ -73,6 +73,34 @@ def test_the_cluster_lists_max_replicas_workers() -> None:
     assert len(cluster.worker) == 12
 
 
+@pytest.mark.parametrize(
+    ("values", "listed"),
+    [
+        ({}, 4),
+        ({"worker.replicas": 3, "chief.replicas": 1}, 6),
+        ({"worker.replicas": 100}, 108),
+        ({"worker.maxReplicas": 2}, 2),
+        ({"run.elastic": {"min": 1, "max": 3}}, 3),
+        ({"supervisor.enabled": False}, 2),
+        ({"worker.image.repository": "mine", "worker.command": ["run"]}, 2),
+        ({"common.image.repository": "mine", "common.command": ["run"]}, 2),
+        ({"ps.image.repository": "mine", "ps.command": ["run"]}, 2),
+        ({"train.strategy": "allreduce", "ps.replicas": 0}, 2),
+    ],
+    ids=str,
+)
+def test_only_the_packaged_trainer_with_parameter_servers_gets_more_addresses_than_workers(
+    values: dict[str, Any], listed: int
+) -> None:
+    """Programs of the user may count the listed workers, as with TFJob."""
+    manifests = render(values)
+    cluster = json.loads(environment_of(manifests, "worker", 0)["TF_CONFIG"])["cluster"]
+    assert len(cluster["worker"]) == listed
+    spare = manifests.get("ConfigMap/config data trainer.yaml spare_workers") or 0
+    is_default = "worker.maxReplicas" not in values and "run.elastic" not in values
+    assert spare == (listed - manifests.replicas("worker") if is_default else 0)
+
+
 def test_tensorflow_parses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer.tensorflow import tf1
 
@@ -83,13 +111,13 @@ def test_tensorflow_parses_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (resolver.task_type, resolver.task_id) == (role, index)
         assert resolver.cluster_spec().as_dict() == {
             "chief": ["mnist-chief-0.mnist-chief:2222"],
-            "worker": [f"mnist-worker-{worker}.mnist-worker:2222" for worker in range(3)],
+            "worker": [f"mnist-worker-{worker}.mnist-worker:2222" for worker in range(6)],
             "ps": ["mnist-ps-0.mnist-ps:2222"],
         }
 
 
 def test_a_cluster_too_large_for_tf_config_is_read_from_a_file() -> None:
-    manifests = render({"worker.replicas": 1300}, release="m" * 40)
+    manifests = render({"worker.replicas": 1300, "worker.maxReplicas": 1300}, release="m" * 40)
     text = manifests.get("ConfigMap/config data")["cluster.json"]
     tasks: tuple[tuple[Role, int], ...] = (("worker", 1299), ("ps", 0))
     for role, index in tasks:
@@ -111,10 +139,13 @@ def test_the_largest_tf_config_fits_into_an_environment_variable() -> None:
         hosts = [f"{fullname}-worker-{index}.{fullname}-worker:2222" for index in range(workers)]
         return len(json.dumps({"ps": [f"{fullname}-ps-0.{fullname}-ps:2222"], "worker": hosts}, separators=(",", ":")))
 
+    def rendered(workers: int) -> Manifests:
+        return render({"worker.replicas": workers, "worker.maxReplicas": workers}, release=fullname)
+
     workers = max(number for number in range(1000, 1300) if length(number) <= 128 * 1024 - 200)
-    largest = environment_of(render({"worker.replicas": workers}, release=fullname), "worker", workers - 1)
+    largest = environment_of(rendered(workers), "worker", workers - 1)
     assert subprocess.run(["true"], env={"TF_CONFIG": largest["TF_CONFIG"]}, check=True).returncode == 0
-    assert "TF_CONFIG" not in render({"worker.replicas": workers + 1}, release=fullname).environment("worker")
+    assert "TF_CONFIG" not in rendered(workers + 1).environment("worker")
 
 
 @pytest.mark.parametrize("values", [{}, {**ALL_ROLES, "chief.taskType": "master"}], ids=["default", "master"])
@@ -123,5 +154,5 @@ def test_helm_test_gets_the_number_of_tasks_of_each_role(values: dict[str, Any])
     replicas = json.loads(manifests.environment("test")["REPLICAS"])
     cluster = json.loads(manifests["ConfigMap/config"]["data"]["cluster.json"])
     assert {role: count for role, count in replicas.items() if count} == {
-        role: len(hosts) for role, hosts in cluster.items()
+        role: manifests.replicas({"master": "chief"}.get(role, role)) for role in cluster
     }

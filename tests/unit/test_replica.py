@@ -231,7 +231,9 @@ def test_local_sgd_transfers_values_and_moments_both_ways_per_round_and_the_larg
     }
     assert (steps, len(crossing)) == (6, 2 * 2 * 2)
     numbers = sum(np.prod(parameter.shape) for parameter in PARAMETERS.values())
-    assert sum(int(np.prod(tensor.shape)) for tensor in crossing) == (2 * (3 + 3) + 1) * numbers
+    assert (
+        sum(int(np.prod(tensor.shape)) for tensor in crossing) == (2 * (3 + 3) + 1) * numbers + 2 * 2
+    )  # each contribution ends with 1.0
 
 
 @both_modes

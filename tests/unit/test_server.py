@@ -65,7 +65,7 @@ def test_a_parameter_server_ends_after_the_signal_that_the_run_is_done(
     task_context: Callable[..., TaskContext], log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parameter_server, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(parameter_server, "LINGER_SECONDS", 0.5)  # this worker's server cannot leave
+    monkeypatch.setattr(parameter_server, "REPLICA_EXIT_SECONDS", 0.5)  # this worker's server cannot leave
     worker = cluster(workers=1, task=Task("worker", 0))
     ps = as_seen_by(worker, Task("ps", 0))
     context = task_context(Settings(grace_seconds=60), ps)

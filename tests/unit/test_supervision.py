@@ -306,7 +306,15 @@ def test_a_task_that_never_starts_fails_the_run_with_the_reason() -> None:
 def test_pending_tasks(pod: Pod | None, started: bool, problem: str) -> None:
     there = {found.name: found for found in (a_pod("mnist-worker-0"), a_pod("mnist-ps-0"), pod) if found}
     found = pending_tasks(a_run(), there, {"mnist-worker-1": NOW})
-    assert found == [policy.PendingTask("mnist-worker-1", "worker", NOW, started, problem)]
+    (task,) = found
+    assert (task.name, task.role, task.since, task.started, task.problem) == (
+        "mnist-worker-1",
+        "worker",
+        NOW,
+        started,
+        problem,
+    )
+    assert task.unscheduled == (pod is None)
 
 
 def test_a_task_whose_name_does_not_resolve_has_not_started() -> None:

@@ -18,6 +18,7 @@ from trainer.config import Settings
 from trainer.graph import parameters, replica
 from trainer.graph.replica import Replica
 from trainer.graph.replication import synchronous
+from trainer.graph.replication.membership import ABSENT
 from trainer.models import Model, Parameter, mlp
 from trainer.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
@@ -141,8 +142,8 @@ def accumulator(shard: int) -> Any:
     """The accumulator of a shard, in the default graph."""
     name = f"part_{shard}_of_2/gradients"
     with tf1.device(f"/job:ps/task:{shard}"):
-        shape = [parameters.plan(PARAMETERS, 2).shards[shard]]
-        return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name)
+        shape = [parameters.plan(PARAMETERS, 2).shards[shard] + 1]
+        return tf1.ConditionalAccumulator(tf.float32, shape, shared_name=name, name=name, reduction_type="SUM")
 
 
 def wait_for_gradients(servers: Servers, count: int) -> None:
@@ -348,3 +349,73 @@ def test_a_full_token_queue_of_an_absent_replica_does_not_block_the_others(
         other_steps = other.steps(1)
         assert chief.update() == number
         assert other_steps.result() == number
+
+
+def complete(chief: Member, step: int) -> None:
+    """End the round of this step, as the chief does when replicas are gone or late."""
+    rounds = chief.replica.replication.rounds
+    assert rounds
+    chief.session.run(rounds.complete, {rounds.step: step})
+
+
+def want(chief: Member, contributions: int) -> None:
+    rounds = chief.replica.replication.rounds
+    assert rounds
+    chief.session.run(rounds.want, {rounds.wanted: contributions})
+
+
+def test_a_round_that_is_ended_early_averages_the_gradients_that_were_given(
+    begin: Any, servers: Servers, save: Save, values: ValuesOf, alone: Alone
+) -> None:
+    chief, other = begin()
+    start = save(chief.replica, chief.session)
+    update = ThreadPoolExecutor(max_workers=1)
+    updated = update.submit(chief.update)
+    chief_steps = chief.steps(0)
+    wait_for_gradients(servers, 1)
+    complete(chief, 0)  # two contributions are wanted: no effect
+    assert are_blocked(chief_steps)
+    want(chief, 1)
+    assert are_blocked(chief_steps), "the round that waits for two goes on waiting"
+    complete(chief, 0)
+    assert updated.result(60) == 1
+    assert chief_steps.result() == 1
+    complete(chief, 0)  # the round is over: no effect on the next one
+    assert_close(values(chief.replica, chief.session), alone(start, (0,)))
+
+    late = other.steps(1)  # from now on one contribution is enough
+    assert chief.update() == 2
+    assert late.result() == 2
+    assert_close(values(chief.replica, chief.session), alone(start, (0,), (1,)))
+    want(chief, 2)
+    start = save(chief.replica, chief.session)
+    executions = [chief.steps(2), other.steps(3)]
+    assert chief.update() == 3
+    assert [execution.result() for execution in executions] == [3, 3]
+    assert_close(values(chief.replica, chief.session), alone(start, (2, 3)))
+    update.shutdown()
+
+
+def test_a_round_without_a_gradient_is_not_ended(begin: Any) -> None:
+    chief, _ = begin()
+    want(chief, 1)
+    complete(chief, 0)
+    complete(chief, 0)
+    assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))
+
+
+def test_the_parameter_server_knows_who_contributes_and_who_has_left(begin: Any) -> None:
+    chief, other = begin()
+
+    def last_steps() -> list[int]:
+        return list(map(int, chief.run(chief.replica.replication.membership.last_steps)))
+
+    assert last_steps() == [ABSENT, ABSENT]
+    executions = [chief.steps(0), other.steps(1)]
+    chief.update()
+    assert [execution.result() for execution in executions] == [1, 1]
+    assert last_steps() == [0, 0]
+    other.run(other.replica.replication.membership.leave)
+    assert last_steps() == [0, ABSENT]
+    chief.lead()  # of a chief that has restarted
+    assert last_steps() == [ABSENT, ABSENT]

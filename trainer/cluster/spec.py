@@ -280,7 +280,8 @@ def _checked(
     listed = len(hosts.get(role, ()))
     if not 0 <= index < listed:
         expected = f"the indices are 0 to {listed - 1}" if listed else f"no {role} is listed"
-        raise ConfigurationError(f"{origin}: this task is {role} {index}, but {expected}.")
+        remedy = "; list its address (in the chart: worker.maxReplicas)" if listed and role == "worker" else ""
+        raise ConfigurationError(f"{origin}: this task is {role} {index}, but {expected}{remedy}.")
     if not chief and not worker:
         raise ConfigurationError(f"{origin}: no worker and no chief is listed; list at least one of them.")
     if strategy == "mirrored":

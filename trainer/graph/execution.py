@@ -53,7 +53,8 @@ class ExecutionPlanner:
     def __init__(self, settings: Settings, full: int, replicas: int) -> None:
         """`full` is the number of steps of a full execution; `replicas` advance the global step independently."""
         self._settings = settings
-        self._replicas = replicas
+        self.replicas = replicas
+        """Replicas that advance the global step independently. The caller may change it."""
         self._full = full
         self._seconds_per_step: float | None = None
 
@@ -63,7 +64,7 @@ class ExecutionPlanner:
         slow = self._seconds_per_step is None or self._full * self._seconds_per_step > MAX_SECONDS
         if slow and settings.steps_per_execution is None:
             return settings.local_steps
-        return self._full if step + self._full * self._replicas <= self._stop(step) else settings.local_steps
+        return self._full if step + self._full * self.replicas <= self._stop(step) else settings.local_steps
 
     def _stop(self, step: int) -> int:
         """The next global step at which an execution must end: a report, a save or the end of the run.
@@ -71,7 +72,7 @@ class ExecutionPlanner:
         With several replicas this is always the end of the run. With local SGD, only steps at the end of a round count.
         """
         settings = self._settings
-        intervals = (settings.report_steps, settings.save_steps) if self._replicas == 1 else ()
+        intervals = (settings.report_steps, settings.save_steps) if self.replicas == 1 else ()
         reachable = [each for each in intervals if each and each % settings.local_steps == 0]
         return min([settings.train_steps, *(next_multiple(each, step) for each in reachable)])
 

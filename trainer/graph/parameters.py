@@ -55,10 +55,13 @@ class Layout:
             name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
-    def pack(self, arrays: Mapping[str, Tensor]) -> list[Tensor]:
-        """The shards of the vector, from the arrays by parameter name."""
-        flat = tf.concat([_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()], axis=0)
-        return [flat] if len(self.shards) == 1 else tf.split(flat, self.shards)
+    def pack(self, arrays: Mapping[str, Tensor], counted: bool = False) -> list[Tensor]:
+        """The shards of the vector, from the arrays by parameter name. With `counted`, 1.0 is appended to each."""
+        parts = [_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()]
+        if len(self.shards) == 1:
+            return [tf.concat([*parts, *([tf.ones([1])] if counted else [])], axis=0)]
+        shards = list(tf.split(tf.concat(parts, axis=0), self.shards))
+        return [tf.concat([shard, tf.ones([1])], axis=0) for shard in shards] if counted else shards
 
 
 def _shaped(array: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -28,6 +28,7 @@ from trainer.graph.replication import (
     mirrored,
     synchronous,
 )
+from trainer.graph.replication.membership import Membership
 from trainer.graph.step_graph import StepTemplate
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
@@ -99,7 +100,8 @@ def build(
     by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(homes), split=not by_array)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
-    templates = [step_graph.make(model, layout, source.signature, settings.batch_size) for _ in compute]
+    counted = settings.strategy == "ps" and settings.sync_replicas and settings.local_steps == 1
+    templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
 
     graph = tf.Graph()
@@ -152,7 +154,9 @@ def build(
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
-            initialize=tf1.variables_initializer(values),
+            initialize=tf.group(
+                tf1.variables_initializer(values), *([replication.membership.reset] if replication.membership else [])
+            ),
             mark_ready=run_id.initializer,
             run_id=run_id.read_value(),
             saver=saver,
@@ -199,12 +203,16 @@ def _replicate(
     if settings.strategy == "allreduce":
         return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
     if not settings.sync_replicas:
-        return asynchronous.build(shards, compute_gradients, optimizer, steps, replicas)
+        membership = (
+            Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None
+        )
+        return asynchronous.build(shards, compute_gradients, optimizer, steps, replicas, membership)
+    membership = Membership.create(replicas, index, shards[0].device)
     if settings.local_steps > 1:
         aggregation = local_sgd.aggregation(shards, compute_gradients, optimizer, settings.local_steps, device)
     else:
         aggregation = synchronous.gradients(shards, compute_gradients, optimizer)
-    return synchronous.build(shards, aggregation, steps, settings.train_steps, replicas, index, aggregate)
+    return synchronous.build(shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership)
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:

@@ -45,13 +45,13 @@ class StepTemplate:
         return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
 
 
-def make(model: Model, layout: Layout, signature: Signature, size: int) -> StepTemplate:
-    """Build the template for batches of `size` examples."""
+def make(model: Model, layout: Layout, signature: Signature, size: int, counted: bool = False) -> StepTemplate:
+    """Build the template for batches of `size` examples. With `counted`, each shard's gradients end with 1.0."""
     with tf.Graph().as_default() as graph:
         values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.shards]
         batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in signature.specs]
         seeds = [tf1.placeholder(tf.int32, [2])] if model.is_random else []
         step = model.step(layout.unpack(values), batch, seeds[0] if seeds else None)
-        outputs = [*layout.pack(step.changes), step.loss, *step.metrics.values()]
+        outputs = [*layout.pack(step.changes, counted), step.loss, *step.metrics.values()]
     template = of_graph(graph, [*values, *batch, *seeds], outputs)
     return StepTemplate(template, len(values), list(step.metrics), model.is_random)

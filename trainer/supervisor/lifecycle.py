@@ -32,7 +32,14 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         return dataclasses.replace(current, state=state, started=now, replicas=replicas, scales=replicas)
     if notes.state == "Suspended":
         return dataclasses.replace(
-            current, state="Starting", started=now, admitted=0.0, running=0.0, replicas=replicas, scales=replicas
+            current,
+            state="Starting",
+            started=now,
+            admitted=0.0,
+            running=0.0,
+            replicas=replicas,
+            scales=replicas,
+            workers_wanted=0,
         )
     if any(pod.run_hash != run.hash for pod in pods):  # a pod was replaced during an upgrade that was rolled back
         return dataclasses.replace(current, state="Stopping", running=0.0, replicas=replicas)
@@ -40,7 +47,8 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         # Users may have set another scale of a role whose values are unchanged.
         scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
         state = "Stopping" if notes.state == "Stopping" else "Starting"
-        return dataclasses.replace(current, state=state, replicas=replicas, scales=scales)
+        wanted = notes.workers_wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
+        return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, workers_wanted=wanted)
     return current
 
 

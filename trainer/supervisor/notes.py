@@ -40,6 +40,12 @@ class Notes:
     """By role: the number of tasks in the values."""
     scales: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By role: the number of tasks that should exist. Users may change that of the workers."""
+    workers_wanted: int = 0
+    """The scale of the workers that a user has set; 0 for that of the values."""
+    elastic_retry: float = 0.0
+    """When an elastic run with too few workers tries more again, in seconds since 1970."""
+    elastic_gap: float = 0.0
+    """Seconds from the next failure of such a try to the one after it; 0 for the first."""
     leader: str = ""
     """The uid of the leader's last pod that had a node; empty before. From then on its volume has a node too."""
     restarts: int = 0

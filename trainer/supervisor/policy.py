@@ -193,6 +193,8 @@ class PendingTask:
     """Whether its pod has scheduling gates: then no limit applies."""
     held: bool = False
     """Whether its pod cannot be created because an object of the release is absent: then no limit applies either."""
+    unscheduled: bool = False
+    """Whether its pod has no node, and Kubernetes finds none or does not create the pod."""
     unresolved: bool = False
     """Whether its pod runs, and only its host name does not resolve."""
 
@@ -230,12 +232,16 @@ def pending_tasks(
             since = max(notes.started, absent.get(name, now))
             found.append(PendingTask(name, role, since, False, f"another run: {pod.pod_name}"))
         elif pod is None:
-            found.append(PendingTask(name, role, max(notes.started, absent.get(name, now)), False, ""))
+            since = max(notes.started, absent.get(name, now))
+            found.append(PendingTask(name, role, since, False, "", unscheduled=True))
         elif pod.deadline is not None and now - pod.deadline > OVERDUE_SECONDS:
             found.append(PendingTask(name, role, pod.deadline, True, f"lost node: {pod.node}"))
         elif pod.problem or not has_started(pod):
             since = max(notes.started, pod.created, notes.ungated.get(pod.uid, 0.0))
-            found.append(PendingTask(name, role, since, has_started(pod), pod.problem, gated=pod.gated))
+            unscheduled = bool(pod.problem) and not pod.node and not pod.gated
+            found.append(
+                PendingTask(name, role, since, has_started(pod), pod.problem, gated=pod.gated, unscheduled=unscheduled)
+            )
         elif lookup:
             since = max(notes.started, pod.created, notes.ungated.get(pod.uid, 0.0), lookup.since)
             found.append(PendingTask(name, role, since, False, f"does not resolve: {lookup.host}", unresolved=True))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lightkube.resources.core_v1 import Event
 
+from trainer.supervisor import policy
 from trainer.supervisor.diagnosis import diagnose
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import state_of
@@ -85,6 +86,11 @@ class Reporter:
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
 
+    def report_scale(self, before: int, after: int, sentence: str) -> None:
+        """Report that the number of workers changes, and why."""
+        logger.info(sentence)
+        self._api.record_event("Normal", "ScaledUp" if after > before else "ScaledDown", sentence)
+
     def report_stopping(self, notes: Notes, pods: Mapping[str, Pod], now: float) -> None:
         """Report once a minute which tasks have not ended yet."""
         if pods and now - self._stopping_reported > REMINDER_SECONDS:
@@ -98,7 +104,12 @@ class Reporter:
             if name not in before.finished:
                 logger.info(f"{name} is done" if code == 0 else f"{name} failed with code {code}")
         lost = set()
+        expected = {name for name, _ in policy.expected_tasks(self._run, after)}
+        for name in self._uids.keys() - expected:
+            del self._uids[name]
         for name, pod in pods.items():
+            if name not in expected:  # scaled away: its next pod replaces none
+                continue
             if pod.terminated and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
                 limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
                 count = f"incident {after.incidents}{limit}" if after.restarts != before.restarts else "not counted"
@@ -125,7 +136,8 @@ class Reporter:
         back = {
             name for name in self._lost - lost if name in pods and pods[name].running and not pods[name].terminating
         }
-        self._lost = (self._lost | lost) - back - notes.finished.keys()
+        expected = {name for name, _ in policy.expected_tasks(self._run, notes)}
+        self._lost = ((self._lost | lost) - back - notes.finished.keys()) & expected
         if lost:
             self._api.record_event("Warning", "TasksLost", f"{_listed(lost)} ended or lost its node, and restarts")
         if back:
@@ -143,6 +155,8 @@ class Reporter:
                 if self._followed != container:
                     return
                 self._progress = parse(line) or self._progress
+                if change := report.read(line, "replicas", str):
+                    logger.info(change)
                 if checkpoint := report.read(line, "restored", str):
                     self._api.record_event("Normal", "CheckpointRestored", f"{leader.name} restored {checkpoint}")
             time.sleep(1)  # the API server is unavailable, or does not report the end of the container yet

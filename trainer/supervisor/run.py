@@ -124,6 +124,16 @@ class TensorBoard:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Elastic:
+    """Between which numbers of workers the supervisor chooses."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    min: Annotated[int, Field(ge=1)]
+    max: Annotated[int, Field(ge=1)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunValues:
     """The chart's values of `run`. `make chart-docs` writes their schema; values.yaml has the defaults.
 
@@ -141,6 +151,7 @@ class RunValues:
     clean_pod_policy: CleanPodPolicy
     last_lines: Annotated[int, Field(ge=0)] = 0
     failure_policy: FailurePolicy = dataclasses.field(default_factory=FailurePolicy)
+    elastic: Elastic | None = None
     suspend: bool
     attempt: Annotated[int, Field(ge=1)]
     """Part of the hash: users raise it to run a failed run again."""

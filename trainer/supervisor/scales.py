@@ -53,7 +53,7 @@ def _tensorboard(run: Run, leader: Pod | None) -> int | None:
 
 
 def adopt(run: Run, notes: Notes, confirmed: Mapping[str, int], observed: Mapping[str, int]) -> Notes:
-    """The notes with the scale that a user has set, for example with `kubectl scale`.
+    """The notes with the scale that a user or an autoscaler has set, for example with `kubectl scale`.
 
     Args:
         run: The run.
@@ -67,4 +67,10 @@ def adopt(run: Run, notes: Notes, confirmed: Mapping[str, int], observed: Mappin
         return notes
     if values.addresses is not None and scale > values.addresses:  # the cluster has no addresses for so many
         return notes
-    return dataclasses.replace(notes, scales={**notes.scales, ELASTIC: scale})
+    if run.elastic and scale != notes.scales[ELASTIC] and not run.elastic.min <= scale <= run.elastic.max:
+        return notes
+    if scale == notes.scales[ELASTIC]:
+        return notes
+    return dataclasses.replace(
+        notes, scales={**notes.scales, ELASTIC: scale}, workers_wanted=scale, elastic_retry=0.0, elastic_gap=0.0
+    )

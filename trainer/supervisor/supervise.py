@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import lifecycle, policy, scales, watches
+from trainer.supervisor import elastic, lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
@@ -191,6 +191,9 @@ class _Loop:
         notes = lifecycle.advance(notes, self._view.pods or {}, self._view.scales, now)
         if before.state == "Stopping" and notes.state == "Starting":
             self._reporter.report_start(notes)
+        if notes.workers_wanted != before.workers_wanted and notes.workers_wanted:
+            sentence = f"the workers have been scaled to {notes.workers_wanted}"
+            self._reporter.report_scale(before.scales[scales.ELASTIC], notes.workers_wanted, sentence)
         self._confirmed = self._view.scales
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
@@ -222,6 +225,10 @@ class _Loop:
         self._metrics.queued = any(task.gated for task in pending)
         decision = policy.outcome(run, notes, tasks, now)
         decision = decision or policy.start_outcome(run, notes, pending, now, self._reporter.explain)
+        scale = notes.scales.get(scales.ELASTIC, 0)
+        notes, sentence = elastic.adjust(run, notes, pending, now, self._reporter.explain)
+        if sentence:
+            self._reporter.report_scale(scale, notes.scales[scales.ELASTIC], sentence)
         if isinstance(decision, RestartAll):
             logger.info(decision.reason)
             return policy.restart_all(notes), None
@@ -252,8 +259,10 @@ class _Loop:
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
 
     def _hint(self, component: str) -> str:
-        """Why more workers are not kept."""
-        addresses = self._run.roles[component].addresses
+        """Why a number of workers is not kept."""
+        addresses, limits = self._run.roles[component].addresses, self._run.elastic
+        if component == scales.ELASTIC and limits:
+            return f"; run.elastic is {limits.min} to {limits.max}"
         if addresses is None or self._view.scales.get(component, 0) <= addresses:
             return ""
         return f"; the cluster has addresses for {addresses}, which worker.maxReplicas sets"

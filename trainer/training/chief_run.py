@@ -109,7 +109,7 @@ class ChiefRun:
         settings, cluster, dataset = self._context.settings, self._context.cluster, self._problem.dataset
         return {
             "mode": describe_mode(settings, cluster),
-            "workers": len(cluster.replicas) if cluster else self._replica.learners,
+            "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
             "dataset": dataset.name,

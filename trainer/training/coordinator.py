@@ -15,6 +15,7 @@ from trainer.cluster.spec import Cluster, Task
 from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersError
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
+from trainer.graph.replication.membership import ABSENT
 from trainer.poll import poll_until
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session
@@ -22,10 +23,14 @@ from trainer.training import parameter_server, server, session_errors
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
 from trainer.training.peer_monitor import PeerMonitor
+from trainer.training.replica_monitor import ReplicaMonitor
 from trainer.training.server import TaskServer
 from trainer.training.update_loop import UpdateLoop
 
 logger = logging.getLogger(__name__)
+
+LEAVE_SECONDS = 2.0
+"""How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
 
 class Coordinator:
@@ -65,6 +70,13 @@ class Coordinator:
         callables = {steps: session.make_callable(update) for steps, update in updates.items()}
         with UpdateLoop(session, callables, step, self._context.settings.train_steps):
             yield
+
+    def count_replicas(self, session: Session) -> int:
+        """Return how many replicas advance the global step without waiting for each other."""
+        return 1
+
+    def withdraw(self, session: Session) -> None:
+        """Called after the last step of a session, also if this task is told to end before the run is done."""
 
     def rolled_back(self) -> None:
         """Called after the chief has restored the best checkpoint of a run that diverged.
@@ -147,6 +159,28 @@ class ParameterServerCoordinator(ClusterCoordinator):
                 interval=0.1,
                 first_message=5.0,
             )
+
+    @contextlib.contextmanager
+    def participation(self, session: Session, step: int, callback: Callback) -> Iterator[None]:
+        """On the chief, also follow which replicas take part."""
+        cluster, settings, membership = self._cluster, self._context.settings, self._replica.replication.membership
+        with contextlib.ExitStack() as stack:
+            if membership and cluster.is_chief and step < settings.train_steps:
+                addresses = {str(task): cluster.address(task) for task in cluster.replicas}
+                stack.enter_context(ReplicaMonitor(session, self._replica, membership, addresses, settings))
+            with super().participation(session, step, callback):
+                yield
+
+    def count_replicas(self, session: Session) -> int:
+        membership = self._replica.replication.membership
+        return max(1, int((session.run(membership.last_steps) != ABSENT).sum())) if membership else 1
+
+    def withdraw(self, session: Session) -> None:
+        """Let the others go on at once without this replica, which is told to end."""
+        membership = self._replica.replication.membership
+        if membership and self._context.is_stopping():
+            with contextlib.suppress(*server.LOST):
+                session.run(membership.leave, options=_timeout(LEAVE_SECONDS))
 
     def recover(self, error: Exception) -> None:
         self._raise_unless_peer_lost(error)

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 0.01
 """After a pause of this length, such as a save, read the global step again: other replicas may have advanced it."""
+COUNT_SECONDS = 0.5
+"""Seconds after which the replicas that take part are counted again."""
 
 
 def take_steps(
@@ -44,25 +46,29 @@ def take_steps(
     logger.info(f"at step {step} of {settings.train_steps}")
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
-    planner = ExecutionPlanner(settings, max(replication.executions), replication.independent_replicas)
+    replicas = max(1, replication.independent_replicas - settings.spare_workers)
+    planner = ExecutionPlanner(settings, max(replication.executions), replicas)
     reporter = ProgressReporter(context, replica.learners, step)
     agree = coordinator.agreement(session)
     callback.on_train_begin()
     with coordinator.participation(session, step, callback):
-        read = time.monotonic()
+        read = counted = time.monotonic()
         while step < settings.train_steps and not watchdog.stopping:
             watchdog.progress()
             if replication.independent_replicas > 1 and time.monotonic() - read > STALE_SECONDS:
                 step, read = int(session.run(replica.global_step)), time.monotonic()
                 continue
             steps = agree(planner.choose(step))
-            callback.on_execution_begin(step, steps * replication.independent_replicas)
+            callback.on_execution_begin(step, steps * planner.replicas)
             outcome = executions.run(steps)
             step, read = outcome.step, outcome.ended
             planner.took(steps, outcome.seconds)
+            if replication.independent_replicas > 1 and outcome.ended - counted > COUNT_SECONDS:
+                planner.replicas, counted = coordinator.count_replicas(session), outcome.ended
             if progress := reporter.report(outcome):
                 callback.on_report(progress)
             callback.on_execution_end(step, outcome.loss)
         callback.on_train_end(is_complete=not watchdog.stopping)
+    coordinator.withdraw(session)
     if step_time := executions.step_time:
         report.log(logger, str(step_time), step_time=asdict(step_time))

@@ -18,7 +18,10 @@ from trainer.training.server import LOST, TaskServer
 logger = logging.getLogger(__name__)
 
 LINGER_SECONDS = 30.0
-"""How long parameter servers wait for the replicas to exit after the run is done."""
+"""How long the chief of a collective group waits for the others to pass its last barriers."""
+REPLICA_EXIT_SECONDS = 120.0
+"""How long parameter servers wait for the replicas to exit after the run is done. A replica that was stopped, or whose
+machine was, then reads from them that the run is done, and ends with code 0."""
 SIGNAL_DONE_SECONDS = 30.0
 """How long the chief waits for a parameter server to accept the signal that the run is done."""
 LAST_SAVE_SECONDS = 6.0
@@ -52,7 +55,9 @@ def serve(context: TaskContext, cluster: Cluster) -> None:
             _wait_until_gone(chief, grace_seconds - start_seconds, lambda: not session.run(is_saving))
             return
     logger.info("the run is done; waiting for the replicas to leave")
-    _wait_until_gone([cluster.address(replica) for replica in cluster.replicas], LINGER_SECONDS, context.is_stopping)
+    _wait_until_gone(
+        [cluster.address(replica) for replica in cluster.replicas], REPLICA_EXIT_SECONDS, context.is_stopping
+    )
 
 
 def _wait_until_gone(addresses: list[str], seconds: float, stopping: Callable[[], bool]) -> None:

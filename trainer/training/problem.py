@@ -37,7 +37,8 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     module = model_files.load(settings.model)
     trains = cluster is not None and cluster.task in cluster.replicas
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
-    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index, replicas)
+    replicas = max(1, replicas - settings.spare_workers)
+    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
     dataset = own_data.load(module, settings.model, data) if settings.dataset is None else None
     dataset = dataset or datasets.load(
         settings.dataset or datasets.DEFAULT, settings.data_version, settings.download, data

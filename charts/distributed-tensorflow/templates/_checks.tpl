@@ -45,6 +45,7 @@
 {{- if not (or $replicas (int $values.chief.replicas)) -}}
 {{- fail "worker.replicas: it is 0 and there is no chief, so no task trains; set at least 1, or chief.replicas: 1." -}}
 {{- end -}}
+{{- include "distributed-tensorflow.checkElastic" . -}}
 {{- if gt $replicas $addresses -}}
 {{- fail (printf "worker.replicas: %d is more than the %d addresses of worker.maxReplicas; raise worker.maxReplicas." $replicas $addresses) -}}
 {{- end -}}
@@ -99,12 +100,11 @@
 {{- fail "worker.restartPolicy: with Always no worker ends, and run.successPolicy AllWorkers waits for all of them; use ExitCode, OnFailure or Never." -}}
 {{- end -}}
 
-{{- $replicas := add $replicas (int $values.chief.replicas) | int -}}
 {{- $listed := add $addresses (int $values.chief.replicas) | int -}}
 {{- with $values.train -}}
 {{- $aggregate := int (.replicas_to_aggregate | default $listed) -}}
-{{- if and .sync_replicas (gt $aggregate $replicas) -}}
-{{- fail (printf "train.replicas_to_aggregate: a step would wait for %d gradients, but only %d replicas compute them (%d addresses are listed); set at most %d." $aggregate $replicas $listed $replicas) -}}
+{{- if and .sync_replicas (gt $aggregate $listed) -}}
+{{- fail (printf "train.replicas_to_aggregate: a step would average %d gradients, but at most %d replicas compute them; set at most %d, or raise worker.maxReplicas." $aggregate $listed $listed) -}}
 {{- end -}}
 {{- if and (has .dataset (list "mnist" "npz" "lance")) (not $values.data.enabled) (not $values.data.uri) $packaged -}}
 {{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data, or set data.uri." .dataset) -}}
@@ -166,5 +166,33 @@
 {{- end -}}
 {{- if and .Values.tensorboard.pathPrefix (not (hasPrefix "/" .Values.tensorboard.pathPrefix)) -}}
 {{- fail (printf "tensorboard.pathPrefix: %q does not start with a slash; add one." .Values.tensorboard.pathPrefix) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The rules of run.elastic. */}}
+{{- define "distributed-tensorflow.checkElastic" -}}
+{{- $values := .Values -}}
+{{- with $values.run.elastic -}}
+{{- $worker := include "distributed-tensorflow.role" (list $ "worker") | fromYaml -}}
+{{- $least := int .min -}}
+{{- $most := int .max -}}
+{{- if gt $least $most -}}
+{{- fail (printf "run.elastic.min: %d is more than run.elastic.max, %d; lower it." $least $most) -}}
+{{- end -}}
+{{- if or (lt (int $worker.replicas) $least) (gt (int $worker.replicas) $most) -}}
+{{- fail (printf "run.elastic: worker.replicas is %d, but the limits are %d to %d; set it to a number between them." (int $worker.replicas) $least $most) -}}
+{{- end -}}
+{{- if not $values.supervisor.enabled -}}
+{{- fail "run.elastic: it is set, but supervisor.enabled is false, and the supervisor sets the number of workers; set it to true, or remove run.elastic." -}}
+{{- end -}}
+{{- if not (int $values.ps.replicas) -}}
+{{- fail "run.elastic: ps.replicas is 0, but workers can only come and go while parameter servers hold the variables; set ps.replicas, or remove run.elastic." -}}
+{{- end -}}
+{{- if and (not $worker.packaged) (not $worker.maxReplicas) -}}
+{{- fail (printf "run.elastic: worker.command is a program of your own; set worker.maxReplicas to %d to state that it trains while listed workers are absent, or remove run.elastic." $most) -}}
+{{- end -}}
+{{- if and $worker.maxReplicas (lt (int $worker.maxReplicas) $most) -}}
+{{- fail (printf "run.elastic.max: %d is more than the %d addresses of worker.maxReplicas; remove worker.maxReplicas or raise it." $most (int $worker.maxReplicas)) -}}
+{{- end -}}
 {{- end -}}
 {{- end }}

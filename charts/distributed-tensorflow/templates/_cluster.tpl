@@ -20,7 +20,9 @@
 {{- end -}}
 {{- $fullname := include "distributed-tensorflow.fullname" $root -}}
 {{- $spec := get $root.Values $role -}}
-{{- range $index := until (int ($spec.maxReplicas | default $spec.replicas)) -}}
+{{- $count := int $spec.replicas -}}
+{{- if eq $role "worker" }}{{ $count = include "distributed-tensorflow.workerAddresses" $root | int }}{{ end -}}
+{{- range $index := until $count -}}
 {{- if $index }},{{ end }}{{ printf "%s-%s-%d.%s-%s:%d" $fullname $role $index $fullname $role (int $root.Values.port) }}
 {{- end -}}
 {{- end }}
@@ -29,4 +31,38 @@
      its name, the task and the terminating zero. */}}
 {{- define "distributed-tensorflow.clusterIsTooLong" -}}
 {{- if gt (len (include "distributed-tensorflow.cluster" .)) (sub 131072 200 | int) }}yes{{ end -}}
+{{- end }}
+
+{{/* How many workers the cluster lists: worker.maxReplicas, or run.elastic.max. Without them, the packaged trainer with
+     parameter servers lists twice as many as worker.replicas, at most 8 more, so that workers can be added. A program of the
+     user may count the listed workers, as with TFJob. Like the addresses, this must not read anything that depends on
+     arguments. */}}
+{{- define "distributed-tensorflow.workerAddresses" -}}
+{{- $values := .Values -}}
+{{- $replicas := int $values.worker.replicas -}}
+{{- $given := $values.worker.maxReplicas | default (($values.run.elastic | default dict).max) -}}
+{{- if $given -}}
+{{- int $given -}}
+{{- else -}}
+{{- add $replicas (include "distributed-tensorflow.spareWorkers" .) -}}
+{{- end -}}
+{{- end }}
+
+{{/* How many workers the cluster lists by default that do not exist at first. */}}
+{{- define "distributed-tensorflow.spareWorkers" -}}
+{{- $values := .Values -}}
+{{- $given := $values.worker.maxReplicas | default (($values.run.elastic | default dict).max) -}}
+{{- $count := int $values.worker.replicas -}}
+{{- if or $given (not $values.supervisor.enabled) (not (int $values.ps.replicas)) -}}
+{{- $count = 0 -}}
+{{- end -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
+{{- $spec := get $values $role -}}
+{{- $command := ternary $spec.command $values.common.command (hasKey $spec "command") -}}
+{{- $repository := ($spec.image | default dict).repository | default (($values.common.image | default dict).repository) -}}
+{{- if and (int $spec.replicas) (or $command $repository) -}}
+{{- $count = 0 -}}
+{{- end -}}
+{{- end -}}
+{{- min $count 8 -}}
 {{- end }}

@@ -8,6 +8,9 @@ trainer.yaml: |
   {{- if or .Values.data.uri .Values.data.enabled }}
   {{- $_ := set $train "data_dir" (.Values.data.uri | default .Values.data.path) }}
   {{- end }}
+  {{- with include "distributed-tensorflow.spareWorkers" . | int }}
+  {{- $_ := set $train "spare_workers" . }}
+  {{- end }}
   {{- toYaml $train | nindent 2 }}
 task.sh: |
   {{- .Files.Get "files/task.sh" | nindent 2 }}

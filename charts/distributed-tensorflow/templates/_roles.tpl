@@ -74,7 +74,7 @@
 {{- $_ := set $spec "taskType" ($spec.taskType | default $role) -}}
 {{- $_ := set $spec "gpus" (int ($spec.gpus | default 0)) -}}
 {{- $_ := set $spec "replicas" (int $spec.replicas) -}}
-{{- $_ := set $spec "addresses" (int ($spec.maxReplicas | default $spec.replicas)) -}}
+{{- $_ := set $spec "addresses" (int (ternary (include "distributed-tensorflow.workerAddresses" $root) (toString $spec.replicas) (eq $role "worker"))) -}}
 {{- if $spec.gpus -}}
 {{- $resources := $spec.resources | default dict -}}
 {{- $_ := set $spec "resources" (set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus)) -}}

@@ -12,6 +12,7 @@ numbers:
   save_seconds: a positive number
   save_share: a number
   stall_seconds: a positive number
+  straggler_seconds: a positive number
   wait_seconds: a positive number
   weight_decay: a number
 train_steps: 2000

@@ -28,9 +28,11 @@
 {{- end -}}
 {{- $_ := set $values $key $value -}}
 {{- end -}}
+{{- $most := (.Values.run.elastic | default dict).max -}}
 {{- range $map := list $values $defaults -}}
 {{- $worker := omit $map.worker "replicas" -}}
-{{- $_ := set $map "worker" (set $worker "maxReplicas" (int ($map.worker.maxReplicas | default $map.worker.replicas))) -}}
+{{- $_ := set $map "worker" (set $worker "maxReplicas" (int ($map.worker.maxReplicas | default $most | default $map.worker.replicas))) -}}
+{{- $most = 0 -}}
 {{- end -}}
 {{- include "distributed-tensorflow.changed" (list $values $defaults) | sha256sum | trunc 8 -}}
 {{- end }}

@@ -10,6 +10,7 @@ of the session run. Each step still reads a shard of the parameters after the pr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainer.graph.replication.membership import Membership
 from trainer.tensorflow_types import Operation, Tensor
 
 
@@ -54,6 +55,23 @@ class CollectiveGroup:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """Ops with which the chief follows the number of replicas that contribute to the rounds of synchronous training."""
+
+    wanted: Tensor
+    """int32 scalar placeholder: the contributions that each round needs from now on, at least 1."""
+    want: Operation
+    """Op that sets it. A round that already waits for more goes on waiting."""
+    given: Tensor
+    """int32 [shards]: the contributions to the present round."""
+    step: Tensor
+    """int64 scalar placeholder: the global step of the round that `complete` is for."""
+    complete: Operation
+    """Op that brings a round which waits for more than `wanted` contributions, and has these, one nearer to its end. It
+    does not change the average, and has no effect on a later round."""
+
+
+@dataclass(frozen=True)
 class Replication:
     """The ops with which one replica participates."""
 
@@ -67,6 +85,10 @@ class Replication:
     """int64 scalars that the chief's update loop runs concurrently with its steps, by their number of global steps.
     Each returns the global step after it. Empty if replicas apply their own updates."""
     independent_replicas: int = 1
-    """Replicas that advance the global step without waiting for each other."""
+    """Listed replicas that advance the global step without waiting for each other."""
+    membership: Membership | None = None
+    """The replicas that take part. None unless parameter servers hold the parameters."""
+    rounds: Rounds | None = None
+    """On the chief of synchronous replicas."""
     collective: CollectiveGroup | None = None
     """None if parameter servers hold the parameters, so that replicas can leave and rejoin."""

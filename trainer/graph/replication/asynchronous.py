@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import Execution, GradientFunction, Replication
+from trainer.graph.replication.membership import Membership
 from trainer.graph.replication.steps import unroll
-from trainer.tensorflow import tf
+from trainer.tensorflow import tf, tf1
 
 
 def build(
@@ -20,6 +21,7 @@ def build(
     optimizer: Optimizer,
     steps: int,
     replicas: int = 1,
+    membership: Membership | None = None,
 ) -> Replication:
     """Add the ops of one asynchronous replica to the default graph.
 
@@ -28,11 +30,23 @@ def build(
         compute_gradients: Computes the gradients of a step.
         optimizer: Applies the gradients.
         steps: Steps per execution.
-        replicas: Number of replicas.
+        replicas: Number of listed replicas.
+        membership: Which of them take part; None for a single process.
     """
     executions = {}
     for number, (applied, outputs) in enumerate(unroll(shards, compute_gradients, optimizer, range(steps)), start=1):
         if number in (1, steps):
-            with tf.control_dependencies(applied):
-                executions[number] = Execution(shards[0].updates.read_value(), outputs.loss, outputs.metrics)
-    return Replication(executions, join=tf.no_op(), lead=tf.no_op(), updates={}, independent_replicas=replicas)
+            with tf.control_dependencies(applied), tf1.device(shards[0].device):
+                step = shards[0].updates.read_value()
+                if membership:
+                    with tf.control_dependencies([membership.contributed(step)]):
+                        step = tf.identity(step)
+            executions[number] = Execution(step, outputs.loss, outputs.metrics)
+    return Replication(
+        executions,
+        join=tf.no_op(),
+        lead=membership.reset if membership else tf.no_op(),
+        updates={},
+        independent_replicas=replicas,
+        membership=membership,
+    )

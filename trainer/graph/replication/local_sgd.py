@@ -72,9 +72,9 @@ def aggregation(
 
 
 def _contribution(shard: Shard) -> Tensor:
-    """The current parameters and moments of a shard, concatenated."""
+    """The current parameters and moments of a shard and 1.0, concatenated."""
     with tf1.device(shard.device):
-        return _join(_averaged(shard))
+        return tf.concat([*(each.read_value() for each in _averaged(shard)), tf.ones([1])], axis=0)
 
 
 def _averaged(shard: Shard) -> list[Variable]:

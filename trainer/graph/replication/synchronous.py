@@ -11,6 +11,11 @@ tokens announces the rounds; a token is the global step at the start of the roun
 reads the parameters, contributes once, and waits for the next token. The chief's update loop takes the average of N
 contributions, applies it and enqueues the next tokens. Contributions above N between two updates are also dropped.
 
+Workers may come and go, so N is a variable on each parameter server, which the chief changes between two rounds
+(`trainer.training.replica_monitor`). A contribution ends with the element 1.0, and the average is the sum of the others
+divided by the sum of these. So the chief can end a round that waits for a lost replica: it adds zeros until N is
+reached, which do not change the average.
+
 Unlike in `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has its own queue. It therefore contributes at most
 once per round, and a replica that rejoins does not process stale tokens. After the last step, no replica waits for a
 token.
@@ -22,9 +27,10 @@ from typing import Any
 
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
-from trainer.graph.replication import Execution, GradientFunction, Replication, StepOutputs
+from trainer.graph.replication import Execution, GradientFunction, Replication, Rounds, StepOutputs
+from trainer.graph.replication.membership import Membership
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_types import Operation, Tensor
+from trainer.tensorflow_types import Operation, Tensor, Variable
 
 TOKEN_QUEUE_CAPACITY = 1000
 """Capacity of a token queue. A replica that is absent for the rest of a long run dequeues no tokens."""
@@ -37,11 +43,11 @@ class Aggregation:
     steps: int
     """Global steps per round."""
     size: Callable[[Shard], int]
-    """The elements of a contribution to this shard."""
+    """The elements of an average for this shard. A contribution has one more: 1.0."""
     push: Callable[[int, Tensor], tuple[Sequence[Tensor], StepOutputs]]
-    """Adds the ops of an execution's round with this index: the contribution for each shard, [size], as `Shard.send`
-    prepares it, and the outputs of the last step. The second argument is an op after which the parameters are read.
-    Only the reads depend on it: any other dependency would be one more message over the wire."""
+    """Adds the ops of an execution's round with this index: the contribution for each shard, [size + 1], as
+    `Shard.send` prepares it, and the outputs of the last step. The second argument is an op after which the parameters
+    are read. Only the reads depend on it: any other dependency would be one more message over the wire."""
     apply: Callable[[Sequence[Tensor]], list[Operation]]
     """Adds the ops that apply the averages to their shards, on the shards' devices and after the current control
     dependencies, so that their other inputs are read while the averages are pending. Returns for each shard the last
@@ -49,7 +55,7 @@ class Aggregation:
 
 
 def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer) -> Aggregation:
-    """The aggregation of gradients: each round is one step of the optimizer."""
+    """The aggregation of gradients, each with 1.0 at its end: each round is one step of the optimizer."""
 
     def push(number: int, start: Tensor) -> tuple[Sequence[Tensor], StepOutputs]:
         with tf.control_dependencies([start]):
@@ -72,6 +78,7 @@ def build(
     replicas: int,
     replica_index: int,
     replicas_to_aggregate: int,
+    membership: Membership,
 ) -> Replication:
     """Add the ops of one synchronous replica to the default graph.
 
@@ -80,20 +87,31 @@ def build(
         aggregation: Defines the contributions and how they are applied.
         steps: Steps per execution, a multiple of the steps per round.
         train_steps: The last global step of the run.
-        replicas: Number of replicas.
+        replicas: Number of listed replicas.
         replica_index: Index of this replica; 0 is the chief.
-        replicas_to_aggregate: Contributions per round.
+        replicas_to_aggregate: Contributions per round, at most.
+        membership: Which of the replicas take part.
     """
-    accumulators = [_accumulator(shard, aggregation.size(shard)) for shard in shards]
+    accumulators = [_accumulator(shard, aggregation.size(shard) + 1) for shard in shards]
     with tf1.device(shards[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
-    join, executions = _follow(shards, aggregation, rounds, train_steps, accumulators, queues[replica_index], limit)
+    queue = queues[replica_index]
+    join, executions = _follow(shards, aggregation, rounds, train_steps, accumulators, queue, limit, membership)
     if replica_index > 0:
-        return Replication(executions, join, lead=tf.no_op(), updates={})
-    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, replicas_to_aggregate)
-    return Replication(executions, join, lead, updates)
+        return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
+    wanted = [_wanted(number, shard.device, replicas_to_aggregate) for number, shard in enumerate(shards)]
+    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, wanted)
+    lead = tf.group(lead, membership.reset)
+    return Replication(
+        executions,
+        join,
+        lead,
+        updates,
+        membership=membership,
+        rounds=_rounds(shards, aggregation, accumulators, wanted),
+    )
 
 
 def _follow(
@@ -104,6 +122,7 @@ def _follow(
     accumulators: Sequence[Any],
     queue: Any,
     limit: int | None,
+    membership: Membership,
 ) -> tuple[Operation, dict[int, Execution]]:
     """Add the ops of every replica: join the run and contribute.
 
@@ -133,6 +152,8 @@ def _follow(
                 arrived = tf.identity(shard.receive(contribution))
                 step = local_step if limit is None else _stale_if_full(accumulator, limit, arrived, local_step)
                 pushed.append(accumulator.apply_grad(arrived, step))
+        with tf.control_dependencies(pushed[:1]):  # of the first shard, which is on the same device
+            pushed.append(membership.contributed(local_step))
         if number + 1 in (1, rounds):
             with tf.control_dependencies(pushed), tf1.device(home):
                 next_tokens = dequeue_tokens()
@@ -149,9 +170,12 @@ def _lead(
     rounds: int,
     accumulators: Sequence[Any],
     queues: Sequence[Any],
-    replicas_to_aggregate: int,
+    wanted: Sequence[Variable],
 ) -> tuple[Operation, dict[int, Tensor]]:
-    """Add the ops of the chief: start the first round, and apply the averages of each round."""
+    """Add the ops of the chief: start the first round, and apply the averages of each round.
+
+    `wanted` has the contributions that a round needs, for each shard.
+    """
     home, global_step = shards[0].device, shards[0].updates
 
     def start_round(step: Tensor) -> tuple[list[Operation], Operation]:
@@ -172,7 +196,8 @@ def _lead(
     emptied = []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
-            emptied.append(_empty(accumulator, aggregation.size(shard)))
+            emptied.append(_empty(accumulator, aggregation.size(shard) + 1))
+    emptied += [each.initializer for each in wanted]
     with tf.control_dependencies(emptied):
         _, lead = start_round(global_step.read_value())
 
@@ -182,9 +207,9 @@ def _lead(
     for number in range(rounds):
         averages = []
         with tf.control_dependencies(marked):
-            for shard, accumulator in zip(shards, accumulators, strict=True):
+            for shard, accumulator, count in zip(shards, accumulators, wanted, strict=True):
                 with tf1.device(shard.device):
-                    averages.append(accumulator.take_grad(replicas_to_aggregate))
+                    averages.append(_average(accumulator.take_grad(count.read_value())))
             applied = aggregation.apply(averages)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
@@ -196,11 +221,43 @@ def _lead(
     return lead, updates
 
 
+def _rounds(
+    shards: Sequence[Shard], aggregation: Aggregation, accumulators: Sequence[Any], wanted: Sequence[Variable]
+) -> Rounds:
+    """Add the ops with which the chief changes the number of contributions per round."""
+    with tf1.device(shards[0].device):
+        number, step = tf1.placeholder(tf.int32, []), tf1.placeholder(tf.int64, [])
+    given, set_wanted, completed = [], [], []
+    for shard, accumulator, variable in zip(shards, accumulators, wanted, strict=True):
+        with tf1.device(shard.device):
+            count = accumulator.num_accumulated()
+            given.append(tf.identity(count))
+            set_wanted.append(variable.assign(number, read_value=False))
+            zeros = tf.zeros([aggregation.size(shard) + 1])
+            has_all = count >= variable.read_value()
+            # When the update has taken the contributions, the accumulator drops those to the same step.
+            completed.append(accumulator.apply_grad(zeros, tf.where(has_all, step, tf.int64.min)))
+    with tf1.device(shards[0].device):
+        return Rounds(number, tf.group(*set_wanted), tf.stack(given), step, tf.group(*completed))
+
+
 def _accumulator(shard: Shard, size: int) -> Any:
     """The accumulator of a shard's contributions. All replicas share it by name."""
     name = f"{shard.name}/gradients"
     with tf1.device(shard.device):
-        return tf1.ConditionalAccumulator(tf.float32, [size], shared_name=name, name=name)
+        return tf1.ConditionalAccumulator(tf.float32, [size], shared_name=name, name=name, reduction_type="SUM")
+
+
+def _average(total: Tensor) -> Tensor:
+    """The average of contributions, from their sum. The last element of the sum is their number."""
+    return total[:-1] / total[-1]
+
+
+def _wanted(number: int, device: str, contributions: int) -> Variable:
+    """The variable with the contributions that each round needs, for the shard with this number on this device."""
+    with tf1.device(device):
+        name = f"contributions_wanted/{number}"
+        return tf1.get_variable(name, initializer=tf.constant(contributions), trainable=False, use_resource=True)
 
 
 def _token_queue(index: int) -> Any:

@@ -1,0 +1,51 @@
+"""Which replicas take part in a run with parameter servers, as the first parameter server knows it.
+
+Workers may come and go during a run. A vector has a number for each listed replica: the global step of its last
+contribution, or ABSENT. A replica writes its own number when it contributes and when it leaves; the chief reads them
+all (`trainer.training.replica_monitor`).
+"""
+
+from dataclasses import dataclass
+
+from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Operation, Tensor, Variable
+
+ABSENT = -(2**63)
+"""The number of a replica that has not contributed yet, or has left."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The ops of one replica."""
+
+    last_steps: Tensor
+    """int64 [replicas]: for each replica, the global step of its last contribution, or ABSENT."""
+    reset: Operation
+    """Makes every replica absent. The chief runs it before the others start; those that train contribute again."""
+    leave: Operation
+    """Makes this replica absent."""
+    _variable: Variable
+    _device: str
+    _index: int
+
+    @classmethod
+    def create(cls, replicas: int, index: int, device: str) -> "Membership":
+        """Add the ops of the replica with this index to the default graph. All replicas share the vector by name."""
+        with tf1.device(device):
+            nobody = tf.fill([replicas], tf.constant(ABSENT, tf.int64))
+            name = f"last_steps_of_{replicas}"
+            variable = tf1.get_variable(name, initializer=nobody, trainable=False, use_resource=True)
+            return cls(
+                variable.read_value(), variable.initializer, _set(variable, index, ABSENT), variable, device, index
+            )
+
+    def contributed(self, step: Tensor) -> Operation:
+        """Add an op after the current control dependencies: this replica has contributed to this global step."""
+        with tf1.device(self._device):
+            return _set(self._variable, self._index, step)
+
+
+def _set(variable: Variable, index: int, step: Tensor | int) -> Operation:
+    return tf.raw_ops.ResourceScatterUpdate(
+        resource=variable.handle, indices=tf.constant(index), updates=tf.cast(step, tf.int64)
+    )

@@ -1,0 +1,286 @@
+"""The chief's view of the replicas that take part in a run with parameter servers, in a thread beside its steps.
+
+Workers may come and go. A replica takes part from its first contribution on, until it leaves after SIGTERM, or nothing
+answers at its address, or it is later than `straggler_seconds`. Its next contribution lets it take part again. In
+synchronous training, a round needs the contributions of those that take part, at most `replicas_to_aggregate`. `Roster`
+decides without side effects; `ReplicaMonitor` uses the variables of the parameter servers, and probes addresses.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from trainer.cluster import peers
+from trainer.config import Settings
+from trainer.graph.replica import Replica
+from trainer.graph.replication import Rounds
+from trainer.graph.replication.membership import ABSENT, Membership
+from trainer.telemetry import report
+from trainer.tensorflow_types import Session
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.25
+QUIET_SECONDS = 1.0
+"""The address of a replica that has not contributed for this long is probed, at most this often."""
+MAX_PROBES = 32
+"""Addresses that are probed at a time."""
+REJOIN_SECONDS = 30.0
+"""How long the rounds of a run that has already begun wait for listed replicas that have not contributed yet."""
+LATE_SECONDS = 10.0
+"""After this time without a step the chief names the replicas that are late, and again after twice the time."""
+FIRST_GAP_SECONDS, LAST_GAP_SECONDS = 2.0, 600.0
+"""The shortest time between two reports about one replica, after the first one and at most."""
+NAMES = 3
+"""At most this many replicas are named in one sentence."""
+
+
+@dataclass
+class Roster:
+    """Decides which replicas take part. Index 0 is the chief itself."""
+
+    replicas: int
+    """Listed replicas."""
+    awaited: set[int] = field(default_factory=set)
+    """Replicas that a synchronous run waits for although they have not contributed yet."""
+    passed_over: dict[int, int] = field(default_factory=dict)
+    """Replicas that do not take part until their next contribution, with the step of the last one."""
+    step: int = -1
+    """The global step."""
+    last_steps: Sequence[int] = ()
+    """As in `Membership.last_steps`."""
+    stepped: float = 0.0
+    """When the global step last changed."""
+    contributed: list[float] = field(default_factory=list)
+    """When each replica's last contribution was seen."""
+
+    def observe(self, step: int, last_steps: Sequence[int], now: float) -> None:
+        """Take note of what the parameter servers have."""
+        if not self.last_steps:
+            self.stepped, self.contributed = now, [now] * self.replicas
+        elif step != self.step:
+            self.stepped = now
+        before = self.last_steps or [ABSENT] * self.replicas
+        for index, (last, previous) in enumerate(zip(last_steps, before, strict=True)):
+            if last != previous:
+                self.contributed[index] = now
+            if last != ABSENT:
+                self.awaited.discard(index)
+            if self.passed_over.get(index, last) != last:
+                del self.passed_over[index]
+        self.step, self.last_steps = step, list(last_steps)
+
+    @property
+    def present(self) -> list[int]:
+        """The replicas that take part."""
+        return [index for index, last in enumerate(self.last_steps) if last != ABSENT and index not in self.passed_over]
+
+    @property
+    def expected(self) -> int:
+        """The contributions that a round needs, without the limit of `replicas_to_aggregate`."""
+        return max(1, len({*self.present, *self.awaited}))
+
+    @property
+    def late(self) -> list[int]:
+        """The replicas that have not contributed to the present round of synchronous training."""
+        return sorted({index for index in self.present if self.last_steps[index] < self.step} | self.awaited)
+
+    def quiet(self, now: float) -> list[int]:
+        """Other replicas that take part or are awaited and have not contributed for a while, the longest first."""
+        those = {*self.present, *self.awaited} - {0}
+        found = [index for index in those if now - self.contributed[index] >= QUIET_SECONDS]
+        return sorted(found, key=lambda index: self.contributed[index])
+
+    def pass_over(self, indices: Sequence[int]) -> None:
+        """These replicas do not take part until their next contribution."""
+        self.awaited -= set(indices)
+        self.passed_over |= {index: self.last_steps[index] for index in indices}
+
+
+@dataclass
+class Reports:
+    """Which changes to report now: of a replica that comes and goes again and again, fewer and fewer."""
+
+    reported: set[int] = field(default_factory=set)
+    """The replicas that take part, as reported."""
+    gaps: dict[int, float] = field(default_factory=dict)
+    """Seconds to the next report about a replica."""
+    due_at: dict[int, float] = field(default_factory=dict)
+
+    def due(self, present: Set[int], now: float) -> tuple[list[int], list[int]]:
+        """The replicas that have joined, and those that have left, since the last report about each."""
+        changed = {index for index in present ^ self.reported if now >= self.due_at.get(index, 0.0)}
+        for index in changed:
+            gap = self.gaps.get(index, FIRST_GAP_SECONDS)
+            if now - self.due_at.get(index, now) > LAST_GAP_SECONDS:
+                gap = FIRST_GAP_SECONDS
+            self.due_at[index], self.gaps[index] = now + gap, min(2 * gap, LAST_GAP_SECONDS)
+        self.reported ^= changed
+        return sorted(changed & self.reported), sorted(changed - self.reported)
+
+
+class ReplicaMonitor:
+    """Follows the replicas during a session. A context manager."""
+
+    def __init__(
+        self,
+        session: Session,
+        replica: Replica,
+        membership: Membership,
+        addresses: Mapping[str, str],
+        settings: Settings,
+    ) -> None:
+        """Prepare the monitor.
+
+        Args:
+            session: The chief's session.
+            replica: The chief's replica.
+            membership: Which replicas take part.
+            addresses: "HOST:PORT" of all listed replicas by name. The first one is the chief.
+            settings: The settings of the run.
+        """
+        self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
+        self._names, self._addresses = list(addresses), list(addresses.values())
+        self._aggregate = settings.replicas_to_aggregate or len(addresses)
+        fetches = [replica.global_step, membership.last_steps]
+        self._read = session.make_callable([*fetches, *([self._rounds.given] if self._rounds else [])])
+        self._roster = Roster(len(addresses))
+        self._wanted = self._aggregate
+        self._join_seconds = settings.wait_seconds
+        self._reports = Reports()
+        self._reasons: dict[int, str] = {}
+        self._unanswered: set[int] = set()
+        self._late_after = LATE_SECONDS
+        self._probed = 0.0
+        self._probe: tuple[list[int], Future[list[str | None]]] | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="replica-monitor", daemon=True)
+
+    def __enter__(self) -> "ReplicaMonitor":
+        step, last_steps, *_ = self._read()
+        self._roster.observe(int(step), list(map(int, last_steps)), time.monotonic())
+        if self._rounds:
+            self._await(int(step))
+            self._want(self._rounds)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.join(0.2)  # a parameter server may not respond; closing the session then ends the thread
+
+    def _await(self, step: int) -> None:
+        """Wait for the listed replicas whose host name resolves: the pod of any other one does not exist."""
+        first = self._roster.last_steps[: len(self._names) - self._settings.spare_workers]
+        absent = [index for index, last in enumerate(first) if index and last == ABSENT]
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            there = list(pool.map(_resolves, [self._addresses[index] for index in absent]))
+        self._roster.awaited = {index for index, found in zip(absent, there, strict=True) if found} | {0}
+        straggler = self._settings.straggler_seconds
+        if step > 0 or straggler is not None:
+            self._join_seconds = min(self._join_seconds, max(REJOIN_SECONDS, straggler or 0))
+
+    def _watch(self) -> None:
+        try:
+            while not self._over.wait(POLL_SECONDS):
+                self._take_pass(time.monotonic())
+        except Exception as error:  # the main thread has it too, in its session, and handles it
+            logger.debug(f"the replica monitor ends: {error}")
+
+    def _take_pass(self, now: float) -> None:
+        roster, before = self._roster, self._roster.step
+        step, last_steps, *given = self._read()
+        if step >= self._settings.train_steps:  # the others end now
+            return
+        roster.observe(int(step), list(map(int, last_steps)), now)
+        self._find_gone(now)
+        if self._rounds:
+            self._follow_rounds(
+                self._rounds, [int(count) for count in given[0]], roster.step == before, now - roster.stepped
+            )
+        self._report(now)
+
+    def _follow_rounds(self, rounds: Rounds, given: Sequence[int], is_waiting: bool, stalled: float) -> None:
+        """Let the rounds need those that take part, and end a round that waits for more."""
+        roster, limit = self._roster, self._settings.straggler_seconds
+        absent = sorted(roster.awaited - {0})
+        if absent and stalled >= self._join_seconds:
+            logger.info(f"step {roster.step} goes on without {self._list(absent)}: it has not joined the run yet")
+            roster.pass_over(absent)
+        late = [index for index in roster.late if index not in roster.awaited]
+        if late and limit is not None and stalled >= limit and min(given) > 0:
+            self._pass_over(late, f"its gradient is later than straggler_seconds, {limit:g} s")
+        elif stalled >= self._late_after and roster.late:
+            self._late_after = 2 * stalled
+            logger.info(f"step {roster.step} has waited {stalled:.0f} s for {self._list(roster.late)}")
+        self._want(rounds)
+        if is_waiting and max(given) >= self._wanted:
+            for _ in range(roster.replicas - min(given)):
+                self._session.run(rounds.complete, {rounds.step: roster.step})
+
+    def _want(self, rounds: Rounds) -> None:
+        wanted = min(self._aggregate, self._roster.expected)
+        if wanted != self._wanted:
+            self._session.run(rounds.want, {rounds.wanted: wanted})
+            self._wanted = wanted
+
+    def _find_gone(self, now: float) -> None:
+        """Probe replicas that have not contributed for a while. Those at whose address nothing answers are gone."""
+        if self._probe and self._probe[1].done():
+            (indices, errors), self._probe, self._probed = (self._probe[0], self._probe[1].result()), None, now
+            quiet = set(self._to_probe(now))
+            for index, error in zip(indices, errors, strict=True):
+                persists = error == peers.REFUSED or index in self._unanswered
+                self._unanswered.discard(index)
+                if error and index in quiet and persists:
+                    self._pass_over([index], f"it is gone: {error}")
+                elif error:
+                    self._unanswered.add(index)
+        if self._probe is None and now - self._probed >= QUIET_SECONDS and (quiet_ones := self._to_probe(now)):
+            addresses = [self._addresses[index] for index in quiet_ones]
+            self._probe = quiet_ones, self._pool.submit(peers.probe_errors, addresses)
+
+    def _to_probe(self, now: float) -> list[int]:
+        quiet = self._roster.quiet(now)
+        if self._rounds:  # those that have contributed to the round wait for others
+            late = set(self._roster.late)
+            quiet = [index for index in quiet if index in late]
+        return quiet[:MAX_PROBES]
+
+    def _pass_over(self, indices: Sequence[int], why: str) -> None:
+        self._reasons |= dict.fromkeys(indices, why)
+        self._roster.pass_over(indices)
+
+    def _report(self, now: float) -> None:
+        """Report who has joined and who has left."""
+        present = set(self._roster.present)
+        joined, left = self._reports.due(present, now)
+        count = f"{len(present)} replica{'' if len(present) == 1 else 's'}"
+        for index in left:
+            why = self._reasons.pop(index, "it has left")
+            sentence = f"step {self._roster.step} goes on without {self._names[index]}, as {why}: {count}"
+            report.log(logger, sentence, replicas=sentence)
+        if joined:
+            verb = "takes" if len(joined) == 1 else "take"
+            sentence = f"{self._list(joined)} {verb} part from step {self._roster.step} on: {count}"
+            report.log(logger, sentence, replicas=sentence)
+
+    def _list(self, indices: Sequence[int]) -> str:
+        names = [self._names[index] for index in indices]
+        more = f" (and {len(names) - NAMES} more)" if len(names) > NAMES else ""
+        return ", ".join(names[:NAMES]) + more
+
+
+def _resolves(address: str) -> bool:
+    host, _, _ = address.rpartition(":")
+    try:
+        socket.getaddrinfo(host.strip("[]"), None)
+        return True
+    except (OSError, UnicodeError):
+        return False
