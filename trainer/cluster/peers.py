@@ -18,6 +18,10 @@ REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
 
+class Unresolved(str):
+    """The probe error of a name that does not resolve. It says nothing about the task: DNS may be away."""
+
+
 def probe_error(address: str) -> str | None:
     """Return why an address ("HOST:PORT") does not accept connections now; None if it does."""
     host, port = _parts(address)
@@ -25,7 +29,7 @@ def probe_error(address: str) -> str | None:
         with socket.create_connection((host, port), timeout=PROBE_SECONDS):
             return None
     except socket.gaierror as error:
-        return f"the name {host} does not resolve ({error.strerror})"
+        return Unresolved(f"the name {host} does not resolve ({error.strerror})")
     except ConnectionRefusedError:
         return REFUSED
     except TimeoutError:

@@ -82,6 +82,7 @@ class Chief(Callback):
             DivergedError: no checkpoint can be restored, or the run was rolled back MAX_ROLL_BACKS times.
             ConfigurationError: no existing checkpoint can be read, or the parameter servers hold another run.
         """
+        self._context.watchdog.operation = "initializing or restoring the parameters"
         if self._session.run(self._replica.is_ready):
             if self._session.run(self._replica.run_id).decode() != self._run_id:
                 raise ConfigurationError(
@@ -197,6 +198,7 @@ class Chief(Callback):
 
         Do not save parameters that are not finite: the run can only continue from an earlier checkpoint.
         """
+        self._context.watchdog.operation = "saving a checkpoint"
         with self._saving:  # `save_before_exit` may run while the main thread saves
             step = int(self._session.run(self._replica.global_step))
             self._saved_time, self._tried_step = time.monotonic(), step
