@@ -73,6 +73,7 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
         "deadline": None,
         "conditions": {},
         "has_sidecar": False,
+        "backs_off": False,
         "problem": "",
     }
     return Pod(**given | more)
@@ -113,6 +114,53 @@ def start(
     return policy.start_outcome(
         the_run, known, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
     )
+
+
+def a_crashed_pod(code: int = 137, ran: float = 60, **more: Any) -> Pod:
+    """A pod that waits for the kubelet's back-off."""
+    ended = Terminated(code, "Error", NOW, ran)
+    return a_pod("mnist-worker-1", running=False, terminated=ended, backs_off=True, **more)
+
+
+def test_a_task_that_ran_well_is_replaced_and_its_restart_counts_once() -> None:
+    pod = a_crashed_pod(restart_count=1)
+    before = dataclasses.replace(STARTED, seen={pod.uid: 1})
+    assert policy.is_replaceable(a_run(), before, pod)
+    after = policy.observe_pods(a_run(), before, [pod], NOW)
+    assert (after.restarts, after.incidents, after.restarts_by_role) == (1, 1, {"worker": 1})
+    again = policy.observe_pods(a_run(), after, [pod], NOW + 1)
+    assert again.restarts == 1
+    by_kubelet = dataclasses.replace(pod, running=True, backs_off=False, restart_count=2)  # the deletion failed
+    assert policy.observe_pods(a_run(), again, [by_kubelet], NOW + 30).restarts == 1
+    replacement = a_pod("mnist-worker-1", uid="another")
+    assert policy.observe_pods(a_run(), again, [replacement], NOW + 30).restarts == 1
+    assert not policy.is_replaceable(a_run(), again, replacement)
+
+
+def test_a_task_that_is_replaced_again_and_again_fails_the_run() -> None:
+    known = STARTED
+    for number in range(4):
+        pod = a_crashed_pod(uid=f"uid {number}")
+        known = policy.observe_pods(a_run(backoff_limit=3), known, [pod], NOW + 100 * number)
+    assert isinstance(policy.outcome(a_run(backoff_limit=3), known, {pod.name: pod}, NOW + 400), policy.Outcome)
+
+
+def test_the_kubelet_delays_the_restart_of_a_task_that_ended_soon_or_for_good() -> None:
+    queued = a_crashed_pod()
+    known = dataclasses.replace(STARTED, ungated={queued.uid: NOW})
+    assert not policy.is_replaceable(a_run(), known, queued)
+    fatal = run.FailurePolicy(rules=[run.Rule(action="Fail")])
+    for pod, the_run in (
+        (a_crashed_pod(ran=5), a_run()),
+        (a_crashed_pod(code=1), a_run()),
+        (a_crashed_pod(terminating=True), a_run()),
+        (dataclasses.replace(a_crashed_pod(), terminated=None), a_run()),
+        (a_crashed_pod(), a_run(failure_policy=fatal)),
+        (a_crashed_pod(), a_run(roles={"worker": Role(replicas=2, restart_policy="ExitCode", job="mnist-client")})),
+    ):
+        assert not policy.is_replaceable(the_run, STARTED, pod)
+        assert policy.observe_pods(the_run, STARTED, [pod], NOW).restarts == 0
+    assert not policy.is_replaceable(a_run(), dataclasses.replace(STARTED, finished={"mnist-worker-1": 137}), queued)
 
 
 def test_a_run_goes_on_while_its_tasks_run() -> None:
@@ -446,6 +494,16 @@ def test_a_pods_status_is_that_of_its_tasks_container() -> None:
     )
     assert found.terminated == Terminated(0, "Completed", found.created + 300)
     assert found.run_hash == "abc"
+
+
+def test_a_pod_that_waits_for_the_kubelets_back_off_shows_how_long_it_ran() -> None:
+    ended = {"exitCode": 137, "startedAt": "2026-11-21T10:01:00Z", "finishedAt": "2026-11-21T10:05:00Z"}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+    worker = REST | {"name": "worker", "restartCount": 1, "state": waiting, "lastState": {"terminated": ended}}
+    found = observe(OBJECT | {"status": {"phase": "Running", "containerStatuses": [worker]}})
+    assert found.backs_off
+    assert found.terminated == Terminated(137, "", found.created + 300, 240)
+    assert not observe(OBJECT).backs_off
 
 
 def test_a_deleted_pod_was_told_to_end_before_its_grace_period() -> None:

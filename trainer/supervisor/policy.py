@@ -19,6 +19,9 @@ INCIDENT_SECONDS = 60.0
 """Restarts within this time after the first one belong to the same incident."""
 RESET_SECONDS = 600.0
 """This time without a restart resets the count of restarts."""
+RAN_WELL_SECONDS = 30.0
+"""A task that ran for this time restarts at once. The kubelet would delay its restart by 10 s at first, and by up to 5
+minutes after further ends within 10 minutes; that is meant for programs that fail at their start."""
 OVERDUE_SECONDS = 60.0
 """A pod that still exists this long after its grace period is on a node that no longer answers."""
 
@@ -70,6 +73,8 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
             finished[pod.name] = pod.terminated.code
         # The restart that parks a finished task is not a failure.
         counted = pod.restart_count - (1 if pod.name in finished else 0)
+        if is_replaceable(run, notes, pod):  # the restart that its replacement makes
+            counted += 1
         new = counted - seen.get(pod.uid, 0)
         if new > 0 and pod.terminated and run.failure_policy.on_exit(pod.role, pod.terminated.code) == "Ignore":
             seen[pod.uid] = counted
@@ -94,6 +99,24 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
         leader=leader,
         ungated=ungated,
         admitted=admitted,
+    )
+
+
+def is_replaceable(run: Run, notes: Notes, pod: Pod) -> bool:
+    """Whether a task has run well and waits for the kubelet's back-off, so that a new pod restarts it sooner.
+
+    Not in a queue, which would have to admit the new pod; nor in a Job, which counts its pods that were replaced.
+    """
+    ended = pod.terminated
+    return (
+        pod.backs_off
+        and not pod.terminating
+        and ended is not None
+        and ended.ran_seconds >= RAN_WELL_SECONDS
+        and not run.is_final(pod.role, ended.code)
+        and not run.roles[pod.role].job
+        and pod.name not in notes.finished
+        and pod.uid not in notes.ungated
     )
 
 
