@@ -1,7 +1,9 @@
 """Probes of other tasks' addresses, before TensorFlow connects to them.
 
-TensorFlow waits without a message, and retries a name that did not resolve only after a minute. Therefore every wait
-for other tasks happens here, with a timeout and a message that names the address and the reason.
+TensorFlow waits without a message, and repeats the lookup of a name that did not resolve at intervals that grow up to
+two minutes. Therefore every wait for other tasks happens here, with a timeout and a message that names the address and
+the reason. TensorFlow connects only after that, when the names resolve. At the loss of a connection it looks the name
+up again by itself (`trainer.cluster.connections`).
 """
 
 import errno
