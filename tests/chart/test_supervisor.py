@@ -147,6 +147,7 @@ def test_its_role_has_the_needed_permissions_only() -> None:
         ("apps", "deployments/scale", "patch", "mnist-tensorboard"),
         ("", "serviceaccounts", "create"),
         ("", "serviceaccounts", "patch", "mnist-tensorboard"),
+        ("", "pods", "delete", "mnist-worker-0", "mnist-worker-1", "mnist-ps-0"),
     ]
 
 
