@@ -78,8 +78,8 @@ class Pod:
     """The status of each condition, by its type."""
     has_sidecar: bool
     """Whether another container than the task's runs."""
-    backs_off: bool
-    """Whether the kubelet delays the container's restart (CrashLoopBackOff)."""
+    awaits_restart: bool
+    """Whether the container has ended, and the kubelet has not started it again yet."""
     problem: str
     """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
 
@@ -122,7 +122,8 @@ def observe(pod: KubernetesPod) -> Pod:
         has_sidecar=any(
             entry.name != role and entry.state and entry.state.running for entry in status.containerStatuses or []
         ),
-        backs_off=state.waiting is not None and state.waiting.reason == "CrashLoopBackOff",
+        awaits_restart=state.terminated is not None
+        or (state.waiting is not None and state.waiting.reason == "CrashLoopBackOff"),
         problem=_problem(status, conditions),
     )
 

@@ -254,12 +254,12 @@ class _Loop:
             if lost and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
         if self.notes.state in ("Starting", "Running"):
-            self._replace_pods()
+            self._replace_pods(now)
 
-    def _replace_pods(self) -> None:
+    def _replace_pods(self, now: float) -> None:
         """Delete the pods of tasks that ran well and wait for the kubelet's back-off. Their restarts are counted."""
         for pod in self.tasks.values():
-            if pod.uid in self._replaced or not policy.is_replaceable(self._run, self.notes, pod):
+            if pod.uid in self._replaced or not policy.is_replaceable(self._run, self.notes, pod, now):
                 continue
             lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
             self._writer.write(self.notes)  # first: the new pod does not show the restart
