@@ -98,16 +98,3 @@ def test_a_task_that_is_cut_off_goes_on_when_it_is_back(
     net.mend(cut)
     tasks.wait_for_steps()
     tasks.end()
-
-
-@pytest.mark.parametrize("cut", ["worker-0", "worker-1"])
-def test_both_replicas_of_a_collective_group_restart_after_a_cut(trainer: Trainer, net: Network, cut: str) -> None:
-    """One of them may only wait for the other to fetch its part, which no connection reports."""
-    tasks = Tasks(trainer, net, ["worker-0", "worker-1"], "--strategy=allreduce")
-    tasks.wait_for_steps()
-    net.cut(cut)
-    for name in tasks.replicas:
-        wait_for_line(tasks.log(name), "another replica was lost", "restarting")
-    net.mend(cut)
-    tasks.wait_for_steps()
-    tasks.end()
