@@ -47,8 +47,7 @@ class Tasks:
     def wait_for_steps(self) -> None:
         """Wait until each replica takes steps."""
         before = {name: len(self.log(name).read_text()) for name in self.replicas if self.log(name).exists()}
-        for name in self.replicas:
-            wait_until(lambda name=name: self.log(name).exists() and self._steps_since(name, before.get(name, 0)))
+        wait_until(lambda: all(self._steps_since(name, before.get(name, 0)) for name in self.replicas))
 
     def wait_until_closed(self, name: str) -> None:
         """Wait until a task has no connection to another one."""
@@ -60,6 +59,8 @@ class Tasks:
             process.wait()
 
     def _steps_since(self, name: str, offset: int) -> bool:
+        if not self.log(name).exists():
+            return False
         later = self.log(name).with_suffix(".later")
         later.write_text(self.log(name).read_text()[offset:])
         return step_in(later) > 0
