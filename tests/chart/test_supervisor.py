@@ -153,11 +153,12 @@ def test_its_role_has_the_needed_permissions_only() -> None:
         ("apps", "deployments/scale", "patch", "mnist-tensorboard"),
         ("", "serviceaccounts", "create"),
         ("", "serviceaccounts", "patch", "mnist-tensorboard"),
+        ("", "pods", "delete", "mnist-worker-0", "mnist-worker-1", "mnist-ps-0"),
     ]
 
 
 def test_it_may_remove_only_the_pods_of_its_tasks() -> None:
-    values = {"run.nodeLossSeconds": 60, "worker.replicas": 1, "worker.maxReplicas": 2}
+    values = {"worker.replicas": 1, "worker.maxReplicas": 2}
     rule = render(values)["Role/supervisor"]["rules"][-1]
     names = ["mnist-worker-0", "mnist-worker-1", "mnist-ps-0"]
     assert rule == {"apiGroups": [""], "resources": ["pods"], "resourceNames": names, "verbs": ["delete"]}

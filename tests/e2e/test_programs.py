@@ -105,6 +105,17 @@ def test_an_exit_code_from_128_on_is_retried(release: Release) -> None:
     wait_until_freed(release)
 
 
+def test_a_task_that_ran_well_restarts_without_the_kubelets_back_off(release: Release) -> None:
+    count = "n=$(cat /training/n || echo 0); echo $((n + 1)) > /training/n; [ $n -lt 2 ] || exit 0"
+    command = ["sh", "-c", f"{count}; echo attempt $n; sleep 32; exit 200"]
+    release.install(PROGRAM | {"trainingDirectory": {}, "worker": {"replicas": 1, "command": command}})
+    log = release.finish()
+    assert re.search("mnist-worker-0 ran for 3. s: a new pod restarts it", log), log
+    assert "| mnist-worker-0: attempt 1" in log
+    assert "was replaced" not in log
+    assert release.notes()["restarts"] == 2
+
+
 def test_a_drained_leader_that_ends_with_0_does_not_end_the_run(release: Release) -> None:
     """The program answers SIGTERM with code 0. Its replacement ends by itself."""
     first = "touch /training/tried; echo waiting; trap 'exit 0' TERM; sleep 3600 & wait"

@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,24 @@ class Trainer:
 
     def python(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
         """Start `python WORDS…`, such as an example program; `.stdout` provides its stdout and stderr."""
+        return self._start([sys.executable, *map(str, words)], environment)
+
+    def start_in(self, namespace: Sequence[str], log: Path, *words: str | Path) -> subprocess.Popen[str]:
+        """Start `trainer WORDS…` with the words that enter a network namespace, and write its output to a file."""
+        process = self._start([*namespace, sys.executable, "-m", "trainer", *map(str, words)], {})
+
+        def follow() -> None:
+            with log.open("a") as file:
+                for line in process.stdout or ():
+                    file.write(line)
+                    file.flush()
+
+        threading.Thread(target=follow, daemon=True).start()
+        return process
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from hack.ports import free_ports
+from trainer.cluster import peers
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
@@ -194,6 +195,20 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 def address_of(listener: socket.socket) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address that drops packets: a listener with a full queue that accepts no connection."""
+    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(listener.getsockname())
+        yield address_of(listener)
+        for each in waiting:
+            each.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from trainer.cluster import connections
 from trainer.training.peer_monitor import PeerMonitor
 
 
@@ -44,6 +45,16 @@ def test_peers_that_listen_are_not_lost(called: threading.Event, answering: str)
 def test_a_name_that_does_not_resolve_is_not_a_lost_peer(called: threading.Event) -> None:
     with PeerMonitor({"worker 0": "no-such-host.invalid:2222"}, stalled_for=lambda: 5.0, on_lost=called.set):
         assert not called.wait(2)
+
+
+def test_a_peer_that_is_silent_for_long_is_lost(
+    called: threading.Event, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "TIMEOUT_SECONDS", 2)
+    with PeerMonitor({"worker 0": silent}, stalled_for=lambda: 5.0, on_lost=called.set) as monitor:
+        assert not called.wait(1)
+        assert called.wait(60)
+    assert monitor.lost.startswith(f"worker 0 at {silent} has not answered for ")
 
 
 def test_exit_waits_for_the_callback(refusing: str) -> None:

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,20 +16,6 @@ NOBODY = "no-such-host.invalid:2222"
 
 def never() -> bool:
     return False
-
-
-@pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address that drops packets: a listener with a full queue that accepts no connection."""
-    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(listener.getsockname())
-        yield address_of(listener)
-        for each in waiting:
-            each.close()
 
 
 def test_a_listener_has_no_probe_error(answering: str) -> None:

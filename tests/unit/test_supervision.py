@@ -73,6 +73,7 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
         "deadline": None,
         "conditions": {},
         "has_sidecar": False,
+        "awaits_restart": False,
         "problem": "",
     }
     return Pod(**given | more)
@@ -113,6 +114,77 @@ def start(
     return policy.start_outcome(
         the_run, known, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
     )
+
+
+LATER = NOW + policy.PROMPT_SECONDS
+
+
+def a_crashed_pod(code: int = 137, ran: float = 60, **more: Any) -> Pod:
+    """A pod whose container has restarted before, has ended again at NOW, and waits for the kubelet's back-off."""
+    ended = Terminated(code, "Error", NOW, ran)
+    given: dict[str, Any] = {"running": False, "terminated": ended, "awaits_restart": True, "restart_count": 1}
+    return a_pod("mnist-worker-1", **given | more)
+
+
+def test_a_task_that_ran_well_is_replaced_and_its_restart_counts_once() -> None:
+    pod = a_crashed_pod()
+    before = dataclasses.replace(STARTED, seen={pod.uid: 1})
+    assert policy.is_replaceable(a_run(), before, pod, LATER)
+    after = policy.observe_pods(a_run(), before, [pod], LATER)
+    assert (after.restarts, after.incidents, after.restarts_by_role) == (1, 1, {"worker": 1})
+    again = policy.observe_pods(a_run(), after, [pod], LATER + 1)
+    assert again.restarts == 1
+    by_kubelet = dataclasses.replace(pod, running=True, awaits_restart=False, restart_count=2)  # the deletion failed
+    assert policy.observe_pods(a_run(), again, [by_kubelet], NOW + 30).restarts == 1
+    replacement = a_pod("mnist-worker-1", uid="another")
+    assert policy.observe_pods(a_run(), again, [replacement], NOW + 30).restarts == 1
+    assert not policy.is_replaceable(a_run(), again, replacement, LATER)
+
+
+def test_a_task_that_is_replaced_again_and_again_fails_the_run() -> None:
+    known = STARTED
+    for number in range(4):
+        pod = a_crashed_pod(uid=f"uid {number}", terminated=Terminated(137, "Error", NOW + 100 * number, 60))
+        known = dataclasses.replace(known, seen={**known.seen, pod.uid: 1})
+        known = policy.observe_pods(a_run(backoff_limit=3), known, [pod], LATER + 100 * number)
+    assert isinstance(policy.outcome(a_run(backoff_limit=3), known, {pod.name: pod}, NOW + 400), policy.Outcome)
+
+
+def test_the_kubelet_delays_the_restart_of_a_task_that_ended_soon_or_for_good() -> None:
+    queued = a_crashed_pod()
+    known = dataclasses.replace(STARTED, ungated={queued.uid: NOW}, seen={queued.uid: 1})
+    assert not policy.is_replaceable(a_run(), known, queued, LATER)
+    fatal = run.FailurePolicy(rules=[run.Rule(action="Fail")])
+    for pod, the_run in (
+        (a_crashed_pod(ran=5), a_run()),
+        (a_crashed_pod(code=1), a_run()),
+        (a_crashed_pod(terminating=True), a_run()),
+        (a_crashed_pod(terminated=None), a_run()),
+        (a_crashed_pod(), a_run(failure_policy=fatal)),
+        (a_crashed_pod(), a_run(roles={"worker": Role(replicas=2, restart_policy="ExitCode", job="mnist-client")})),
+    ):
+        assert not policy.is_replaceable(the_run, known, pod, LATER)
+        assert policy.observe_pods(the_run, known, [pod], LATER).restarts == 0
+    ended = dataclasses.replace(STARTED, finished={"mnist-worker-1": 137})
+    assert not policy.is_replaceable(a_run(), ended, queued, LATER)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "seconds", "is_replaceable"),
+    [
+        (0, 2, False),
+        (1, 0, False),
+        (1, 2, True),
+        (1, 7, True),
+        (1, 8, False),
+        (2, 8, True),
+        (2, 18, False),
+        (99, 290, True),
+    ],
+)
+def test_a_new_pod_must_be_sooner_than_the_kubelet(restarts: int, seconds: float, is_replaceable: bool) -> None:
+    pod = a_crashed_pod(restart_count=restarts)
+    assert policy.is_replaceable(a_run(), STARTED, pod, NOW + seconds) == is_replaceable
 
 
 def test_a_run_goes_on_while_its_tasks_run() -> None:
@@ -454,6 +526,16 @@ def test_a_pods_status_is_that_of_its_tasks_container() -> None:
     )
     assert found.terminated == Terminated(0, "Completed", found.created + 300)
     assert found.run_hash == "abc"
+
+
+def test_a_pod_that_waits_for_the_kubelets_back_off_shows_how_long_it_ran() -> None:
+    ended = {"exitCode": 137, "startedAt": "2026-11-21T10:01:00Z", "finishedAt": "2026-11-21T10:05:00Z"}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+    worker = REST | {"name": "worker", "restartCount": 1, "state": waiting, "lastState": {"terminated": ended}}
+    found = observe(OBJECT | {"status": {"phase": "Running", "containerStatuses": [worker]}})
+    assert found.awaits_restart
+    assert found.terminated == Terminated(137, "", found.created + 300, 240)
+    assert not observe(OBJECT).awaits_restart
 
 
 def test_a_deleted_pod_was_told_to_end_before_its_grace_period() -> None:

@@ -1,7 +1,9 @@
 """Probes of other tasks' addresses, before TensorFlow connects to them.
 
-TensorFlow waits without a message, and retries a name that did not resolve only after a minute. Therefore every wait
-for other tasks happens here, with a timeout and a message that names the address and the reason.
+TensorFlow waits without a message, and repeats the lookup of a name that did not resolve at intervals that grow up to
+two minutes. Therefore every wait for other tasks happens here, with a timeout and a message that names the address and
+the reason. TensorFlow connects only after that, when the names resolve. At the loss of a connection it looks the name
+up again by itself (`trainer.cluster.connections`).
 """
 
 import errno
@@ -18,6 +20,10 @@ REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
 
+class Unresolved(str):
+    """The probe error of a name that does not resolve. It says nothing about the task: DNS may be away."""
+
+
 def probe_error(address: str) -> str | None:
     """Return why an address ("HOST:PORT") does not accept connections now; None if it does."""
     host, port = _parts(address)
@@ -25,7 +31,7 @@ def probe_error(address: str) -> str | None:
         with socket.create_connection((host, port), timeout=PROBE_SECONDS):
             return None
     except socket.gaierror as error:
-        return f"the name {host} does not resolve ({error.strerror})"
+        return Unresolved(f"the name {host} does not resolve ({error.strerror})")
     except ConnectionRefusedError:
         return REFUSED
     except TimeoutError:

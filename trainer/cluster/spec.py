@@ -97,6 +97,11 @@ class Cluster:
         """Return the "HOST:PORT" of a task of this cluster."""
         return self.spec[task.role][task.index]
 
+    @property
+    def ports(self) -> set[int]:
+        """The ports of all tasks."""
+        return {int(address.rpartition(":")[2]) for addresses in self.spec.values() for address in addresses}
+
     def to_tf_config(self) -> str:
         """Return this cluster as the value of TF_CONFIG, in TensorFlow's own form."""
         task = {"type": self.task.role, "index": self.task.index}

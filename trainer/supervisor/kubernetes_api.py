@@ -104,6 +104,14 @@ class KubernetesApi:
         """
         return self._connection.attempt(lambda: self._client.delete(Pod, name, grace_period=0))
 
+    def replace_pod(self, name: str, uid: str) -> bool:
+        """Delete a pod, unless another one has its name by now, and return whether it is deleted."""
+        address = f"/api/v1/namespaces/{self._client.namespace}/pods/{name}"
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        return self._connection.attempt(
+            lambda: self._connection.raw.request("DELETE", address, json=options).raise_for_status()
+        )
+
     def read_notes(self) -> dict[str, str]:
         """The data of the ConfigMap FULLNAME-run."""
         self._notes = self._read("run")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from lightkube.models.core_v1 import ContainerState, PodCondition, PodStatus
+from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, PodCondition, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
@@ -33,6 +33,8 @@ class Terminated:
     """The reason that Kubernetes gives, such as OOMKilled."""
     finished_at: float
     """Seconds since 1970."""
+    ran_seconds: float = 0.0
+    """How long the container ran."""
 
     def __str__(self) -> str:
         reason = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
@@ -76,6 +78,8 @@ class Pod:
     """The status of each condition, by its type."""
     has_sidecar: bool
     """Whether another container than the task's runs."""
+    awaits_restart: bool
+    """Whether the container has ended, and the kubelet has not started it again yet."""
     problem: str
     """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
 
@@ -109,9 +113,7 @@ def observe(pod: KubernetesPod) -> Pod:
         running=state.running is not None,
         ready="Ready" in conditions and conditions["Ready"].status == "True",
         restart_count=container.restartCount if container else 0,
-        terminated=Terminated(terminated.exitCode, terminated.reason or "", _seconds(terminated.finishedAt))
-        if terminated
-        else None,
+        terminated=_terminated(terminated) if terminated else None,
         succeeded=status.phase == "Succeeded",
         terminating=metadata.deletionTimestamp is not None or status.phase == "Failed",
         disrupted_at=_disrupted_at(metadata, conditions),
@@ -120,6 +122,8 @@ def observe(pod: KubernetesPod) -> Pod:
         has_sidecar=any(
             entry.name != role and entry.state and entry.state.running for entry in status.containerStatuses or []
         ),
+        awaits_restart=state.terminated is not None
+        or (state.waiting is not None and state.waiting.reason == "CrashLoopBackOff"),
         problem=_problem(status, conditions),
     )
 
@@ -176,6 +180,11 @@ def ended_by_itself(pod: Pod, now: float) -> bool:
     if not pod.terminating:
         return pod.running or pod.succeeded or now - pod.terminated.finished_at >= SETTLE_SECONDS
     return pod.disrupted_at is not None and pod.terminated.finished_at < pod.disrupted_at
+
+
+def _terminated(state: ContainerStateTerminated) -> Terminated:
+    began, ended = _seconds(state.startedAt), _seconds(state.finishedAt)
+    return Terminated(state.exitCode, state.reason or "", ended, ended - began if began else 0.0)
 
 
 def _disrupted_at(metadata: ObjectMeta, conditions: Mapping[str, PodCondition]) -> float | None:

@@ -19,6 +19,16 @@ INCIDENT_SECONDS = 60.0
 """Restarts within this time after the first one belong to the same incident."""
 RESET_SECONDS = 600.0
 """This time without a restart resets the count of restarts."""
+RAN_WELL_SECONDS = 30.0
+"""A task that ran for this time restarts without the kubelet's back-off, which is meant for programs that fail at their
+start."""
+BACK_OFF_SECONDS, MAX_BACK_OFF_SECONDS = 10.0, 300.0
+"""The kubelet's delay before the second restart of a container, which then doubles, and its maximum. The first restart
+has none. A container that runs for 10 minutes starts from there again."""
+PROMPT_SECONDS = 2.0
+"""Within this time the kubelet restarts a container that it does not delay, or reports that it ended the pod itself."""
+REPLACEMENT_SECONDS = 3.0
+"""How long a new pod takes to start. A shorter delay is not worth one."""
 OVERDUE_SECONDS = 60.0
 """A pod that still exists this long after its grace period is on a node that no longer answers."""
 
@@ -70,6 +80,8 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
             finished[pod.name] = pod.terminated.code
         # The restart that parks a finished task is not a failure.
         counted = pod.restart_count - (1 if pod.name in finished else 0)
+        if is_replaceable(run, notes, pod, now):  # the restart that its replacement makes
+            counted += 1
         new = counted - seen.get(pod.uid, 0)
         if new > 0 and pod.terminated and run.failure_policy.on_exit(pod.role, pod.terminated.code) == "Ignore":
             seen[pod.uid] = counted
@@ -94,6 +106,30 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
         leader=leader,
         ungated=ungated,
         admitted=admitted,
+    )
+
+
+def is_replaceable(run: Run, notes: Notes, pod: Pod, now: float) -> bool:
+    """Whether a task has run well and waits for the kubelet's back-off, so that a new pod restarts it sooner.
+
+    The kubelet reports the back-off only when most of the first one has passed, so its length is computed here.
+
+    Not in a queue, which would have to admit the new pod; nor in a Job, which counts its pods that were replaced.
+    """
+    ended = pod.terminated
+    delay = (
+        min(BACK_OFF_SECONDS * 2 ** min(pod.restart_count - 1, 10), MAX_BACK_OFF_SECONDS) if pod.restart_count else 0
+    )
+    return (
+        pod.awaits_restart
+        and not pod.terminating
+        and ended is not None
+        and ended.ran_seconds >= RAN_WELL_SECONDS
+        and PROMPT_SECONDS <= now - ended.finished_at <= delay - REPLACEMENT_SECONDS
+        and not run.is_final(pod.role, ended.code)
+        and not run.roles[pod.role].job
+        and pod.name not in notes.finished
+        and pod.uid not in notes.ungated
     )
 
 

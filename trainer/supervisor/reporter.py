@@ -43,6 +43,7 @@ class Reporter:
         self._run, self._api, self._logs = run, api, logs
         self._warnings: dict[str, str] = {}
         self._uids: dict[str, str] = {}
+        self._replaced: set[str] = set()
         self._lost: set[str] = set()
         self._reported: dict[str, tuple[str, float]] = {}
         self._stopping_reported = time.time()
@@ -117,11 +118,12 @@ class Reporter:
                 lost.add(name)
             if self._uids.setdefault(name, pod.uid) != pod.uid:
                 self._uids[name] = pod.uid
-                if name not in after.finished:
+                if name not in after.finished and name not in self._replaced:
                     logger.info(
                         f"{name} was replaced: its node was drained or lost, or it was deleted; this is not counted"
                     )
                     lost.add(name)
+                self._replaced.discard(name)
         self._report_lost(lost, pods, after)
         if after.running and not before.running:
             logger.info(f"every task has started, {_duration(after.running - after.started)} after the run")
@@ -130,6 +132,12 @@ class Reporter:
             self._follow(leader)
         else:
             self._followed = ""
+
+    def report_replacement(self, pod: Pod) -> None:
+        """Report that a task restarts in a new pod. Its next pod is no surprise."""
+        self._replaced.add(pod.name)
+        ran = _duration(pod.terminated.ran_seconds if pod.terminated else 0.0)
+        logger.info(f"{pod.name} ran for {ran}: a new pod restarts it without the kubelet's back-off; its last lines:")
 
     def _report_lost(self, lost: set[str], pods: Mapping[str, Pod], notes: Notes) -> None:
         """Create one event for all tasks that were lost since the last pass, and one for those that are back."""

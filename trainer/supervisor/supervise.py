@@ -44,6 +44,8 @@ from trainer.telemetry.metrics import serve
 
 logger = logging.getLogger(__name__)
 
+REPLACED_LINES = 20
+"""The lines of a task's log that the supervisor copies before it replaces the pod, which has the log."""
 LOG_LINES = 200
 """The lines of a failed task's log that the supervisor copies into its own."""
 PASS_SECONDS = 2.0
@@ -138,6 +140,7 @@ class _Loop:
         self._sent: dict[str, tuple[int, float]] = {}
         self._terminations: dict[str, Pod] = {}
         self._has_account = False
+        self._replaced: set[str] = set()
         self.notes = Notes()
         self.tasks: Mapping[str, Pod] = {}
         """The pods of this run, by task."""
@@ -257,6 +260,20 @@ class _Loop:
             lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
             if lost and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
+        if self.notes.state in ("Starting", "Running"):
+            self._replace_pods(now)
+
+    def _replace_pods(self, now: float) -> None:
+        """Delete the pods of tasks that ran well and wait for the kubelet's back-off. Their restarts are counted."""
+        for pod in self.tasks.values():
+            if pod.uid in self._replaced or not policy.is_replaceable(self._run, self.notes, pod, now):
+                continue
+            lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
+            self._writer.write(self.notes)  # first: the new pod does not show the restart
+            if self._api.replace_pod(pod.pod_name, pod.uid):
+                self._replaced.add(pod.uid)
+                self._reporter.report_replacement(pod)
+                _print_log(pod.name, lines)
 
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""
@@ -308,8 +325,12 @@ def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, P
     """Copy the last lines of failed tasks, and `run.lastLines` of all others, into the supervisor's log."""
     for name, pod in sorted(tasks.items()):
         count = LOG_LINES if name in outcome.failed else run.last_lines
-        for line in logs.tail(pod.pod_name, pod.role, count) if count else []:
-            logger.info(f"| {name}: {report.split(line)[0]}")
+        _print_log(name, logs.tail(pod.pod_name, pod.role, count) if count else [])
+
+
+def _print_log(name: str, lines: Sequence[str]) -> None:
+    for line in lines:
+        logger.info(f"| {name}: {report.split(line)[0]}")
 
 
 def _clean_up(run: Run, api: KubernetesApi, notes: Notes, tasks: Mapping[str, Pod]) -> None:

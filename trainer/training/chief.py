@@ -104,6 +104,7 @@ class Chief(Callback):
             DivergedError: no checkpoint can be restored, or the run was rolled back MAX_ROLL_BACKS times.
             ConfigurationError: no existing checkpoint can be read, or the parameter servers hold another run.
         """
+        self._context.watchdog.operation = "initializing or restoring the parameters"
         if self._session.run(self._replica.is_ready):
             if self._session.run(self._replica.run_id).decode() != self._run_id:
                 raise ConfigurationError(
@@ -239,6 +240,7 @@ class Chief(Callback):
         Raises:
             SupersededError: another chief has claimed the training directory.
         """
+        self._context.watchdog.operation = "saving a checkpoint"
         with self._saving:  # `save_before_exit` may run while the main thread saves
             self._fetched.wait()
             step = int(self._session.run(self._replica.global_step))

@@ -7,7 +7,7 @@ on their own. In a collective group all replicas hold the parameters, so they ta
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from trainer.cluster import peers
@@ -38,6 +38,11 @@ class Coordinator:
 
     def __init__(self, context: TaskContext, replica: Replica) -> None:
         self._context, self._replica = context, replica
+
+    @property
+    def needed(self) -> Mapping[str, str]:
+        """The addresses of the other tasks that a step of this replica may wait for, by name."""
+        return {}
 
     def wait_for_peers(self, seconds: float) -> None:
         """Wait for the tasks that this replica needs, before TensorFlow connects to them.
@@ -114,9 +119,14 @@ class ClusterCoordinator(Coordinator):
         self._cluster, self._server = cluster, own_server
         self._needed = {task: cluster.address(task) for task in needed}
 
+    @property
+    def needed(self) -> Mapping[str, str]:
+        return {str(task): address for task, address in self._needed.items() if task != self._cluster.task}
+
     def wait_for_peers(self, seconds: float) -> None:
         context = self._context
         context.watchdog.pause()
+        context.watchdog.operation = "connecting"
         with context.metrics.waiting():
             peers.wait_for_own_name(self._cluster.address(self._cluster.task), seconds, context.is_stopping)
             needed = {str(task): address for task, address in self._needed.items()}
@@ -135,8 +145,18 @@ class ClusterCoordinator(Coordinator):
 class ParameterServerCoordinator(ClusterCoordinator):
     """Coordinates a replica that trains with parameter servers."""
 
+    @property
+    def needed(self) -> Mapping[str, str]:
+        """The parameter servers. A synchronous step also waits for the chief, and the chief for all replicas."""
+        cluster, needed = self._cluster, dict(super().needed)
+        if self._replica.replication.independent_replicas == 1:
+            replicas = cluster.replicas if cluster.is_chief else (cluster.chief_task,)
+            needed |= {str(task): cluster.address(task) for task in replicas if task != cluster.task}
+        return needed
+
     def join(self, session: Session) -> None:
         context, cluster = self._context, self._cluster
+        context.watchdog.operation = "reading whether the run has begun"
         address, seconds = cluster.address(cluster.chief_task), context.settings.wait_seconds
         chief = f"the chief ({cluster.chief_task}) at {address}"
 
@@ -227,6 +247,7 @@ class CollectiveCoordinator(ClusterCoordinator):
         self._group = group
 
     def join(self, session: Session) -> None:
+        self._context.watchdog.operation = "initializing the parameters"
         session.run(self._replica.initialize)  # the chief's values replace these
 
     def agreement(self, session: Session) -> Callable[[int], int]:
@@ -254,8 +275,7 @@ class CollectiveCoordinator(ClusterCoordinator):
             callback.save_before_exit()
             session.close()
 
-        others = {str(task): address for task, address in self._needed.items() if task != self._cluster.task}
-        monitor = PeerMonitor(others, self._context.watchdog.stalled_for, give_up)
+        monitor = PeerMonitor(self.needed, self._context.watchdog.stalled_for, give_up)
         try:
             with monitor:
                 yield

@@ -39,6 +39,7 @@ def take_steps(
         tf.errors.OpError: another task is lost, or the model's own code failed.
     """
     settings, watchdog, replication = context.settings, context.watchdog, replica.replication
+    watchdog.operation = "reading the global step"
     replica.batches.begin(session)
     session.run(replication.join)
     step = int(session.run(replica.global_step))
@@ -55,6 +56,7 @@ def take_steps(
         read = counted = time.monotonic()
         while step < settings.train_steps and not watchdog.stopping:
             watchdog.progress()
+            watchdog.operation = "taking steps"
             if replication.independent_replicas > 1 and time.monotonic() - read > STALE_SECONDS:
                 step, read = int(session.run(replica.global_step)), time.monotonic()
                 continue

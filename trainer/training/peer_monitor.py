@@ -3,15 +3,17 @@
 TensorFlow reports a lost replica only to replicas that are receiving from it in a collective op. A replica that has
 received everything, and waits for the others to fetch its own part, would wait until `stall_seconds`.
 
-A replica is lost when its machine or pod refuses the connection, as it does while the task restarts. A temporary
-failure of DNS or the network does not count.
+A replica is lost when its machine or pod refuses the connection, as it does while the task restarts, or has not
+answered for as long as TCP connections wait: those that received from it are closed by then, and the group is lost. A
+failure of DNS does not count.
 """
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Mapping
 
-from trainer.cluster import peers
+from trainer.cluster import connections, peers
 
 STALLED_SECONDS = 1.0
 """Seconds without progress after which the monitor starts to probe."""
@@ -50,13 +52,23 @@ class PeerMonitor:
 
     def _watch(self) -> None:
         rotation = itertools.cycle(self._others.items())
+        silent_since: dict[str, float] = {}
         while not self._over.wait(PROBE_INTERVAL_SECONDS):
             if self._stalled_for() < STALLED_SECONDS:
+                silent_since.clear()
                 continue
             probed = dict(itertools.islice(rotation, min(MAX_PROBES, len(self._others))))
-            probe_errors = zip(probed.items(), peers.probe_errors(list(probed.values())), strict=True)
-            lost = [f"{name} at {address} is gone" for (name, address), error in probe_errors if error == peers.REFUSED]
-            if lost and not self._over.is_set():
-                self.lost = lost[0]
+            began = time.monotonic()
+            probe_errors = peers.probe_errors(list(probed.values()))
+            for (name, address), error in zip(probed.items(), probe_errors, strict=True):
+                if error is None or isinstance(error, peers.Unresolved):
+                    silent_since.pop(name, None)
+                    continue
+                silent = time.monotonic() - silent_since.setdefault(name, began)
+                if error == peers.REFUSED:
+                    self.lost = f"{name} at {address} is gone"
+                elif silent >= connections.TIMEOUT_SECONDS:
+                    self.lost = f"{name} at {address} has not answered for {silent:.0f} s"
+            if self.lost and not self._over.is_set():
                 self._on_lost()
                 return

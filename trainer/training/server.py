@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.cluster import peers
+from trainer.cluster import connections, peers
 from trainer.cluster.spec import Cluster
 from trainer.graph.devices import count_cpus
 from trainer.tensorflow import tf, tf1
@@ -88,6 +88,7 @@ def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
         task_index=cluster.task.index,
         config=config,
     )
+    connections.start(cluster.ports)
     return TaskServer(threads, server)
 
 

@@ -11,7 +11,7 @@ from trainer.errors import LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
 from trainer.tensorflow_types import Session
-from trainer.training import problem, server
+from trainer.training import problem, server, stall_reporter
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
@@ -55,6 +55,8 @@ def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | N
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
     run = ChiefRun(context, learned, claimed, replica) if claimed else None
+    if coordinator.needed:
+        stall_reporter.start(context.watchdog, coordinator.needed)
 
     is_over = False
     while not is_over:

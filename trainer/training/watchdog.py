@@ -32,12 +32,18 @@ class Watchdog:
             grace_seconds: Save and exit this long after a signal if the main thread has not finished.
             save_seconds: The maximum time for `save_before_exit` and `push_before_exit`.
         """
-        self._stall_seconds = stall_seconds
+        self.stall_seconds = stall_seconds
         self._grace_seconds = grace_seconds
         self._save_seconds = save_seconds
         self._stopping = threading.Event()
         self._finished = threading.Event()
         self._last_progress: float | None = None
+        self.last_interval = 0.0
+        """The seconds between the last two reports of progress."""
+        self.operation = "starting"
+        """What the main thread does, such as "taking steps"."""
+        self.waits_for = ""
+        """The operation that takes long, and the tasks that it waits for; empty if it does not take long."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.exit_code = 0
         self.save_before_exit: Callable[[], None] | None = None
@@ -57,7 +63,9 @@ class Watchdog:
 
     def progress(self) -> None:
         """Report progress: reset the stall timeout."""
-        self._last_progress = time.monotonic()
+        now = time.monotonic()
+        self.last_interval = 0.0 if self._last_progress is None else now - self._last_progress
+        self._last_progress = now
 
     def stalled_for(self) -> float:
         """Return the seconds since the last progress; 0 in a phase with its own timeout, such as `stopping`."""
@@ -87,9 +95,10 @@ class Watchdog:
                 if not self._finished.wait(self._grace_seconds):
                     self._save_and_exit()
                 return
-            if self.stalled_for() > self._stall_seconds:
+            if self.stalled_for() > self.stall_seconds:
+                reason = self.waits_for or "another task is lost or far too slow"
                 print(
-                    f"trainer: no global step within {self._stall_seconds:g} s: another task is lost or far too slow; "
+                    f"trainer: no global step within {self.stall_seconds:g} s: {reason}; "
                     f"exiting with code {EXIT_LOST_PEERS}, so that this task can be retried.",
                     file=sys.stderr,
                     flush=True,
