@@ -45,7 +45,7 @@ def evaluate(context: TaskContext) -> None:
         )
     learned = problem.load(settings, context.cluster)
     directory = TrainingDirectory(Path(settings.train_dir))
-    evaluated = _read_steps(directory.evaluations)
+    evaluated = read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries = SummaryWriter(directory.test_summaries)
     with learned.evaluator() as evaluator:
@@ -125,7 +125,7 @@ def _append(evaluations: Path, evaluation: dict[str, Any]) -> None:
         file.write(json.dumps(evaluation) + "\n")
 
 
-def _read_steps(evaluations: Path) -> set[int]:
+def read_steps(evaluations: Path) -> set[int]:
     """Return the steps evaluated so far. Ignore a line that a crash has truncated."""
     if not evaluations.exists():
         return set()
