@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from trainer.cluster.spec import Strategy
 from trainer.errors import ConfigurationError
+from trainer.text import CREDENTIALS
 from trainer.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
@@ -413,6 +414,12 @@ def _with_current_names(found: Mapping[str, Any], spell: Callable[[str], str]) -
 
 def _validated(settings: Settings) -> Settings:
     """Check the rules between settings."""
+    for name in ("train_dir", "data_dir"):
+        if CREDENTIALS.match(getattr(settings, name) or ""):  # do not show it
+            raise ConfigurationError(
+                f"{name}: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+                "AWS_ENDPOINT_URL, or the variables of your store, instead."
+            )
     strategy, local_steps = settings.strategy, settings.local_steps
     for name in ("sync_replicas", "replicas_to_aggregate"):
         if strategy != "ps" and getattr(settings, name):

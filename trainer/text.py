@@ -1,5 +1,10 @@
 """Text of one line and of bounded length, for messages that quote input."""
 
+import re
+
+CREDENTIALS = re.compile("[^:]+://[^/]*[:@]")
+"""Matches the start of a URI with a user, a password or a port, which no message may show."""
+
 
 def truncate(text: str, length: int) -> str:
     """Return the text, cut to at most `length` characters with "..." at the end."""

@@ -37,7 +37,13 @@ NAMES = [field.name for field in dataclasses.fields(Notes)]
 PROGRESS = {"step": 1, "train_steps": 2, "loss": 0.5, "metrics": {"accuracy": 0.5}, "steps_per_second": 1.0}
 RESULT = {"global_step": 1, "test_accuracy": 0.5, "test_loss": 0.5, "best": {"global_step": 1, "test_accuracy": 0.6}}
 STEP_TIME = {"waiting": 1.0, "reading": 1.0, "computing": 1.0, "applying": 1.0, "steps": 1}
-REPORTS: dict[str, Any] = {"progress": PROGRESS, "result": RESULT, "step_time": STEP_TIME, "parked": {"exitCode": 0}, "restored": "x"}
+REPORTS: dict[str, Any] = {
+    "progress": PROGRESS,
+    "result": RESULT,
+    "step_time": STEP_TIME,
+    "parked": {"exitCode": 0},
+    "restored": "x",
+}
 
 numbers = st.integers() | st.floats() | st.sampled_from([10**400, 0.0, 5e-324, 1e308, -1, True])
 

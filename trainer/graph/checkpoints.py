@@ -5,6 +5,7 @@ checkpoint does not depend on the sharding of the parameters. Its file name ends
 """
 
 import glob
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
 
 GLOBAL_STEP = "global_step"
+STEP = re.compile(r"-([0-9]{1,18})$")
+"""The step at the end of a checkpoint's name."""
 
 
 class Saver:
@@ -187,8 +190,7 @@ class CheckpointList:
     def __init__(self, directory: Path, keep: int) -> None:
         """Read the list of the directory; `keep` is the limit."""
         self._directory, self._keep = directory.resolve(), keep
-        state = tf1.train.get_checkpoint_state(str(directory))
-        self.paths: list[str] = list(state.all_model_checkpoint_paths) if state else []
+        self.paths = read_state(directory)
         """Oldest first."""
 
     def add(self, path: str) -> None:
@@ -199,6 +201,20 @@ class CheckpointList:
         for each in removed:
             for file in files_of(each):
                 file.unlink(missing_ok=True)
+
+
+def read_state(directory: Path) -> list[str]:
+    """The checkpoints that the file `checkpoint` lists, oldest first; if it is damaged, those of the directory."""
+    try:
+        state = tf1.train.get_checkpoint_state(str(directory))
+    except ValueError:
+        state = None
+    listed = [path for path in state.all_model_checkpoint_paths if STEP.search(path)] if state else []
+    if listed or not (directory / "checkpoint").exists():
+        return listed
+    files = [str(file.with_suffix("")) for file in directory.resolve().glob("*.index")]
+    steps = {path: int(step[1]) for path in files if (step := STEP.search(path))}
+    return sorted(steps, key=lambda path: steps[path])
 
 
 def write_state(directory: Path, paths: Sequence[str]) -> None:

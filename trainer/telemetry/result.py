@@ -11,7 +11,7 @@ MEASURES = ("accuracy", "loss")
 def parse(line: str) -> dict[str, Any] | None:
     """Return the content of result.json in the report of a log line; None for any other line."""
     _, content = report.split(line)
-    found = content.get("result")
+    found: Any = content.get("result")
     if not _is_evaluation(found) or (found.get("best") and not _is_evaluation(found["best"])):
         return None
     return dict(found)
@@ -26,7 +26,7 @@ def _is_evaluation(value: Any) -> bool:
 
 def _measures(evaluation: dict[str, Any]) -> dict[str, float]:
     """The measures that an evaluation has, by name."""
-    found = {name: evaluation.get(f"test_{name}") for name in MEASURES}
+    found: dict[str, Any] = {name: evaluation.get(f"test_{name}") for name in MEASURES}
     return {name: float(value) for name, value in found.items() if _is_number(value)}
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigurationError
+from trainer.graph.checkpoints import read_state
 from trainer.poll import poll_until
 from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.tensorflow import tf1
 from trainer.training import best, problem
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
@@ -45,7 +45,7 @@ def evaluate(context: TaskContext) -> None:
         )
     learned = problem.load(settings, context.cluster)
     directory = TrainingDirectory(Path(settings.train_dir))
-    evaluated = read_steps(directory.evaluations)
+    evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries = SummaryWriter(directory.test_summaries)
     with learned.evaluator() as evaluator:
@@ -69,10 +69,9 @@ def _wait_for_checkpoints(
         with contextlib.suppress(OSError):
             directory.test_summaries.mkdir(exist_ok=True)
             directory.evaluator.touch()
-        state = tf1.train.get_checkpoint_state(str(directory.path))
-        checkpoints = state.all_model_checkpoint_paths if state else []
+        checkpoints = read_state(directory.path)
         pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
-        return "" if pending else "next" if state else "first"
+        return "" if pending else "next" if checkpoints else "first"
 
     poll_until(
         missing,
@@ -125,12 +124,12 @@ def _append(evaluations: Path, evaluation: dict[str, Any]) -> None:
         file.write(json.dumps(evaluation) + "\n")
 
 
-def read_steps(evaluations: Path) -> set[int]:
+def _read_steps(evaluations: Path) -> set[int]:
     """Return the steps evaluated so far. Ignore a line that a crash has truncated."""
     if not evaluations.exists():
         return set()
     steps = set()
-    for line in evaluations.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
+    for line in evaluations.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             steps.add(int(json.loads(line)["checkpoint"]))
     return steps
