@@ -24,12 +24,12 @@ def load_all(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> list
         found = []
         while reader.check_node():
             node = reader.get_node()
-            if _size(node, {}) > MAX_VALUES:
+            if node is not None and _size(node, {}) > MAX_VALUES:
                 raise yaml.YAMLError(f"its aliases stand for more than {MAX_VALUES:,} values")
             found.append(reader.construct_document(node))
         return found
     finally:
-        reader.dispose()  # type: ignore[no-untyped-call]
+        reader.dispose()
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
