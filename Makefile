@@ -7,7 +7,7 @@ SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
+.PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
 	build-images push-images test-images lint format benchmark benchmark-kubernetes lock clean
 
 help: ## list the commands
@@ -32,6 +32,12 @@ test: CHART_TOOLS += versitygw
 test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, types, unit tests, chart tests, multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
+
+MINUTES ?= 10
+fuzz: $(SETUP) ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)
+	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
+	  FUZZ_FACTOR=5 $(BIN)/python -m pytest -o timeout=3600 tests/unit/test_fuzz_*.py \
+	    || exit 1; done
 
 test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (under an hour)
 	$(BIN)/python -m pytest -m long tests/processes

@@ -32,6 +32,7 @@ from trainer.errors import (
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
+from trainer.text import abridge, one_line
 from trainer.tfjob import convert, inspect_image
 from trainer.tfjob.parse import parse_manifest
 from trainer.tfjob.program import parse_entrypoints
@@ -109,7 +110,7 @@ def _log_to_stdout(prefix: str) -> None:
 
 def _fail(error: Exception, code: int) -> int:
     with contextlib.suppress(OSError):  # the output may be a file on a full volume
-        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        print(f"trainer: {abridge(one_line(str(error)), 1000)}", file=sys.stderr, flush=True)
     return code
 
 
@@ -319,6 +320,6 @@ def _convert_tfjob(words: Sequence[str]) -> int:
         programs |= {role: inspected[name] for role, name in images.items()}
     conversion = convert.convert(job, programs, others)
     for note in conversion.notes:
-        print(note, file=sys.stderr)
+        print(one_line(note), file=sys.stderr)
     print(convert.to_yaml(conversion), end="")
     return 0

@@ -9,6 +9,7 @@ equivalent.
 
 import argparse
 import dataclasses
+import os
 import re
 import reprlib
 import sys
@@ -22,6 +23,8 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from trainer.cluster.spec import Strategy
 from trainer.errors import ConfigurationError
+from trainer.text import CREDENTIALS
+from trainer.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
 FORMER_NAMES = {"steps_per_call": "steps_per_execution", "time_split": "step_time_breakdown"}
@@ -381,25 +384,38 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
     from_environment = _with_current_names(nonempty, lambda name: ENVIRONMENT_PREFIX + name.upper())
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     values = {**from_file, **from_environment, **from_command_line}
-    strategy = str(values.get("strategy"))
-    if strategy in FORMER_STRATEGIES:
+    strategy = values.get("strategy")
+    if isinstance(strategy, str) and strategy in FORMER_STRATEGIES:
         values["strategy"] = FORMER_STRATEGIES[strategy]
         _announce_rename(f"strategy {strategy}", f"strategy {values['strategy']}")
+
+    def origin_of(name: str) -> str:
+        if name in from_command_line:
+            return f"--{name}"
+        return ENVIRONMENT_PREFIX + name.upper() if name in from_environment else f"{arguments.config}: {name}"
+
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigurationError(
+                f"{' '.join(origin_of(name).split())}: unknown setting; --help lists all settings."
+            )
+        if isinstance(value, str) and not _is_plain(value):
+            expected = "text without null characters and surrogates was expected"
+            raise ConfigurationError(f"{origin_of(name)}={reprlib.repr(value)}, but {expected}.")
     try:
         return _validated(_ADAPTER.validate_python(values))
     except ValidationError as error:
         problem = error.errors()[0]
-    name = str(problem["loc"][0])
-    if name in from_command_line:
-        origin = f"--{name}"
-    elif name in from_environment:
-        origin = ENVIRONMENT_PREFIX + name.upper()
-    else:
-        origin = f"{arguments.config}: {name}"
-    if name not in known:
-        raise ConfigurationError(f"{' '.join(origin.split())}: unknown setting; --help lists all settings.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
-    raise ConfigurationError(f"{origin}={reprlib.repr(problem['input'])}, but {expected}.")
+    raise ConfigurationError(f"{origin_of(str(problem['loc'][0]))}={reprlib.repr(problem['input'])}, but {expected}.")
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the operating system takes the text as a path."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _with_current_names(found: Mapping[str, Any], spell: Callable[[str], str]) -> dict[str, Any]:
@@ -416,6 +432,12 @@ def _with_current_names(found: Mapping[str, Any], spell: Callable[[str], str]) -
 
 def _validated(settings: Settings) -> Settings:
     """Check the rules between settings."""
+    for name in ("train_dir", "data_dir"):
+        if CREDENTIALS.match(getattr(settings, name) or ""):  # do not show it
+            raise ConfigurationError(
+                f"{name}: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+                "AWS_ENDPOINT_URL, or the variables of your store, instead."
+            )
     strategy, local_steps = settings.strategy, settings.local_steps
     for name in ("sync_replicas", "replicas_to_aggregate"):
         if strategy != "ps" and getattr(settings, name):
@@ -460,13 +482,14 @@ def _validated(settings: Settings) -> Settings:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        documents = load_all(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--config: {path} cannot be read: {error}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"--config: {path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if content is None:
+    content = documents[0] if documents else None
+    if content is None and len(documents) < 2:
         return {}
-    if not isinstance(content, dict):
-        raise ConfigurationError(f"--config: {path} must be a mapping from setting names to values.")
+    if not isinstance(content, dict) or len(documents) > 1:
+        raise ConfigurationError(f"--config: {path} must be one mapping from setting names to values.")
     return {str(name): value for name, value in content.items()}

@@ -1,6 +1,21 @@
-"""Text of bounded length, for messages that quote input."""
+"""Text of one line and of bounded length, for messages that quote input."""
+
+import re
+
+CREDENTIALS = re.compile("[^:]+://[^/]*[:@]")
+"""Matches the start of a URI with a user, a password or a port, which no message may show."""
 
 
 def truncate(text: str, length: int) -> str:
     """Return the text, cut to at most `length` characters with "..." at the end."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def abridge(text: str, length: int) -> str:
+    """Return the text, cut to at most `length` characters in the middle: a sentence keeps culprit and remedy."""
+    return text if len(text) <= length else f"{text[: length // 2]}...{text[3 - (length - length // 2) :]}"
+
+
+def one_line(text: str) -> str:
+    """Return the text with line breaks and control characters escaped, which a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

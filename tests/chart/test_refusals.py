@@ -229,6 +229,13 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "text for a number": ("/worker/replicas", {"worker.replicas": "two"}),
     "a fraction of a worker": ("/worker/replicas", {"worker.replicas": 1.5}),
     "a negative number": ("/ps/replicas", {"ps.replicas": -1}),
+    "more tasks than Helm's memory holds": ("/worker/replicas", {"worker.replicas": 2**40}),
+    "more addresses than Helm's memory holds": ("/worker/maxReplicas", {"worker.maxReplicas": 2**40}),
+    "a grace period of more than 68 years": (
+        "/ps/terminationGracePeriodSeconds",
+        {"ps.terminationGracePeriodSeconds": 2**31},
+    ),
+    "a time to live of more than 68 years": ("/run/ttlSecondsAfterFinished", {"run.ttlSecondsAfterFinished": 2**31}),
     "text for a switch": ("/data/enabled", {"data.enabled": "yes please"}),
     "a map for a list": ("/common/env", {"common.env": {"A": "1"}}),
     "an unknown restart policy": ("/ps/restartPolicy", {"ps.restartPolicy": "Sometimes"}),

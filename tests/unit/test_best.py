@@ -76,3 +76,26 @@ def test_the_best_of_concurrent_offers_is_kept(make: Make, tmp_path: Path) -> No
     kept = best.read(tmp_path / "best")
     assert kept
     assert kept.score.metrics["accuracy"] == 100 / 101
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b"[]",
+        b"[" * 100_000,
+        b'{"name": 1}',
+        b'{"name": "a", "global_step": 1, "loss": "x", "metrics": {}}',
+        b'{"name": "a", "global_step": 1, "loss": 1, "metrics": 3}',
+    ],
+)
+def test_a_damaged_score_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / best.SCORE).write_bytes(content)
+    assert best.read(tmp_path) is None
+
+
+def test_a_score_names_a_checkpoint_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / best.SCORE).write_text('{"name": "../../a", "global_step": 1, "loss": 1, "metrics": {}}')
+    found = best.read(tmp_path)
+    assert found is not None
+    assert found.checkpoint == str(tmp_path / "a")

@@ -493,3 +493,20 @@ def test_a_checkpoint_from_before_amsgrad_can_be_restored(start: Callable[..., C
     second_moment, largest = (reader.get_tensor(f"softmax/weights/{slot}") for slot in ("Adam_1", "vhat"))
     assert second_moment.any()
     assert (largest >= second_moment).all()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"all_model: {", b'model_checkpoint_path: "/absent/a"'])
+def test_without_a_readable_list_the_newest_checkpoint_is_restored(
+    start: Callable[..., ChiefRun], tmp_path: Path, content: bytes
+) -> None:
+    first = start()
+    first.chief.prepare()
+    for _ in range(12):
+        first.step()
+        if first.step() in (9, 10, 11, 12):
+            first.chief.save()
+    newest = saved_steps(tmp_path)[-1]
+    (tmp_path / "checkpoint").write_bytes(content)
+    second = start()
+    second.chief.prepare()
+    assert second.session.run(second.replica.global_step) == newest

@@ -10,6 +10,7 @@ import pytest
 
 import trainer
 from hack.ports import free_ports
+from trainer.cli import main
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -145,3 +146,11 @@ def test_a_malformed_number_of_restarts_is_one_line_if_metrics_are_served(run_py
     assert done.returncode == 2
     assert done.stderr.startswith("trainer: TASK_RESTARTS: 'many' was given")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_refusal_is_one_line_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--print_config", f"a\n\x1b[31m{'x' * 10_000}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(r"trainer: unrecognized arguments: a\n\x1b[31mxxx")
+    assert line.endswith("(see trainer train --help).")
+    assert len(line) < 1020

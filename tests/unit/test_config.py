@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fuzzing import merge_bomb, yaml_bomb
 from trainer import config
 from trainer.config import Settings, StepRange
 from trainer.errors import ConfigurationError
@@ -337,3 +338,25 @@ def test_a_strategy_that_is_no_text_is_one_sentence(read: Read) -> None:
 
 def test_the_current_name_wins_over_the_former_one(read: Read) -> None:
     assert read(file="steps_per_call: 7\nsteps_per_execution: 3").steps_per_execution == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (merge_bomb().decode(), "its aliases stand for more than 1,000,000 values"),
+        (yaml_bomb().decode(), "its aliases stand for more than 1,000,000 values"),
+        (f"seed: 0x{'f' * 5000}", "a number has 5002 digits"),
+        (f"strategy: 0x{'f' * 5000}", "a number has 5002 digits"),
+        ("a: 1\n---\nb: 2", "must be one mapping"),
+        (r'cluster_file: "\0"', "but text without null characters and surrogates was expected"),
+        (r'train_dir: "\ud800"', "but text without null characters and surrogates was expected"),
+        (r'"\ud800": 1', "unknown setting"),
+    ],
+)
+def test_a_file_that_no_program_could_use_is_refused(read: Read, file: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read(file=file)
+
+
+def test_a_name_that_is_not_utf_8_is_a_path(read: Read) -> None:
+    assert read(environment={"TRAINER_TRAIN_DIR": "\udcff"}).train_dir == "\udcff"

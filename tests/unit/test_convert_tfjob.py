@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fuzzing import merge_bomb, yaml_bomb
 from trainer.errors import ConfigurationError
 from trainer.tfjob import convert as convert_tfjob
 from trainer.tfjob.parse import parse_manifest
@@ -1157,3 +1158,9 @@ def test_the_documentation_shows_what_the_example_becomes() -> None:
     page = (root / "docs" / "migrating-from-tfjob.md").read_text()
     for shown in ("\n".join(conversion.notes), convert_tfjob.to_yaml(conversion)):
         assert textwrap.indent(shown, "    ") in page
+
+
+def test_aliases_that_stand_for_too_many_values_are_refused() -> None:
+    for bomb in (yaml_bomb(), merge_bomb()):
+        with pytest.raises(ConfigurationError, match="its aliases stand for more than 1,000,000 values"):
+            parse_manifest(bomb.decode(), "job.yaml")

@@ -44,3 +44,12 @@ def test_without_steps_time_and_rate_are_zero(at: SimpleNamespace) -> None:
     clock.tick(200)
     at.now += 1
     assert (clock.seconds, clock.steps_per_second) == (0.0, 0.0)
+
+
+def test_a_rate_of_nearly_0_has_no_end() -> None:
+    assert Progress(50, 200, 0, {}, 5e-324).seconds_left is None
+    assert Progress(50, 200, 0, {}, 1e-9).seconds_left is None
+    rest = '"loss": 1, "metrics": {}, "steps_per_second": 1'
+    line = f'a task: step #trainer {{"progress": {{"step": 1, "train_steps": 1%s, {rest}}}}}'
+    assert progress.parse(line % "0") is not None
+    assert progress.parse(line % ("0" * 400)) is None

@@ -52,3 +52,12 @@ def test_the_best_is_described_if_it_differs_from_the_last() -> None:
     assert result.describe(DONE) == "test accuracy 0.9861"
     assert result.describe(DONE | {"best": {**best, "test_accuracy": 0.9861}}) == "test accuracy 0.9861"
     assert result.describe(DONE | {"best": best}) == "test accuracy 0.9861 (best 0.9889 at step 1500)"
+
+
+def test_measures_that_are_no_numbers_are_not_described() -> None:
+    best = {"test_accuracy": "98%", "test_loss": 0.1, "global_step": 1500}
+    (found,) = [result.parse(line_of({**DONE, "best": best}))]
+    assert found is not None
+    assert result.describe(found) == "test accuracy 0.9861"
+    assert result.parse(line_of({**DONE, "test_accuracy": 10**400})) is None
+    assert result.parse(line_of({**DONE, "global_step": 10**400})) is None

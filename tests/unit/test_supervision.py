@@ -667,7 +667,19 @@ def test_notes_come_back_as_they_were_written() -> None:
     assert ended == {"run": "abc", "mnist-ps-0": "abc 0", "mnist-worker-9": None}, "another run's tasks are removed"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "Running", "later": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"state": "Running", "later": 1}',
+        '{"scales": 3}',
+        '{"restarts": "x"}',
+        '{"state": "Gone"}',
+        "[" * 100_000,
+    ],
+)
 def test_notes_that_cannot_be_read_are_none(text: str) -> None:
     assert notes.parse({"notes.json": text}).hash == ""
 

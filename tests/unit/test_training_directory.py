@@ -132,3 +132,23 @@ def test_the_newest_step_is_read_from_the_list_of_checkpoints(tmp_path: Path, li
     if listed is not None:
         (tmp_path / "checkpoint").write_text(listed)
     assert TrainingDirectory(tmp_path).newest_step() == step
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[" * 100_000, b"[]", b"1" * 5000, b'{"seconds": "x"}', b'{"global_step": null}']
+)
+def test_a_damaged_result_is_refused_in_a_sentence(directory: TrainingDirectory, content: bytes) -> None:
+    (directory.path / "result.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"result\.json"):
+        directory.read_result()
+
+
+def test_a_result_with_a_number_that_no_float_holds_is_refused(directory: TrainingDirectory) -> None:
+    (directory.path / "result.json").write_text(f'{{"seconds": 1{"0" * 400}}}')
+    with pytest.raises(ConfigurationError, match=r"seconds=10+\.\.\., but a number was expected"):
+        directory.read_result()
+
+
+def test_a_checkpoint_file_that_is_no_text_names_no_step(directory: TrainingDirectory) -> None:
+    (directory.path / "checkpoint").write_bytes(b"\xff\0")
+    assert directory.newest_step() is None

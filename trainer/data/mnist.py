@@ -18,6 +18,7 @@ from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
 
 ADDRESS = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+CHUNK = 2**20
 FILES = {  # MD5 sums from the published MNIST loaders; they detect damage, not tampering
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -89,23 +90,36 @@ def fetch(url: str, path: Path, md5: str) -> None:
 
 
 def _read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of bytes, gzipped or plain, as an array (format: http://yann.lecun.com/exdb/mnist/)."""
+    """Read an IDX file of bytes, gzipped or plain, as an array (format: http://yann.lecun.com/exdb/mnist/).
+
+    It takes no more memory than the content needs, whatever the header declares, and reads no more than it declares.
+    """
+    header = 4 * (1 + dimensions)
+    expected = 0x0800 + dimensions
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(header)
+            if len(start) < header or struct.unpack(">I", start[:4])[0] != expected:
+                raise ConfigurationError(
+                    f"{path}: not an IDX file of bytes in {dimensions} dimensions; its first four bytes must be "
+                    f"{expected:08x}."
+                )
+            shape = struct.unpack(f">{dimensions}I", start[4:])
+            declared = math.prod(shape)
+            if not declared:
+                raise ConfigurationError(
+                    f"{path}: the header declares {list(shape)}, so it has no examples; add at least 1."
+                )
+            content = bytearray()
+            while len(content) <= declared and (chunk := file.read(CHUNK)):
+                content += chunk
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigurationError(
             f"{path}: the file is damaged or truncated ({error}); delete it and download it again."
         ) from None
-    header = 4 * (1 + dimensions)
-    expected = 0x0800 + dimensions
-    if len(content) < header or struct.unpack(">I", content[:4])[0] != expected:
+    if len(content) != declared:
+        found = "more" if len(content) > declared else header + len(content)
         raise ConfigurationError(
-            f"{path}: not an IDX file of bytes in {dimensions} dimensions; its first four bytes must be {expected:08x}."
+            f"{path}: the header declares {header + declared} bytes, but the file has {found}; download it again."
         )
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    expected_bytes = header + math.prod(shape)
-    if len(content) != expected_bytes:
-        raise ConfigurationError(
-            f"{path}: the header declares {expected_bytes} bytes, but the file has {len(content)}; download it again."
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)

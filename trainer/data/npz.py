@@ -1,7 +1,5 @@
 """Data of the user's own: `.npz` files in a folder."""
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import optree
 from trainer.data.arrays import examples, hold_out
 from trainer.data.examples import Examples, Signature
 from trainer.errors import ConfigurationError
+from trainer.text import one_line, truncate
 
 TARGET = "y"
 
@@ -47,21 +46,17 @@ def load(folder: Path) -> tuple[Examples, Examples]:
 def _read(path: Path) -> Examples:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            inputs = {name: arrays[name] for name in arrays.files if name != TARGET}
-            if TARGET not in arrays.files or not inputs:
-                raise ConfigurationError(f"{path}: the array {'x' if not inputs else TARGET} is missing.")
-            return examples(inputs, arrays[TARGET], path)
-    except (
-        AttributeError,
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise ConfigurationError(f"{path}: the file is damaged or not .npz ({error}).") from None
+            found = {name: np.asarray(arrays[name]) for name in arrays.files}  # a member without an array is bytes
+    except MemoryError:
+        raise ConfigurationError(f"{path}: its arrays do not fit into memory, or the file is damaged.") from None
+    except Exception as error:  # NumPy and zipfile raise errors of a dozen types for damaged files
+        raise ConfigurationError(
+            f"{path}: the file is damaged or not .npz ({truncate(one_line(str(error)), 200)})."
+        ) from None
+    inputs = {name: array for name, array in found.items() if name != TARGET}
+    if TARGET not in found or not inputs:
+        raise ConfigurationError(f"{path}: the array {'x' if not inputs else TARGET} is missing.")
+    return examples(inputs, found[TARGET], path)
 
 
 def _check_alike(parts: Sequence[Examples], paths: Sequence[Path]) -> None:

@@ -10,6 +10,7 @@ share their memory until the next update writes to other memory. The snapshot is
 import glob
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
 
 GLOBAL_STEP = "global_step"
+STEP = re.compile(r"-([0-9]{1,18})$")
+"""The step at the end of a checkpoint's name."""
 
 Array = npt.NDArray[Any]
 
@@ -322,10 +325,11 @@ class CheckpointList:
         """
         self._directory, self._keep = directory.resolve(), keep
         self._keep_seconds = math.inf if keep_hours is None else 3600 * keep_hours
-        state = read_state(directory)
-        self.paths: list[str] = list(state.all_model_checkpoint_paths) if state else find(directory)
+        state = _read_state(directory)
+        listed = [path for path in state.all_model_checkpoint_paths if STEP.search(path)] if state else []
+        self.paths: list[str] = listed or find(directory)
         """Oldest first."""
-        self.is_listed = bool(state)
+        self.is_listed = bool(listed)
         """Whether there was a list."""
         times = list(state.all_model_checkpoint_timestamps) if state else []
         times = times if len(times) == len(self.paths) else [_time_of(path) for path in self.paths]
@@ -355,7 +359,7 @@ class CheckpointList:
         return path in self._kept
 
 
-def read_state(directory: Path) -> Any:
+def _read_state(directory: Path) -> Any:
     """Read the file `checkpoint` of a directory; return None if there is none, or if it is damaged."""
     try:
         return tf1.train.get_checkpoint_state(str(directory))
@@ -365,8 +369,8 @@ def read_state(directory: Path) -> Any:
 
 def find(directory: Path) -> list[str]:
     """The checkpoints whose files are in a directory, by their step."""
-    found = [file.with_suffix("") for file in directory.glob("model.ckpt-*.index")]
-    steps = {int(step): str(path) for path in found if (step := path.name.rpartition("-")[2]).isdecimal()}
+    found = [str(file.with_suffix("")) for file in directory.glob("model.ckpt-*.index")]
+    steps = {int(step[1]): path for path in found if (step := STEP.search(path))}
     return [steps[step] for step in sorted(steps)]
 
 

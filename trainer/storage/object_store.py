@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
-from trainer.text import truncate
+from trainer.text import CREDENTIALS, truncate
 
 SCHEMES = ("s3", "gs", "az")
 RETRY_SECONDS = 30
@@ -52,7 +52,7 @@ class ObjectStore:
             StoreError: the store does not respond.
         """
         self.uri, self._setting = uri.rstrip("/"), setting
-        if re.match("[^:]+://[^/]*[:@]", uri):  # do not show it
+        if CREDENTIALS.match(uri):  # do not show it
             raise ConfigurationError(
                 f"{setting}: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY "
                 "and AWS_ENDPOINT_URL, or the variables of your store, instead."

@@ -7,7 +7,9 @@ for each task that has ended for good. `task.sh` reads it before it starts the c
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 State = Literal["Suspended", "Stopping", "Starting", "Running", "Succeeded", "Failed"]
 """Stopping: all tasks end before those of a changed run start. Starting: until every object has the run's scale."""
@@ -76,10 +78,8 @@ class Notes:
 def parse(data: Mapping[str, str]) -> Notes:
     """The notes in a ConfigMap's data; empty notes if they are absent or unreadable."""
     try:
-        stored: dict[str, Any] = json.loads(data.get("notes.json", "{}"))
-        names = {field.name for field in dataclasses.fields(Notes)}
-        return Notes(**{name: value for name, value in stored.items() if name in names})
-    except (ValueError, TypeError, AttributeError):
+        return TypeAdapter(Notes).validate_json(data.get("notes.json", "{}"))
+    except ValidationError:
         return Notes()
 
 

@@ -23,6 +23,7 @@ from trainer.supervisor.run import Run
 from trainer.supervisor.task_logs import TaskLogs
 from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
+from trainer.text import truncate
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ START_GRACE_SECONDS = 10.0
 REMINDER_SECONDS = 60.0
 PROGRESS_SECONDS = 10.0
 ANNOTATION_SECONDS = 15.0
+LONGEST_TEXT = 500
+"""Of what a task reports, in an annotation or an event."""
 ANNOTATIONS = "distributed-tensorflow"
 """The prefix of the annotations of the supervisor's Job."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
@@ -166,7 +169,9 @@ class Reporter:
                 if change := report.read(line, "replicas", str):
                     logger.info(change)
                 if checkpoint := report.read(line, "restored", str):
-                    self._api.record_event("Normal", "CheckpointRestored", f"{leader.name} restored {checkpoint}")
+                    self._api.record_event(
+                        "Normal", "CheckpointRestored", f"{leader.name} restored {truncate(checkpoint, LONGEST_TEXT)}"
+                    )
             time.sleep(1)  # the API server is unavailable, or does not report the end of the container yet
 
     def report_pending(self, notes: Notes, pending: Sequence[PendingTask], now: float) -> None:
@@ -182,7 +187,7 @@ class Reporter:
             logger.info(f"waiting for {first}: {reason}" + (f" (and {len(others)} more)" if others else ""))
         annotations = {"state": state_of(notes, any(task.gated for task in pending))}
         if self._progress:
-            annotations |= _progress_annotations(self._progress, now)
+            annotations |= progress_annotations(self._progress, now)
             if now - self._progress_reported >= PROGRESS_SECONDS:
                 self._report_progress(now)
         self._annotate(annotations, now)
@@ -225,8 +230,9 @@ class Reporter:
         self._report_progress(time.time())
 
 
-def _progress_annotations(progress: Progress, now: float) -> dict[str, str]:
-    annotations = {"progress": str(progress)}
+def progress_annotations(progress: Progress, now: float) -> dict[str, str]:
+    """What the supervisor's Job shows of the progress."""
+    annotations = {"progress": truncate(str(progress), LONGEST_TEXT)}
     if progress.seconds_left is not None:
         end = datetime.fromtimestamp(now + progress.seconds_left, timezone.utc)
         annotations["estimated-end"] = end.isoformat(timespec="seconds")

@@ -3,16 +3,23 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from trainer.telemetry import report
+
+Step = Annotated[int, Field(ge=0, lt=2**63)]
+LONGEST_SECONDS = 3e9
+"""A century. A longer time has no date, and says only that the rate is near 0."""
 
 
 @dataclass(frozen=True)
 class Progress:
     """The progress of a run, as seen by one of its replicas."""
 
-    step: int
-    train_steps: int
+    step: Step
+    train_steps: Step
     loss: float
     """Of one training batch."""
     metrics: Mapping[str, float]
@@ -29,9 +36,10 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The remaining time at this rate, in seconds; None if the rate is 0."""
+        """The remaining time at this rate, in seconds; None if the rate is nearly 0."""
         left = max(0, self.train_steps - self.step)
-        return left / self.steps_per_second if self.steps_per_second > 0 else None
+        seconds = left / self.steps_per_second if self.steps_per_second > 0 else LONGEST_SECONDS
+        return seconds if seconds < LONGEST_SECONDS else None
 
 
 def parse(line: str) -> Progress | None:

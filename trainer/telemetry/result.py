@@ -11,18 +11,27 @@ MEASURES = ("accuracy", "loss")
 def parse(line: str) -> dict[str, Any] | None:
     """Return the content of result.json in the report of a log line; None for any other line."""
     _, content = report.split(line)
-    found: dict[str, Any] = content.get("result") or {}
+    found: Any = content.get("result")
     if not _is_evaluation(found) or (found.get("best") and not _is_evaluation(found["best"])):
         return None
-    return found
+    return dict(found)
 
 
 def _is_evaluation(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and any(isinstance(value.get(f"test_{name}"), (int, float)) for name in MEASURES)
-        and isinstance(value.get("global_step"), int)
-    )
+    if not isinstance(value, dict) or not _measures(value):
+        return False
+    step = value.get("global_step")
+    return isinstance(step, int) and _is_number(step)
+
+
+def _measures(evaluation: dict[str, Any]) -> dict[str, float]:
+    """The measures that an evaluation has, by name."""
+    found: dict[str, Any] = {name: evaluation.get(f"test_{name}") for name in MEASURES}
+    return {name: float(value) for name, value in found.items() if _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def describe(result: dict[str, Any]) -> str:
@@ -31,7 +40,7 @@ def describe(result: dict[str, Any]) -> str:
     Without an accuracy, it is the loss.
     """
     best = result.get("best") or result
-    name = next(name for name in MEASURES if isinstance(result.get(f"test_{name}"), (int, float)))
-    last, better = result[f"test_{name}"], best.get(f"test_{name}")
+    name, last = next(iter(_measures(result).items()))
+    better = _measures(best).get(name)
     more = "" if better in (None, last) else f" (best {better:.4f} at step {best['global_step']})"
     return f"test {name} {last:.4f}{more}"

@@ -13,6 +13,7 @@ import yaml
 
 from trainer.errors import ConfigurationError
 from trainer.text import truncate
+from trainer.yaml_text import load_all
 
 Map = dict[str, Any]
 
@@ -144,7 +145,7 @@ def load(text: str, origin: str) -> list[Any]:
         ConfigurationError: the text is not YAML, or JSON cannot represent it.
     """
     try:
-        documents = list(yaml.load_all(text, Loader=_Loader))
+        documents = load_all(text, _Loader)
         # Kubernetes converts YAML to JSON: keys are strings, and no value refers to itself.
         return [json.loads(json.dumps(document)) for document in documents if document is not None]
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from trainer.data.files import write_atomically
 from trainer.graph.checkpoints import files_of, write_state
 from trainer.training.evaluation import Score
@@ -36,8 +38,9 @@ def read(folder: Path) -> Evaluated | None:
     """Return the best checkpoint in this folder, or None."""
     try:
         content = json.loads((folder / SCORE).read_text(encoding="utf-8"))
-        return Evaluated(str(folder / content.pop("name")), Score(**content))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        name = Path(content.pop("name")).name
+        return Evaluated(str(folder / name), TypeAdapter(Score).validate_python(content))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ConfigurationError
-from trainer.graph.checkpoints import files_of, read_state
+from trainer.graph.checkpoints import CheckpointList, files_of
 from trainer.poll import poll_until
 from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
@@ -69,10 +69,9 @@ def _wait_for_checkpoints(
         with contextlib.suppress(OSError):
             directory.test_summaries.mkdir(exist_ok=True)
             directory.evaluator.touch()
-        state = read_state(directory.path)
-        checkpoints = state.all_model_checkpoint_paths if state else []
+        checkpoints = CheckpointList(directory.path, keep=1).paths
         pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
-        return "" if pending else "next" if state else "first"
+        return "" if pending else "next" if checkpoints else "first"
 
     poll_until(
         missing,
@@ -135,7 +134,7 @@ def _read_steps(evaluations: Path) -> set[int]:
     if not evaluations.exists():
         return set()
     steps = set()
-    for line in evaluations.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
+    for line in evaluations.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             steps.add(int(json.loads(line)["checkpoint"]))
     return steps

@@ -179,8 +179,20 @@ class TrainingDirectory:
                 )
 
     def read_result(self) -> dict[str, Any]:
-        """Return the content of result.json; empty if no run has started here."""
-        return _read_json(self.path / "result.json")
+        """Return the content of result.json; empty if no run has started here.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+        """
+        found = _read_json(self.path / "result.json")
+        for name in ("global_step", "seconds"):
+            value = found.get(name, 0)
+            if not isinstance(value, float) and not (isinstance(value, int) and abs(value) < 2**63):
+                raise ConfigurationError(
+                    f"train_dir: {self.path / 'result.json'} has {name}={_brief(value)}, but a number was expected: "
+                    "remove the file, or choose another train_dir."
+                )
+        return found
 
     def write_result(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write result.json atomically, and return what it has.
@@ -229,7 +241,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"train_dir: {path} cannot be read ({error}).") from None
     if not isinstance(content, dict):
         raise ConfigurationError(f"train_dir: {path} does not hold a JSON object: choose another train_dir.")
