@@ -45,7 +45,7 @@ def _case(place: Place, mode: Mode, fault: Fault | None, *targets: str, **option
     """A case with the baseline's tasks, or with what `options` say. `leader` and `all` stand for tasks."""
     at_end, volume = bool(options.pop("at_end", False)), bool(options.pop("volume", False))
     others_go_on = bool(fault and fault.seconds >= LASTING_SECONDS and mode == "asynchronous")
-    given: dict[str, object] = {"ps": 0 if mode == "allreduce" else 1, "seconds": 130 if others_go_on else 60}
+    given: dict[str, object] = {"ps": 0 if mode == "allreduce" else 1, "seconds": 120 if others_go_on else 45}
     workload = Workload(mode, **{**given, **options})  # type: ignore[arg-type]
     names: list[str] = []
     for target in targets:

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.faults.plan import PLACES, Case, Place
 from benchmarks.faults.results import Entry
 from benchmarks.faults.run import Row
-from benchmarks.faults.workload import MODES, NOMINAL_STEP_SECONDS, SAVE_SECONDS
+from benchmarks.faults.workload import MODES, SAVE_SECONDS, STEP_SECONDS
 from benchmarks.report import insert, row
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -34,7 +34,7 @@ def render(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
     }
     parts = [
         f"Measured on {'; '.join(sorted(machines)) or 'no machine yet'}. Steps take about "
-        f"{NOMINAL_STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to "
+        f"{STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to "
         "a second.",
         *(_table(place, [case for case in cases if case.place == place], entries) for place in PLACES),
         accuracy(cases, entries),

@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from benchmarks.faults.cluster import Cluster, FaultError
 from benchmarks.faults.launch import Launch
 from benchmarks.faults.measure import Cost, cost
 from benchmarks.faults.observation import Observation
-from benchmarks.faults.plan import Case
+from benchmarks.faults.plan import Case, Place
 from benchmarks.faults.release import Release
-from benchmarks.faults.workload import START_SECONDS
+from benchmarks.faults.workload import START_SECONDS, Workload
+from hack.cluster.waiting import until
 
 START_TIMEOUT_SECONDS = 300.0
 END_TIMEOUT_SECONDS = 600.0
@@ -56,19 +57,19 @@ def run(case: Case, tag: str) -> Row:
     with (
         tempfile.TemporaryDirectory() as name,
         _volume(Path(name, "run"), case.volume),
-        contextlib.closing(start(case, Path(name), tag)) as cluster,
+        contextlib.closing(start(case.place, case.workload, Path(name), tag)) as cluster,
     ):
         with Observation(cluster) as seen:
             first, began, ended = _train_with_fault(case, cluster, seen)
-            hung = not _until(lambda: cluster.exit_code() is not None, END_TIMEOUT_SECONDS)
+            hung = not until(lambda: cluster.exit_code() is not None, END_TIMEOUT_SECONDS)
             finished = time.time()
             time.sleep(1)  # the last lines
         return _row(case, cluster, seen, hung, (first, began, ended, finished))
 
 
-def start(case: Case, folder: Path, tag: str) -> Cluster:
-    """Start the run of a case."""
-    return Launch(case.workload, folder) if case.place == "processes" else Release(case.workload, folder, tag)
+def start(place: Place, workload: Workload, folder: Path, tag: str) -> Cluster:
+    """Start a run, with its files in `folder` or with images of this tag."""
+    return Launch(workload, folder) if place == "processes" else Release(workload, folder, tag)
 
 
 def _train_with_fault(case: Case, cluster: Cluster, seen: Observation) -> tuple[float, float, float]:
@@ -79,15 +80,15 @@ def _train_with_fault(case: Case, cluster: Cluster, seen: Observation) -> tuple[
     if fault is None:
         return first, first, first
     if case.at_end:
-        due = _until(lambda: seen.step >= workload.steps - 5 or cluster.exit_code() is not None, END_TIMEOUT_SECONDS)
+        due = until(lambda: seen.step >= workload.steps - 5 or cluster.exit_code() is not None, END_TIMEOUT_SECONDS)
     else:
-        due = _until(lambda: bool(seen.saved) and time.time() > first + START_SECONDS, START_TIMEOUT_SECONDS)
+        due = until(lambda: bool(seen.saved) and time.time() > first + START_SECONDS, START_TIMEOUT_SECONDS)
     if not due or cluster.exit_code() is not None:
         raise FaultError("the moment of the fault did not come")
     began = time.time()
     with fault.inject(cluster, case.targets):
         began = began if fault.seconds else time.time()
-        _until(lambda: cluster.exit_code() is not None, fault.seconds)
+        until(lambda: cluster.exit_code() is not None, fault.seconds)
         ended = time.time()
     return first, began, ended
 
@@ -99,7 +100,7 @@ def wait_for_training(cluster: Cluster, seen: Observation) -> None:
         FaultError: one has not in time.
     """
     workload = cluster.workload
-    if not _until(
+    if not until(
         lambda: seen.has_stepped(workload.replicas, 0) or cluster.exit_code() is not None, START_TIMEOUT_SECONDS
     ):
         raise FaultError(f"not every replica trains after {START_TIMEOUT_SECONDS:g} s: {_last_lines(seen)}")
@@ -145,12 +146,3 @@ def _volume(folder: Path, wanted: bool) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True)
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.1)
-    return True

@@ -1,7 +1,8 @@
 """The network `mlp` with steps of a fixed length, so that a run's rate does not depend on the machine's load.
 
 A run of the matrix needs steps that last, as a large model's do, and cores that are free for what recovers. So each
-step sleeps. It reads its parameters first: the steps of an execution sleep one after the other.
+step sleeps until STEP_SECONDS have passed since the previous one. It reads its parameters first, so that the steps of
+an execution sleep one after the other.
 """
 
 import os
@@ -14,16 +15,21 @@ from trainer.tensorflow import tf
 from trainer.tensorflow_types import Tensor
 
 __all__ = ["logits", "parameters"]
-STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.02"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.025"))
+_next = 0.0
+"""When the next step may go on, by the monotonic clock."""
 
 
 def logits(parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """Logits [batch, classes] of images [batch, ...], after STEP_SECONDS."""
+    """Logits [batch, classes] of images [batch, ...]."""
     slept = tf.numpy_function(_sleep, [parameters["softmax/biases"]], tf.float32)
     with tf.control_dependencies([slept]):
         return mlp.logits(parameters, tf.identity(images))
 
 
 def _sleep(biases: object) -> object:
-    time.sleep(STEP_SECONDS)
+    global _next
+    now = time.monotonic()
+    _next = max(_next + STEP_SECONDS, now)
+    time.sleep(_next - now)
     return biases

@@ -7,11 +7,10 @@ from typing import Any, Literal
 Mode = Literal["asynchronous", "synchronous", "allreduce"]
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous", "allreduce")
 MODEL = Path(__file__).with_name("timed_model.py")
-STEP_SECONDS = 0.02
-NOMINAL_STEP_SECONDS = 0.025
-"""Of a step with its communication on two cores; only the length of a run depends on it."""
+STEP_SECONDS = 0.025
+"""How long each step of the model takes, unless the machine is slower."""
 SAVE_SECONDS = 10
-START_SECONDS = 12
+START_SECONDS = 10
 """How long a run trains before the fault; at least one checkpoint is saved by then."""
 
 
@@ -24,7 +23,7 @@ class Workload:
     workers: int = 2
     chief: bool = False
     evaluator: bool = False
-    seconds: int = 60
+    seconds: int = 45
     """How long the run takes without a fault."""
     train_steps: int | None = None
     """Global steps, if `seconds` does not decide."""
@@ -34,7 +33,7 @@ class Workload:
     def steps(self) -> int:
         """The global steps of the run."""
         replicas = self.workers + self.chief if self.mode == "asynchronous" else 1
-        return self.train_steps or int(self.seconds / NOMINAL_STEP_SECONDS) * replicas
+        return self.train_steps or int(self.seconds / STEP_SECONDS) * replicas
 
     @property
     def leader(self) -> str:
