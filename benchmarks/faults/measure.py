@@ -1,4 +1,4 @@
-"""What a fault cost a run, and whether the run did what it must. Pure: an observation in, figures and problems out."""
+"""What a fault cost a run, and whether the run did what it must. Pure: a record in, figures and problems out."""
 
 import itertools
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.faults.cluster import SUPERVISOR, Line
 from benchmarks.faults.faults import Fault
-from benchmarks.faults.observation import Observation, Sample
+from benchmarks.faults.observation import Record, Sample
 from benchmarks.faults.workload import Workload
 from trainer.telemetry import report
 from trainer.telemetry.progress import parse
@@ -34,9 +34,7 @@ class Cost:
     problems: list[str] = field(default_factory=list)
 
 
-def cost(
-    seen: Observation, workload: Workload, fault: Fault, targets: Sequence[str], began: float, ended: float
-) -> Cost:
+def cost(seen: Record, workload: Workload, fault: Fault, targets: Sequence[str], began: float, ended: float) -> Cost:
     """Measure a fault that began and ended at these times, in seconds since 1970."""
     samples, lines = sorted(seen.samples, key=lambda each: each.time), seen.lines
     backs = [_back(samples, lines, workload, fault, target, began, ended) for target in targets]

@@ -8,7 +8,7 @@ import contextlib
 import re
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.faults.cluster import Cluster, Line
 from trainer.telemetry import report
@@ -28,17 +28,33 @@ class Sample:
     """The global step after it."""
 
 
-class Observation:
+@dataclass
+class Record:
+    """What has been seen of a run."""
+
+    lines: list[Line] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    saved: list[Sample] = field(default_factory=list)
+    """Each checkpoint, with the time at which it was first seen complete."""
+    restored: list[Sample] = field(default_factory=list)
+    """Each restored checkpoint."""
+
+    def has_stepped(self, tasks: list[str], since: float) -> bool:
+        """Whether each of these replicas has taken a step after a time."""
+        return {sample.task for sample in list(self.samples) if sample.time > since} >= set(tasks)
+
+    @property
+    def step(self) -> int:
+        """The last global step that a replica has reported."""
+        return self.samples[-1].step if self.samples else 0
+
+
+class Observation(Record):
     """Observes a run while the context lasts."""
 
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
         self._cluster = cluster
-        self.lines: list[Line] = []
-        self.samples: list[Sample] = []
-        self.saved: list[Sample] = []
-        """Each checkpoint, with the time at which it was first seen complete."""
-        self.restored: list[Sample] = []
-        """Each restored checkpoint."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="observation", daemon=True)
 
@@ -70,15 +86,6 @@ class Observation:
             step = step_of(checkpoint) if checkpoint else None
             if step is not None:
                 self.restored.append(Sample(line.time, line.task, step))
-
-    def has_stepped(self, tasks: list[str], since: float) -> bool:
-        """Whether each of these replicas has taken a step after a time."""
-        return {sample.task for sample in list(self.samples) if sample.time > since} >= set(tasks)
-
-    @property
-    def step(self) -> int:
-        """The last global step that a replica has reported."""
-        return self.samples[-1].step if self.samples else 0
 
 
 def step_of(checkpoint: str) -> int | None:
