@@ -4,12 +4,13 @@ import contextlib
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.cluster import Cluster, FaultError
+from benchmarks.faults.faults import Fault
 from benchmarks.faults.launch import Launch
 from benchmarks.faults.measure import Cost, cost
 from benchmarks.faults.observation import Observation
@@ -21,6 +22,8 @@ from hack.cluster.waiting import until
 START_TIMEOUT_SECONDS = 300.0
 END_TIMEOUT_SECONDS = 600.0
 """How much longer than planned a run may take before it counts as hung."""
+BACK_TIMEOUT_SECONDS = 300.0
+"""What is not back this long after a fault counts as hung."""
 VOLUME_SIZE = "24m"
 
 
@@ -106,6 +109,31 @@ def wait_for_training(cluster: Cluster, seen: Observation) -> None:
         raise FaultError(f"not every replica trains after {START_TIMEOUT_SECONDS:g} s: {_last_lines(seen)}")
     if cluster.exit_code() is not None:
         raise FaultError(f"the run ended before every replica trained: {_last_lines(seen)}")
+
+
+def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence[str]) -> Cost:
+    """Inject a fault in mid-run, and wait until what it hit is back and every replica steps again.
+
+    Raises:
+        FaultError: the fault cannot be injected here.
+    """
+    workload = cluster.workload
+    until(lambda: bool(seen.saved), START_TIMEOUT_SECONDS)
+    began = time.time()
+    with fault.inject(cluster, targets):
+        began = began if fault.seconds else time.time()
+        time.sleep(fault.seconds)
+        ended = time.time()
+
+    def is_back() -> bool:
+        known = cost(seen, workload, fault, targets, began, ended)
+        return known.back is not None and seen.has_stepped(workload.replicas, began + known.back - 0.01)
+
+    if not until(lambda: is_back() or cluster.exit_code() is not None, BACK_TIMEOUT_SECONDS):
+        problem = f"{', '.join(targets)}: not back after {BACK_TIMEOUT_SECONDS:g} s"
+        found = cost(seen, workload, fault, targets, began, ended)
+        return replace(found, problems=[*found.problems, problem])
+    return cost(seen, workload, fault, targets, began, ended)
 
 
 def _last_lines(seen: Observation) -> str:

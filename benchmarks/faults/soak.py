@@ -25,10 +25,10 @@ import trainer
 from benchmarks.faults import faults
 from benchmarks.faults.cluster import SUPERVISOR, Cluster, FaultError
 from benchmarks.faults.faults import Fault
-from benchmarks.faults.measure import Cost, cost
+from benchmarks.faults.measure import Cost
 from benchmarks.faults.observation import Observation
 from benchmarks.faults.plan import PLACES, Place
-from benchmarks.faults.run import start, wait_for_training
+from benchmarks.faults.run import BACK_TIMEOUT_SECONDS, disturb, start, wait_for_training
 from benchmarks.faults.workload import MODES, Workload
 from benchmarks.report import row
 from hack.cluster.waiting import until
@@ -41,8 +41,6 @@ FAULTS: dict[Place, tuple[Fault, ...]] = {
 }
 PAUSE_SECONDS = (3.0, 12.0)
 """The range of random pauses between a recovery and the next fault."""
-HUNG_SECONDS = 300.0
-"""A run that is not back this long after a fault counts as hung."""
 LAST_SHARE = 0.9
 """No fault is injected in the last tenth of the steps."""
 SETTLED_SECONDS = 20.0
@@ -119,27 +117,13 @@ def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Ra
     targets = sorted(choice.sample(workload.tasks, choice.choice((1, 1, 2))))
     if fault.damages:
         targets = [*workload.servers, workload.leader]
-    until(lambda: bool(seen.saved), HUNG_SECONDS)
-    began = time.time()
     try:
-        with fault.inject(cluster, targets):
-            began = began if fault.seconds else time.time()
-            time.sleep(fault.seconds)
-            ended = time.time()
+        measured = disturb(cluster, seen, fault, targets)
     except FaultError as error:
         print(f"not injected: {error}", flush=True)
         return
-
-    def is_back() -> bool:
-        known = cost(seen, workload, fault, targets, began, ended)
-        return known.back is not None and seen.has_stepped(workload.replicas, began + known.back - 0.01)
-
-    back = until(lambda: is_back() or cluster.exit_code() is not None, HUNG_SECONDS)
-    measured = cost(seen, workload, fault, targets, began, ended)
     found.costs.append((fault, targets, measured))
     found.problems += [f"{fault.name} of {', '.join(targets)}: {problem}" for problem in measured.problems]
-    if not back:
-        found.problems.append(f"{fault.name} of {', '.join(targets)}: not back after {HUNG_SECONDS:g} s")
     seconds = "never" if measured.back is None else f"{measured.back:.1f} s"
     print(
         f"step {seen.step:6}  {fault.name}: {', '.join(targets)}: pause {measured.pause:.1f} s, back after {seconds}, "
@@ -154,8 +138,8 @@ def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
     while cluster.exit_code() is None and not found.problems:
         step = seen.step
         _pause(cluster, found, 5)
-        if not until(lambda: seen.step != step or cluster.exit_code() is not None, HUNG_SECONDS):  # noqa: B023
-            found.problems.append(f"no step within {HUNG_SECONDS:g} s after step {step}")
+        if not until(lambda: seen.step != step or cluster.exit_code() is not None, BACK_TIMEOUT_SECONDS):  # noqa: B023
+            found.problems.append(f"no step within {BACK_TIMEOUT_SECONDS:g} s after step {step}")
     result, code = cluster.result(), cluster.exit_code()
     if code:
         found.problems.append(f"the run ended with code {code}")
