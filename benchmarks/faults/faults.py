@@ -16,6 +16,7 @@ from benchmarks.faults import node
 from benchmarks.faults.cluster import Cluster, FaultError
 from benchmarks.faults.observation import step_of
 from benchmarks.faults.release import Release
+from hack.cluster.waiting import until
 
 Inject = Callable[[Cluster, Sequence[str]], AbstractContextManager[None]]
 SAVE_TIMEOUT_SECONDS = 120.0
@@ -85,10 +86,19 @@ def _cut_off(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _cut_checkpoint(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
-    """Cut the newest checkpoint to half its size while the leader is stopped, then kill these tasks."""
+    """Cut the newest checkpoint to half its size while the leader is stopped, then kill these tasks.
+
+    A chief without any whole checkpoint refuses to train from the start, so there must be two.
+    """
+
+    def files() -> list[tuple[int, Path]]:
+        found = [(step_of(path.name), path) for path in cluster.directory.glob("model.ckpt-*.index")]
+        return sorted((step, path) for step, path in found if step is not None)
+
+    if not until(lambda: len(files()) >= 2, SAVE_TIMEOUT_SECONDS):
+        raise FaultError(f"no second checkpoint was saved within {SAVE_TIMEOUT_SECONDS:g} s")
     cluster.send_signal([cluster.workload.leader], signal.SIGSTOP)
-    files = [(step_of(path.name), path) for path in cluster.directory.glob("model.ckpt-*.index")]
-    _, newest = max((step, path) for step, path in files if step is not None)
+    _, newest = files()[-1]
     for path in cluster.directory.glob(f"{newest.stem}.data-*"):
         os.truncate(path, path.stat().st_size // 2)
     cluster.send_signal(tasks, signal.SIGKILL)

@@ -38,6 +38,14 @@ class Record:
     """Each checkpoint, with the time at which it was first seen complete."""
     restored: list[Sample] = field(default_factory=list)
     """Each restored checkpoint."""
+    damaged: set[int] = field(default_factory=set)
+    """The steps of checkpoints that a fault has damaged."""
+
+    def forget_damaged(self) -> None:
+        """Forget checkpoints after the one that was restored last: a fault has damaged them."""
+        newest = self.restored[-1].step if self.restored else 0
+        self.damaged |= {each.step for each in self.saved if each.step > newest}
+        self.saved = [each for each in self.saved if each.step <= newest]
 
     def has_stepped(self, tasks: list[str], since: float) -> bool:
         """Whether each of these replicas has taken a step after a time."""
@@ -76,7 +84,7 @@ class Observation(Record):
         with contextlib.suppress(OSError):
             for path in self._cluster.directory.glob("model.ckpt-*.index"):
                 step = step_of(path.name)
-                if step is not None and step not in known:
+                if step is not None and step not in known and step not in self.damaged:
                     self.saved.append(Sample(time.time(), "", step))
         for line in self._cluster.new_lines():
             self.lines.append(line)

@@ -1,6 +1,7 @@
 """One run of the matrix: start it, inject its fault, wait for its end, measure."""
 
 import contextlib
+import re
 import subprocess
 import tempfile
 import time
@@ -17,6 +18,7 @@ from benchmarks.faults.observation import Observation
 from benchmarks.faults.plan import Case, Place
 from benchmarks.faults.release import Release
 from benchmarks.faults.workload import START_SECONDS, Workload
+from benchmarks.results import FOLDER
 from hack.cluster.waiting import until
 
 START_TIMEOUT_SECONDS = 300.0
@@ -106,9 +108,9 @@ def wait_for_training(cluster: Cluster, seen: Observation) -> None:
     if not until(
         lambda: seen.has_stepped(workload.replicas, 0) or cluster.exit_code() is not None, START_TIMEOUT_SECONDS
     ):
-        raise FaultError(f"not every replica trains after {START_TIMEOUT_SECONDS:g} s: {_last_lines(seen)}")
+        raise FaultError(f"not every replica trains after {START_TIMEOUT_SECONDS:g} s: {last_lines(seen)}")
     if cluster.exit_code() is not None:
-        raise FaultError(f"the run ended before every replica trained: {_last_lines(seen)}")
+        raise FaultError(f"the run ended before every replica trained: {last_lines(seen)}")
 
 
 def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence[str]) -> Cost:
@@ -129,14 +131,25 @@ def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence
         known = cost(seen, workload, fault, targets, began, ended)
         return known.back is not None and seen.has_stepped(workload.replicas, began + known.back - 0.01)
 
-    if not until(lambda: is_back() or cluster.exit_code() is not None, BACK_TIMEOUT_SECONDS):
-        problem = f"{', '.join(targets)}: not back after {BACK_TIMEOUT_SECONDS:g} s"
-        found = cost(seen, workload, fault, targets, began, ended)
-        return replace(found, problems=[*found.problems, problem])
-    return cost(seen, workload, fault, targets, began, ended)
+    back = until(lambda: is_back() or cluster.exit_code() is not None, BACK_TIMEOUT_SECONDS)
+    found = cost(seen, workload, fault, targets, began, ended)
+    if fault.damages:
+        seen.forget_damaged()
+    problem = f"{', '.join(targets)}: not back after {BACK_TIMEOUT_SECONDS:g} s"
+    return found if back else replace(found, problems=[*found.problems, problem])
 
 
-def _last_lines(seen: Observation) -> str:
+def _keep_logs(case: Case, seen: Observation) -> None:
+    """Write all lines of a run that has a problem to a file beside the results."""
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"faults-{re.sub('[^a-z0-9]+', '-', case.name.lower())}.log"
+    lines = sorted(seen.lines, key=lambda line: line.time)
+    path.write_text("".join(f"{line.time:.3f} {line.task}: {line.text}\n" for line in lines))
+    print(f"all logs: {path}", flush=True)
+
+
+def last_lines(seen: Observation) -> str:
+    """The last lines of all logs."""
     return "\n".join(f"{line.task}: {line.text}" for line in seen.lines[-12:])
 
 
@@ -152,7 +165,7 @@ def _row(case: Case, cluster: Cluster, seen: Observation, hung: bool, times: tup
     with contextlib.suppress(FaultError):
         restarts = cluster.restarts()
     if problems:
-        print(_last_lines(seen), flush=True)
+        _keep_logs(case, seen)
     accuracy = result.get("test_accuracy") if case.workload.train_steps is None else None
     return Row(case.name, finished - first, restarts, accuracy, found, problems)
 

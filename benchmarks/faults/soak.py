@@ -28,7 +28,7 @@ from benchmarks.faults.faults import Fault
 from benchmarks.faults.measure import Cost
 from benchmarks.faults.observation import Observation
 from benchmarks.faults.plan import PLACES, Place
-from benchmarks.faults.run import BACK_TIMEOUT_SECONDS, disturb, start, wait_for_training
+from benchmarks.faults.run import BACK_TIMEOUT_SECONDS, disturb, last_lines, start, wait_for_training
 from benchmarks.faults.workload import MODES, Workload
 from benchmarks.report import row
 from hack.cluster.waiting import until
@@ -74,7 +74,11 @@ def main() -> int:
     servers = 0 if arguments.mode == "allreduce" else 2
     workload = Workload(arguments.mode, ps=servers, chief=True, evaluator=True, seconds=round(60 * arguments.minutes))
     print(f"soak of {arguments.minutes:g} min with seed {arguments.seed}: {workload.mode}, {workload}", flush=True)
-    return soak(workload, arguments.place, random.Random(arguments.seed), arguments.image_tag)  # noqa: S311 - no secret
+    try:
+        return soak(workload, arguments.place, random.Random(arguments.seed), arguments.image_tag)  # noqa: S311
+    except FaultError as error:
+        print(f"the soak did not start: {error}", file=sys.stderr)
+        return 1
 
 
 def soak(workload: Workload, place: Place, choice: random.Random, tag: str) -> int:
@@ -142,7 +146,7 @@ def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
             found.problems.append(f"no step within {BACK_TIMEOUT_SECONDS:g} s after step {step}")
     result, code = cluster.result(), cluster.exit_code()
     if code:
-        found.problems.append(f"the run ended with code {code}")
+        found.problems.append(f"the run ended with code {code}: {last_lines(seen)}")
     if code == 0 and result.get("global_step", 0) < workload.steps:
         found.problems.append(f"the run ended at step {result.get('global_step')} of {workload.steps}")
     if code == 0 and result.get("test_accuracy", 0) < MIN_ACCURACY:
