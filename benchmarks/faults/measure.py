@@ -44,7 +44,7 @@ def cost(seen: Record, workload: Workload, fault: Fault, targets: Sequence[str],
     pause = _pause(samples, began, back)
     said = _said(lines, fault, targets, began)
     problems = _below_saved(samples, restored, seen.saved, fault, began)
-    if not said and (fault.replaces or pause > SILENT_SECONDS):
+    if not said and (fault.replaces or min(pause, fault.seconds) > SILENT_SECONDS):
         problems.append("no log names what happened")
     return Cost(
         pause=pause,

@@ -8,7 +8,7 @@ from benchmarks.faults.plan import PLACES, Case, Place
 from benchmarks.faults.results import Entry
 from benchmarks.faults.run import Row
 from benchmarks.faults.workload import MODES, SAVE_SECONDS, STEP_SECONDS
-from benchmarks.report import insert, row
+from benchmarks.report import insert, row, spread
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 MAX_LOSS_OF_ONE, MAX_LOSS_OF_MEAN = 0.02, 0.01
@@ -34,12 +34,18 @@ def render(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
     }
     parts = [
         f"Measured on {'; '.join(sorted(machines)) or 'no machine yet'}. Steps take about "
-        f"{STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to "
-        "a second.",
+        f"{STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to a second."
+        f"{_load(entries)}",
         *(_table(place, [case for case in cases if case.place == place], entries) for place in PLACES),
         accuracy(cases, entries),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _load(entries: Mapping[str, Entry]) -> str:
+    """A sentence on how busy the machine was, which lengthens each start of a task."""
+    loads = [entry.load for entry in entries.values() if entry.load]
+    return f" The load average was {spread(loads, '{:.0f}')}." if loads else ""
 
 
 def _table(place: Place, cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:

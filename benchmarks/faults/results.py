@@ -1,6 +1,7 @@
 """The results of the matrix: one JSON object a line, each written at once, so that a stopped matrix goes on later."""
 
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ class Entry:
     """Why it could not be run."""
     machine: dict[str, Any]
     date: str
+    load: float = 0.0
+    """The machine's load average over the last five minutes."""
 
 
 def read(path: Path) -> dict[str, Entry]:
@@ -38,6 +41,6 @@ def read(path: Path) -> dict[str, Entry]:
 def add(path: Path, case: str, row: Row | None, not_run: str = "") -> None:
     """Append an entry."""
     path.parent.mkdir(exist_ok=True)
-    entry = Entry(case, row, not_run, describe_machine(), time.strftime("%Y-%m-%d"))
+    entry = Entry(case, row, not_run, describe_machine(), time.strftime("%Y-%m-%d"), os.getloadavg()[1])
     with path.open("a") as file:
         file.write(json.dumps(asdict(entry)) + "\n")
