@@ -110,7 +110,12 @@ def _kill_in_save(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
     """Kill these tasks when the files of an incomplete checkpoint exist."""
     cluster.processes(tasks[0])  # the first search takes time
     deadline = time.monotonic() + SAVE_TIMEOUT_SECONDS
-    while not any("tempstate" in name for _, _, names in os.walk(cluster.directory) for name in names):
+    while not any(
+        "tempstate" in name
+        for folder, _, names in os.walk(cluster.directory)
+        for name in names
+        if Path(folder).name != "candidate"  # which is evaluated, and no checkpoint
+    ):
         if time.monotonic() > deadline:
             raise FaultError(f"no checkpoint was saved within {SAVE_TIMEOUT_SECONDS:g} s")
         time.sleep(0.0005)
