@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
-	build-images push-images test-images lint format benchmark benchmark-kubernetes lock clean
+	build-images push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,19 @@ benchmark: $(SETUP) ## compare the trainer with classic code and tf.distribute, 
 
 benchmark-kubernetes: $(SETUP) chart-tools ## compare rates inside and outside the cluster in KUBECONFIG, which must be on this machine
 	$(WITH_CHART_TOOLS) $(BIN)/python -m benchmarks.in_kubernetes
+
+# Without the KUBECONFIG of `make cluster-up`, only the runs of processes.
+FAULTS_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m
+FAULTS_IMAGE = $(if $(IMAGE_TAG),--image_tag $(IMAGE_TAG))
+faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and update docs/faults.md (hours; ONLY='kill ps-0', SHORT=1: some; AGAIN=1: all again)
+	$(FAULTS_WITH) benchmarks.faults $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
+
+MINUTES ?= 30
+SEED ?= 0
+MODE ?= asynchronous
+soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; in the cluster in KUBECONFIG, if it is set)
+	$(FAULTS_WITH) benchmarks.faults.soak --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) \
+	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'

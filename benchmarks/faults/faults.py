@@ -1,0 +1,210 @@
+"""The faults: what each does to tasks, for how long, and how it ends.
+
+A fault is a context manager: entering injects it, leaving undoes what lasts. What it kills, the cluster starts again.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.faults import node
+from benchmarks.faults.cluster import Cluster, FaultError
+from benchmarks.faults.observation import step_of
+from benchmarks.faults.release import Release
+from hack.cluster.waiting import until
+
+Inject = Callable[[Cluster, Sequence[str]], AbstractContextManager[None]]
+SAVE_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault."""
+
+    name: str
+    inject: Inject
+    seconds: float = 0
+    """How long it lasts."""
+    replaces: bool = False
+    """Whether the tasks lose their processes."""
+    of_node: bool = False
+    """Whether it disturbs everything in the cluster, and not only the run."""
+    damages: bool = False
+    """Whether the newest checkpoint is lost."""
+    says: str = ""
+    """What some task must say, as a regular expression, if it is not the name of the task that was hit."""
+
+
+@contextmanager
+def _kill(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    cluster.send_signal(tasks, signal.SIGKILL)
+    yield
+
+
+@contextmanager
+def _terminate(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    if isinstance(cluster, Release):
+        cluster.delete(tasks, by_force=False)
+    else:
+        cluster.send_signal(tasks, signal.SIGTERM)
+    yield
+
+
+@contextmanager
+def _delete_by_force(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    _release(cluster).delete(tasks, by_force=True)
+    yield
+
+
+@contextmanager
+def _stop(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    cluster.send_signal(tasks, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if all(cluster.processes(task) for task in tasks):
+            cluster.send_signal(tasks, signal.SIGCONT)
+
+
+@contextmanager
+def _cut_off(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    networks = _release(cluster).networks(tasks)
+    for network in networks:
+        node.cut_off(network)
+    try:
+        yield
+    finally:
+        for network in networks:
+            if Path(f"/proc/{network}").exists():
+                node.reconnect(network)
+
+
+@contextmanager
+def _cut_checkpoint(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    """Cut the newest checkpoint to half its size while the leader is stopped, then kill these tasks.
+
+    A chief without any whole checkpoint refuses to train from the start, so there must be two.
+    """
+
+    def files() -> list[tuple[int, Path]]:
+        found = [(step_of(path.name), path) for path in cluster.directory.glob("model.ckpt-*.index")]
+        return sorted((step, path) for step, path in found if step is not None)
+
+    if not until(lambda: len(files()) >= 2, SAVE_TIMEOUT_SECONDS):
+        raise FaultError(f"no second checkpoint was saved within {SAVE_TIMEOUT_SECONDS:g} s")
+    cluster.send_signal([cluster.workload.leader], signal.SIGSTOP)
+    _, newest = files()[-1]
+    for path in cluster.directory.glob(f"{newest.stem}.data-*"):
+        os.truncate(path, path.stat().st_size // 2)
+    cluster.send_signal(tasks, signal.SIGKILL)
+    yield
+
+
+@contextmanager
+def _kill_in_save(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    """Kill these tasks when the files of an incomplete checkpoint exist."""
+    cluster.processes(tasks[0])  # the first search takes time
+    deadline = time.monotonic() + SAVE_TIMEOUT_SECONDS
+    while not any(
+        "tempstate" in name
+        for folder, _, names in os.walk(cluster.directory)
+        for name in names
+        if Path(folder).name != "candidate"  # which is evaluated, and no checkpoint
+    ):
+        if time.monotonic() > deadline:
+            raise FaultError(f"no checkpoint was saved within {SAVE_TIMEOUT_SECONDS:g} s")
+        time.sleep(0.0005)
+    cluster.send_signal(tasks, signal.SIGKILL)
+    yield
+
+
+@contextmanager
+def _fill_volume(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    """Fill the volume of the training directory, which must be small, and make room again."""
+    filling = cluster.directory / "filling"
+    with filling.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    try:
+        yield
+    finally:
+        filling.unlink()
+
+
+@contextmanager
+def _make_read_only(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    """Mount the training directory over itself, read-only, and unmount it."""
+    folder = str(cluster.directory)
+    for words in (["--bind", folder, folder], ["--options", "remount,bind,ro", folder]):
+        subprocess.run(["mount", *words], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True, capture_output=True)
+
+
+@contextmanager
+def _stop_dns(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    with _without_program(node.DNS):
+        yield
+
+
+@contextmanager
+def _stop_api_server(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    with _without_program(node.API_SERVER):
+        yield
+
+
+@contextmanager
+def _without_program(name: str) -> Iterator[None]:
+    """Kill a program of the node, and start it again at the end."""
+    node.send_signal([name], signal.SIGKILL)
+    try:
+        yield
+    finally:
+        node.start_everything()
+
+
+@contextmanager
+def _restart_kubelet(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    with _without_program(node.KUBELET):
+        yield
+
+
+@contextmanager
+def _restart_node(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    _release(cluster)
+    node.stop_everything()
+    try:
+        yield
+    finally:
+        node.start_everything()
+
+
+def _release(cluster: Cluster) -> Release:
+    if not isinstance(cluster, Release):
+        raise FaultError("this fault needs a release in the throw-away cluster")
+    return cluster
+
+
+KILL = Fault("kill -9", _kill, replaces=True)
+TERMINATE = Fault("SIGTERM, with its grace period", _terminate, replaces=True)
+DELETE = Fault("deleted by force", _delete_by_force, replaces=True)
+STOP = Fault("stopped (SIGSTOP) for 60 s", _stop, 60)
+CUT_OFF = Fault("cut off from the network for 60 s", _cut_off, 60)
+CUT_CHECKPOINT = Fault("newest checkpoint cut short, then kill -9", _cut_checkpoint, replaces=True, damages=True)
+KILL_IN_SAVE = Fault("kill -9 within a save", _kill_in_save, replaces=True)
+FULL = Fault("volume full for 30 s", _fill_volume, 30, says="space|full")
+READ_ONLY = Fault("volume read-only for 30 s", _make_read_only, 30, says="[Rr]ead-only|cannot be (saved|written)")
+NO_DNS = Fault("DNS away for 60 s", _stop_dns, 60, of_node=True)
+NO_API_SERVER = Fault("API server away for 60 s", _stop_api_server, 60, of_node=True)
+KUBELET = Fault("kubelet restarted", _restart_kubelet, 2, of_node=True)
+NODE = Fault("node stopped and started", _restart_node, 5, replaces=True, of_node=True)

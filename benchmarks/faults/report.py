@@ -1,0 +1,112 @@
+"""Render the results of the matrix as the tables of docs/faults.md. This module measures nothing."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.faults.plan import PLACES, Case, Place
+from benchmarks.faults.results import Entry
+from benchmarks.faults.run import Row
+from benchmarks.faults.workload import MODES, SAVE_SECONDS, STEP_SECONDS
+from benchmarks.report import insert, row, spread
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
+MAX_LOSS_OF_ONE, MAX_LOSS_OF_MEAN = 0.02, 0.01
+"""How much less accurate than undisturbed runs one disturbed run may be, and the mean of all of a mode."""
+NO_PAUSE_SECONDS = 2.5
+"""Progress lines are a second apart: a shorter pause cannot be told from none."""
+HEAD = ["mode", "tasks", "fault", "hits", "nobody steps for", "the lost one is back after", "steps lost", "restarts"]
+HEAD += ["accuracy", "verdict"]
+TITLES: dict[Place, str] = {"processes": "Processes on one machine", "cluster": "A release in a cluster"}
+
+
+def publish(cases: Sequence[Case], entries: Mapping[str, Entry], document: Path = DOCUMENT) -> None:
+    """Write the report into the document."""
+    insert(document, render(cases, entries))
+
+
+def render(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
+    """Render all cases, those that were not run too."""
+    machines = {
+        f"{entry.machine['cores']} cores of {entry.machine['cpu']}, TensorFlow {entry.machine['tensorflow']}, Python "
+        f"{entry.machine['python']}"
+        for entry in entries.values()
+    }
+    parts = [
+        f"Measured on {'; '.join(sorted(machines)) or 'no machine yet'}. Steps take about "
+        f"{STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to a second."
+        f"{_load(entries)}",
+        *(_table(place, [case for case in cases if case.place == place], entries) for place in PLACES),
+        accuracy(cases, entries),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _load(entries: Mapping[str, Entry]) -> str:
+    """A sentence on how busy the machine was, which lengthens each start of a task."""
+    loads = [entry.load for entry in entries.values() if entry.load]
+    return f" The load average was {spread(loads, '{:.0f}')}." if loads else ""
+
+
+def _table(place: Place, cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
+    rows = []
+    for case in cases:
+        workload, entry = case.workload, entries.get(case.name)
+        cells: list[object] = [workload.mode, workload, case.fault.name if case.fault else "none", case.what or "–"]
+        if entry and entry.row:
+            cells += [*_figures(case, entry.row), verdict(case, entry.row, entries, cases)]
+        else:
+            cells += ["–"] * 5 + [f"not run{f': {entry.not_run}' if entry else ''}"]
+        rows.append(row(cells))
+    if not rows:
+        return ""
+    return "\n".join([f"### {TITLES[place]}", "", row(HEAD), row(["---"] * len(HEAD)), *rows])
+
+
+def _figures(case: Case, found: Row) -> list[object]:
+    cost = found.cost
+    accuracy = f"{found.accuracy:.4f}" if found.accuracy is not None else "–"
+    restarts = "–" if found.restarts is None else found.restarts
+    if cost is None:
+        return ["–", "–", "–", restarts, accuracy]
+    pause = "no pause" if cost.pause < NO_PAUSE_SECONDS else f"{cost.pause:.0f} s"
+    back = "–" if cost.back is None else f"{cost.back:.0f} s"
+    if cost.back_after_end is not None:
+        back += f", {max(0.0, cost.back_after_end):.0f} s after its end"
+    return [pause, back, cost.lost, restarts, accuracy]
+
+
+def verdict(case: Case, found: Row, entries: Mapping[str, Entry], cases: Sequence[Case]) -> str:
+    """Whether the run did what it must, and otherwise what it did not."""
+    problems = list(found.problems)
+    undisturbed = _accuracies(case.workload.mode, cases, entries, disturbed=False)
+    if undisturbed and found.accuracy is not None:
+        least = statistics.mean(undisturbed) - MAX_LOSS_OF_ONE
+        if found.accuracy < least:
+            problems.append(f"the accuracy is below {least:.4f}")
+    return "; ".join(problems) or "good"
+
+
+def accuracy(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
+    """Compare the mean accuracy of disturbed and undisturbed runs of each mode."""
+    lines = []
+    for mode in MODES:
+        quiet = _accuracies(mode, cases, entries, disturbed=False)
+        hit = _accuracies(mode, cases, entries, disturbed=True)
+        if quiet and hit:
+            difference = statistics.mean(hit) - statistics.mean(quiet)
+            word = "reached" if difference >= -MAX_LOSS_OF_MEAN else "missed"
+            lines.append(
+                f"**Target, {mode}: {100 * difference:+.2f} points of accuracy, mean of {len(hit)} disturbed runs "
+                f"compared with {len(quiet)} undisturbed; at most {100 * MAX_LOSS_OF_MEAN:g} less: {word}.**"
+            )
+    return "\n\n".join(lines)
+
+
+def _accuracies(mode: str, cases: Sequence[Case], entries: Mapping[str, Entry], *, disturbed: bool) -> list[float]:
+    return [
+        entry.row.accuracy
+        for case in cases
+        if case.workload.mode == mode and bool(case.fault) == disturbed
+        if (entry := entries.get(case.name)) and entry.row and entry.row.accuracy is not None
+    ]

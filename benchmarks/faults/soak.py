@@ -1,0 +1,187 @@
+"""A soak: one run under random faults, which a seed decides, for some minutes; ends with a table and a verdict.
+
+    python -m benchmarks.faults.soak --minutes 30 --seed 1                       processes on this machine
+    python -m benchmarks.faults.soak --minutes 30 --seed 1 --place cluster       a release in the throw-away cluster
+
+After each fault it waits until every replica steps again. It ends with code 1 if something hung, a step fell below a
+saved checkpoint, the run failed or lost accuracy, or the memory of a task grew.
+"""
+
+import argparse
+import contextlib
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+import trainer
+from benchmarks.faults import faults
+from benchmarks.faults.cluster import SUPERVISOR, Cluster, FaultError
+from benchmarks.faults.faults import Fault
+from benchmarks.faults.measure import Cost
+from benchmarks.faults.observation import Observation
+from benchmarks.faults.plan import PLACES, Place
+from benchmarks.faults.run import BACK_TIMEOUT_SECONDS, disturb, last_lines, start, wait_for_training
+from benchmarks.faults.workload import MODES, Workload
+from benchmarks.report import row
+from hack.cluster.waiting import until
+
+STOP = Fault("stopped (SIGSTOP)", faults.STOP.inject, 10)
+CUT_OFF = Fault("cut off from the network", faults.CUT_OFF.inject, 10)
+FAULTS: dict[Place, tuple[Fault, ...]] = {
+    "processes": (faults.KILL, faults.KILL, faults.TERMINATE, STOP, faults.CUT_CHECKPOINT),
+    "cluster": (faults.KILL, faults.DELETE, faults.TERMINATE, STOP, CUT_OFF),
+}
+PAUSE_SECONDS = (3.0, 12.0)
+"""The range of random pauses between a recovery and the next fault."""
+LAST_SHARE = 0.9
+"""No fault is injected in the last tenth of the steps."""
+SETTLED_SECONDS = 20.0
+"""The memory of a process is read when it is older than this."""
+MIN_ACCURACY = 0.95
+"""Undisturbed runs of digits reach 0.98 to 0.99."""
+GROWTH_FACTOR, GROWTH_MIB = 1.15, 48.0
+"""How much larger the memory of a kind of task may be at the end than at the begin, by factor and in addition."""
+
+
+@dataclass
+class Soak:
+    """What a soak has seen so far."""
+
+    costs: list[tuple[Fault, Sequence[str], Cost]] = field(default_factory=list)
+    memory: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Of each role: samples of a time and the resident memory in MiB."""
+    problems: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Run a soak; returns 0 or 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30, help="how long faults are injected (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default: 0)")
+    parser.add_argument("--mode", choices=MODES, default="asynchronous", help="how replicas train")
+    parser.add_argument("--place", choices=PLACES, default="processes", help="where the run is")
+    parser.add_argument("--image_tag", default=trainer.__version__, help="tag of the images on the cluster's node")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    servers = 0 if arguments.mode == "allreduce" else 2
+    workload = Workload(arguments.mode, ps=servers, chief=True, evaluator=True, seconds=round(60 * arguments.minutes))
+    print(f"soak of {arguments.minutes:g} min with seed {arguments.seed}: {workload.mode}, {workload}", flush=True)
+    try:
+        return soak(workload, arguments.place, random.Random(arguments.seed), arguments.image_tag)  # noqa: S311
+    except FaultError as error:
+        print(f"the soak did not start: {error}", file=sys.stderr)
+        return 1
+
+
+def soak(workload: Workload, place: Place, choice: random.Random, tag: str) -> int:
+    """Train under random faults to the end of the run, and print the table; returns 0 if all went well, else 1."""
+    found = Soak()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(start(place, workload, Path(folder), tag)) as cluster,
+    ):
+        with Observation(cluster) as seen:
+            wait_for_training(cluster, seen)
+            deadline = time.monotonic() + workload.seconds
+            while time.monotonic() < deadline and seen.step < LAST_SHARE * workload.steps and not found.problems:
+                if cluster.exit_code() is not None:
+                    break
+                _pause(cluster, found, choice.uniform(*PAUSE_SECONDS))
+                _disturb(cluster, seen, found, choice, place)
+            _end(cluster, seen, found)
+        print(f"\n{table(found, cluster)}")
+    return 1 if found.problems else 0
+
+
+def _pause(cluster: Cluster, found: Soak, seconds: float) -> None:
+    """Wait, and sample the memory of all tasks."""
+    time.sleep(seconds)
+    now = time.time()
+    for task in [*cluster.workload.tasks, SUPERVISOR]:
+        for number in cluster.processes(task):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(number)
+                if now - process.create_time() > SETTLED_SECONDS:
+                    samples = found.memory.setdefault(task.rpartition("-")[0] or task, [])
+                    samples.append((now, process.memory_info().rss / 2**20))
+
+
+def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Random, place: Place) -> None:
+    """Inject a random fault into one or two tasks, and wait until every replica steps again."""
+    workload = cluster.workload
+    fault = choice.choice(FAULTS[place])
+    targets = sorted(choice.sample(workload.tasks, choice.choice((1, 1, 2))))
+    if fault.damages:
+        targets = [*workload.servers, workload.leader]
+    try:
+        measured = disturb(cluster, seen, fault, targets)
+    except FaultError as error:
+        print(f"not injected: {error}", flush=True)
+        return
+    found.costs.append((fault, targets, measured))
+    found.problems += [f"{fault.name} of {', '.join(targets)}: {problem}" for problem in measured.problems]
+    seconds = "never" if measured.back is None else f"{measured.back:.1f} s"
+    print(
+        f"step {seen.step:6}  {fault.name}: {', '.join(targets)}: pause {measured.pause:.1f} s, back after {seconds}, "
+        f"{measured.lost} steps lost",
+        flush=True,
+    )
+
+
+def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
+    """Wait for the end of the run, and judge it."""
+    workload = cluster.workload
+    while cluster.exit_code() is None and not found.problems:
+        step = seen.step
+        _pause(cluster, found, 5)
+        if not until(lambda: seen.step != step or cluster.exit_code() is not None, BACK_TIMEOUT_SECONDS):  # noqa: B023
+            found.problems.append(f"no step within {BACK_TIMEOUT_SECONDS:g} s after step {step}")
+    result, code = cluster.result(), cluster.exit_code()
+    if code:
+        found.problems.append(f"the run ended with code {code}: {last_lines(seen)}")
+    if code == 0 and result.get("global_step", 0) < workload.steps:
+        found.problems.append(f"the run ended at step {result.get('global_step')} of {workload.steps}")
+    if code == 0 and result.get("test_accuracy", 0) < MIN_ACCURACY:
+        found.problems.append(f"the accuracy is {result.get('test_accuracy')}, below {MIN_ACCURACY}")
+    for role, (begin, end) in _begin_and_end(found).items():
+        if end > GROWTH_FACTOR * begin + GROWTH_MIB:
+            found.problems.append(f"the memory of {role} grew from {begin:.0f} to {end:.0f} MiB")
+
+
+def _begin_and_end(found: Soak) -> dict[str, tuple[float, float]]:
+    """The median memory of each role in the first and the last third of its samples, in MiB."""
+    both = {}
+    for role, samples in found.memory.items():
+        values = [memory for _, memory in samples]
+        third = max(1, len(values) // 3)
+        both[role] = (statistics.median(values[:third]), statistics.median(values[-third:]))
+    return both
+
+
+def table(found: Soak, cluster: Cluster) -> str:
+    """Render what a soak has seen, and the verdict."""
+    lines = [row(["fault", "times", "recovered", "longest pause, s", "longest way back, s", "steps lost"])]
+    lines.append(row(["---"] * 6))
+    for name in dict.fromkeys(fault.name for fault, _, _ in found.costs):
+        mine = [each for fault, _, each in found.costs if fault.name == name]
+        backs = [each.back for each in mine if each.back is not None]
+        pause, back = max(each.pause for each in mine), max(backs, default=0)
+        lines.append(row([name, len(mine), len(backs), f"{pause:.1f}", f"{back:.1f}", sum(each.lost for each in mine)]))
+    lines += ["", row(["memory of", "begin, MiB", "end, MiB"]), row(["---"] * 3)]
+    lines += [row([role, f"{begin:.0f}", f"{end:.0f}"]) for role, (begin, end) in _begin_and_end(found).items()]
+    result = cluster.result()
+    lines += ["", f"test accuracy {result.get('test_accuracy')} after {result.get('global_step')} global steps"]
+    lines += [f"PROBLEM: {problem}" for problem in found.problems] or ["verdict: nothing lost, nothing hung, no growth"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a run of the fault matrix trains: the tasks, the mode, and how long."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Mode = Literal["asynchronous", "synchronous", "allreduce"]
+MODES: tuple[Mode, ...] = ("asynchronous", "synchronous", "allreduce")
+MODEL = Path(__file__).with_name("timed_model.py")
+STEP_SECONDS = 0.025
+"""How long each step of the model takes, unless the machine is slower."""
+SAVE_SECONDS = 10
+START_SECONDS = 10
+"""How long a run trains before the fault; at least one checkpoint is saved by then."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The tasks of a run and their settings."""
+
+    mode: Mode = "asynchronous"
+    ps: int = 1
+    workers: int = 2
+    chief: bool = False
+    evaluator: bool = False
+    seconds: int = 45
+    """How long the run takes without a fault."""
+    train_steps: int | None = None
+    """Global steps, if `seconds` does not decide."""
+    step_seconds: float = STEP_SECONDS
+
+    @property
+    def steps(self) -> int:
+        """The global steps of the run."""
+        replicas = self.workers + self.chief if self.mode == "asynchronous" else 1
+        return self.train_steps or int(self.seconds / STEP_SECONDS) * replicas
+
+    @property
+    def leader(self) -> str:
+        """The task that leads the run."""
+        return "chief-0" if self.chief else "worker-0"
+
+    @property
+    def replicas(self) -> list[str]:
+        """The tasks that take steps."""
+        return [*(["chief-0"] if self.chief else []), *(f"worker-{index}" for index in range(self.workers))]
+
+    @property
+    def servers(self) -> list[str]:
+        """The parameter servers."""
+        return [f"ps-{index}" for index in range(self.ps)]
+
+    @property
+    def tasks(self) -> list[str]:
+        """All tasks of the run."""
+        return [*self.servers, *self.replicas, *(["evaluator-0"] if self.evaluator else [])]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the trainer, without the model's path and the directory."""
+        modes: dict[Mode, dict[str, Any]] = {
+            "asynchronous": {},
+            "synchronous": {"sync_replicas": True},
+            "allreduce": {"strategy": "allreduce"},
+        }
+        return {"train_steps": self.steps, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
+
+    def __str__(self) -> str:
+        parts = [f"{self.ps} ps" if self.ps else "", "chief" if self.chief else ""]
+        parts += [f"{self.workers} worker{'s' * (self.workers > 1)}", "evaluator" if self.evaluator else ""]
+        return ", ".join(part for part in parts if part)

@@ -1,0 +1,67 @@
+"""A selection of `make faults` in the throw-away cluster: the run goes on, nothing is lost, and nothing hangs.
+
+Each test has several faults in one run. They need access to the node, as the matrix does.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import faults
+from benchmarks.faults.cluster import TENSORBOARD
+from benchmarks.faults.faults import Fault
+from benchmarks.faults.observation import Observation
+from benchmarks.faults.release import Release
+from benchmarks.faults.run import disturb, wait_for_training
+from benchmarks.faults.workload import Workload
+from hack.cluster.places import KUBECONFIG
+from hack.cluster.waiting import until
+
+CUT_OFF = dataclasses.replace(faults.CUT_OFF, seconds=8)
+STOP = dataclasses.replace(faults.STOP, seconds=8)
+END_SECONDS = 400
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("workload", "disturbances"),
+    [
+        pytest.param(
+            Workload("asynchronous", ps=2, workers=1, chief=True, evaluator=True, seconds=75),
+            [
+                (faults.DELETE, ["ps-0", "evaluator-0", TENSORBOARD]),
+                (faults.KILL, ["ps-1", "chief-0"]),
+                (CUT_OFF, ["worker-0"]),
+            ],
+            id="asynchronous, 2 ps and a chief",
+        ),
+        pytest.param(
+            Workload("synchronous", ps=1, workers=2, seconds=45),
+            [(CUT_OFF, ["ps-0"]), (STOP, ["worker-1"]), (faults.DELETE, ["ps-0", "worker-0", "worker-1"])],
+            id="synchronous",
+        ),
+    ],
+)
+def test_a_run_goes_on_after_faults(
+    kubeconfig: Path,
+    packaged_images: None,
+    tmp_path: Path,
+    workload: Workload,
+    disturbances: Sequence[tuple[Fault, Sequence[str]]],
+) -> None:
+    if kubeconfig != KUBECONFIG:
+        pytest.skip("the node of the cluster in KUBECONFIG is not accessible")
+    with contextlib.closing(Release(workload, tmp_path)) as cluster, Observation(cluster) as seen:
+        wait_for_training(cluster, seen)
+        for fault, targets in disturbances:
+            found = disturb(cluster, seen, fault, targets)
+            assert not found.problems, (fault.name, targets, found)
+            assert found.back is not None, (fault.name, targets, found)
+        assert until(lambda: cluster.exit_code() is not None, END_SECONDS), "the run hangs"
+        assert cluster.exit_code() == 0
+        result = cluster.result()
+    assert result["global_step"] >= workload.steps
+    assert result["test_accuracy"] > 0.95

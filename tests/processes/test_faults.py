@@ -1,0 +1,71 @@
+"""The cases of `make faults` that other tests do not have, and a soak: the run goes on, and nothing is lost."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import faults
+from benchmarks.faults.faults import Fault
+from benchmarks.faults.plan import Case
+from benchmarks.faults.run import run
+from benchmarks.faults.workload import Workload
+
+ROOT = Path(__file__).parents[2]
+STOP = dataclasses.replace(faults.STOP, seconds=8)
+SERVERS_AND_CHIEF = ("ps-0", "ps-1", "chief-0")
+SECONDS = 15
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("workload", "fault", "targets"),
+    [
+        pytest.param(
+            Workload("synchronous", ps=1, workers=2, seconds=SECONDS),
+            faults.KILL,
+            ("ps-0", "worker-0", "worker-1"),
+            id="all tasks killed, synchronous",
+        ),
+        pytest.param(
+            Workload("asynchronous", ps=2, workers=1, chief=True, seconds=SECONDS),
+            faults.CUT_CHECKPOINT,
+            SERVERS_AND_CHIEF,
+            id="newest checkpoint cut short, two ps and the chief killed, asynchronous",
+        ),
+        pytest.param(
+            Workload("synchronous", ps=1, workers=2, seconds=SECONDS), STOP, ("ps-0",), id="ps stopped, synchronous"
+        ),
+        pytest.param(
+            Workload("allreduce", ps=0, workers=2, seconds=SECONDS),
+            faults.KILL,
+            ("worker-0", "worker-1"),
+            id="all tasks killed, all-reduce",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            Workload("asynchronous", ps=1, workers=2, evaluator=True, seconds=30),
+            faults.TERMINATE,
+            ("ps-0", "evaluator-0"),
+            id="ps and evaluator terminated, asynchronous",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_run_goes_on_after_a_fault(workload: Workload, fault: Fault, targets: tuple[str, ...]) -> None:
+    row = run(Case("processes", workload, fault, targets), tag="")
+    assert not row.problems, row
+    assert row.accuracy is not None
+    assert row.accuracy > 0.95
+    assert row.cost is not None
+    assert row.cost.back is not None, row
+
+
+@pytest.mark.timeout(900)
+def test_a_soak_of_three_minutes_loses_nothing() -> None:
+    command = [sys.executable, "-m", "benchmarks.faults.soak", "--minutes", "3", "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict: nothing lost, nothing hung, no growth" in done.stdout
