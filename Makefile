@@ -33,7 +33,7 @@ test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, typ
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
 
-MINUTES ?= 10
+fuzz: MINUTES ?= 10
 fuzz: $(SETUP) ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
 	  FUZZ_FACTOR=5 $(BIN)/python -m pytest -o timeout=3600 tests/unit/test_fuzz_*.py \
@@ -137,7 +137,7 @@ FAULTS_IMAGE = $(if $(IMAGE_TAG),--image_tag $(IMAGE_TAG))
 faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and update docs/faults.md (hours; ONLY='kill ps-0', SHORT=1: some; AGAIN=1: all again)
 	$(FAULTS_WITH) benchmarks.faults $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
 
-MINUTES ?= 30
+soak: MINUTES ?= 30
 SEED ?= 0
 MODE ?= asynchronous
 soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; in the cluster in KUBECONFIG, if it is set)

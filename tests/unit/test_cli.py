@@ -20,7 +20,10 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
     done = run_python("-m", "trainer", "train", TF_CONFIG=config)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0.\n"
+    assert done.stderr == (
+        "trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0; list its address (in the chart: "
+        "worker.maxReplicas).\n"
+    )
 
 
 @pytest.mark.parametrize(

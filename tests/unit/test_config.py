@@ -113,7 +113,10 @@ def test_every_setting_has_a_help_text_and_an_option() -> None:
 
 def test_the_launcher_accepts_all_settings_except_those_of_a_single_task() -> None:
     shared = set(config.names(config.RUN_GROUPS))
-    per_task = {"ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "metrics_port"}
+    per_task = {
+        *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "spare_workers"),
+        "metrics_port",
+    }
     assert shared | per_task == {field.name for field in dataclasses.fields(Settings)}
     assert not shared & per_task
 
