@@ -156,7 +156,7 @@ def test_a_run_that_ends_on_a_full_volume_waits_for_room(trainer: Trainer, volum
     run = Logged(trainer, *words)
     wait_until(lambda: newest(directory) > 0)
     filler = fill(volume)
-    wait_for_line(run.log, "cannot be written (No space left on device", "trying again until there is room")
+    wait_for_line(run.log, "the last checkpoint", "No space left on device", "trying again until there is room")
     assert run.process.poll() is None
     filler.unlink()
     assert run.wait() == 0, run.log.read_text()
