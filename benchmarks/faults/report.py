@@ -35,11 +35,17 @@ def render(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
     parts = [
         f"Measured on {'; '.join(sorted(machines)) or 'no machine yet'}. Steps take about "
         f"{STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to a second."
-        f"{_load(entries)}",
+        f"{_load(entries)}{_code(entries)}",
         *(_table(place, [case for case in cases if case.place == place], entries) for place in PLACES),
         accuracy(cases, entries),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _code(entries: Mapping[str, Entry]) -> str:
+    """A sentence on the commits of the rows."""
+    commits = dict.fromkeys(entry.commit for entry in entries.values() if entry.commit)
+    return f" The code is that of commit {', '.join(commits)}." if commits else ""
 
 
 def _load(entries: Mapping[str, Entry]) -> str:

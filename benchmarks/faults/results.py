@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ class Entry:
     date: str
     load: float = 0.0
     """The machine's load average over the last five minutes."""
+    commit: str = ""
+    """The commit of the trainer."""
 
 
 def read(path: Path) -> dict[str, Entry]:
@@ -38,9 +41,14 @@ def read(path: Path) -> dict[str, Entry]:
     return entries
 
 
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER.parent, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def add(path: Path, case: str, row: Row | None, not_run: str = "") -> None:
     """Append an entry."""
     path.parent.mkdir(exist_ok=True)
-    entry = Entry(case, row, not_run, describe_machine(), time.strftime("%Y-%m-%d"), os.getloadavg()[1])
+    entry = Entry(case, row, not_run, describe_machine(), time.strftime("%Y-%m-%d"), os.getloadavg()[1], _commit())
     with path.open("a") as file:
         file.write(json.dumps(asdict(entry)) + "\n")

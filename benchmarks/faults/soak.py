@@ -28,10 +28,9 @@ from benchmarks.faults.faults import Fault
 from benchmarks.faults.measure import Cost
 from benchmarks.faults.observation import Observation
 from benchmarks.faults.plan import PLACES, Place
-from benchmarks.faults.run import BACK_TIMEOUT_SECONDS, disturb, last_lines, start, wait_for_training
+from benchmarks.faults.run import HUNG_SECONDS, disturb, last_lines, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import MODES, Workload
 from benchmarks.report import row
-from hack.cluster.waiting import until
 
 STOP = Fault("stopped (SIGSTOP)", faults.STOP.inject, 10)
 CUT_OFF = Fault("cut off from the network", faults.CUT_OFF.inject, 10)
@@ -139,11 +138,8 @@ def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Ra
 def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
     """Wait for the end of the run, and judge it."""
     workload = cluster.workload
-    while cluster.exit_code() is None and not found.problems:
-        step = seen.step
-        _pause(cluster, found, 5)
-        if not until(lambda: seen.step != step or cluster.exit_code() is not None, BACK_TIMEOUT_SECONDS):  # noqa: B023
-            found.problems.append(f"no step within {BACK_TIMEOUT_SECONDS:g} s after step {step}")
+    if not found.problems and not wait_for_end(cluster, seen):
+        found.problems.append(f"no step within {HUNG_SECONDS:g} s after step {seen.step}")
     result, code = cluster.result(), cluster.exit_code()
     if code:
         found.problems.append(f"the run ended with code {code}: {last_lines(seen)}")
