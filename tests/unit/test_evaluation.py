@@ -75,7 +75,7 @@ def test_the_exported_model_gives_probabilities(
     evaluator: CheckpointEvaluator, checkpoint: str, split: Examples, tmp_path: Path
 ) -> None:
     evaluator.score(checkpoint)
-    evaluator.export(tmp_path / "export" / "0")
+    evaluator.export(tmp_path / "export" / "0", {})
     with tf.Graph().as_default(), tf1.Session() as session:
         signature = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export" / "0")).signature_def
         serving = signature["serving_default"]
