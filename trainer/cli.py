@@ -232,13 +232,18 @@ def _data(words: Sequence[str]) -> int:
     arguments = commands.parser().read(words)
     _log_to(logging.StreamHandler(sys.stderr), "")
     progress = Progress()
+    code = 0
     try:
         commands.run(arguments, progress)
+    except ConfigurationError as error:
+        code = _fail(error, EXIT_CONFIGURATION)
+    except StoreError as error:
+        code = _fail(error, EXIT_LOST_PEERS)
     except SystemExit as end:
         written = "look whether it was written: trainer data versions" if progress.is_committing else "none was written"
         print(f"trainer: stopped before the version was complete; {written}.", file=sys.stderr)
-        return _exit_at_once(int(str(end.code)))
-    return 0
+        code = int(str(end.code))
+    return _exit_at_once(code)  # Lance's threads may block the end of the interpreter for ever
 
 
 def _tensorboard(words: Sequence[str]) -> int:

@@ -205,6 +205,8 @@ def _write(request: Request, checked: Check, schema: pa.Schema, is_new: bool) ->
     except lance_dataset.ERRORS as error:
         if failures:
             raise failures[0] from None
+        if mode == CREATE and "already exists" in str(error):
+            raise _created_meanwhile(request.uri) from None
         raise lance_dataset.refusal(request.uri, "written", error) from None
     finally:
         _remove_empty_folders(request.uri)
@@ -244,10 +246,14 @@ def _commit(uri: str, transaction: Any, is_first: bool) -> Any:
         ) from None
     except lance_dataset.ERRORS as error:
         if is_first and lance_dataset.find_dataset(uri) is not None:
-            raise StoreError(
-                f"{uri} was created by another process meanwhile; no rows were added; repeat the import with --append."
-            ) from None
+            raise _created_meanwhile(uri) from None
         raise lance_dataset.refusal(uri, "written", error) from None
+
+
+def _created_meanwhile(uri: str) -> StoreError:
+    return StoreError(
+        f"{uri} was created by another process meanwhile; no rows were added; repeat the import with --append."
+    )
 
 
 def _remove_empty_folders(uri: str) -> None:

@@ -1,11 +1,12 @@
 """Lance datasets (https://lance.org) by their paths and URIs: opening them, their access, and their errors."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
-from trainer.storage.object_store import SCHEMES, ObjectStore, is_uri
+from trainer.storage.object_store import SCHEMES, ObjectStore, is_uri, may_recover, reason
 from trainer.text import truncate
 
 ERRORS = (OSError, ValueError)
@@ -79,13 +80,18 @@ def check_access(uri: str, setting: str) -> None:
 
 def storage_options(uri: str) -> Mapping[str, str] | None:
     """The options with which Lance reaches a dataset; credentials are in the environment."""
-    return {"allow_http": "true"} if _is_object_store(uri) else None
+    if not _is_object_store(uri):
+        return None
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region and (os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")):
+        region = "us-east-1"  # the default of S3's own clients; Lance has another
+    return {"allow_http": "true", **({"aws_region": region} if region else {})}
 
 
 def refusal(uri: str, what: str, error: Exception) -> ConfigurationError | StoreError:
     """The error that reports a failure of Lance while it does something."""
     sentence = f"{uri} cannot be {what}: {brief(error)}"
-    if is_uri(uri):
+    if is_uri(uri) and may_recover(error):
         return StoreError(f"{sentence}; repeat the command when the store responds.")
     return ConfigurationError(f"{sentence}; put that right and repeat the command.")
 
@@ -96,5 +102,7 @@ def _is_object_store(uri: str) -> bool:
 
 def brief(error: Exception) -> str:
     """The reason in an error of Lance, without a place in its source."""
-    reason = " ".join(str(error).split(", /home/")[0].split(", /rustc/")[0].split())
-    return truncate(reason.removeprefix("LanceError(IO): ").rstrip("."), 200)
+    if "<Code>" in str(error):
+        return reason(error)
+    text = " ".join(str(error).split(", /home/")[0].split(", /rustc/")[0].split())
+    return truncate(text.removeprefix("LanceError(IO): ").rstrip("."), 200)
