@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
     }
-    try:
+
+    def run() -> int:
         if words and words[0] in commands:
             return commands[words[0]](words[1:])
         if words == ["--version"]:
@@ -79,10 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigurationError(f"there is no command {words[0]!r}; the commands are {', '.join(commands)}.")
         print(USAGE, end="")
         return 0
-    except ConfigurationError as error:
-        return _fail(error, EXIT_CONFIGURATION)
-    except (LostPeersError, StoreError) as error:
-        return _fail(error, EXIT_LOST_PEERS)
+
+    return _code_of(run)
 
 
 def _require(command: str, packages: Sequence[str], extra: str) -> None:
@@ -232,18 +231,23 @@ def _data(words: Sequence[str]) -> int:
     arguments = commands.parser().read(words)
     _log_to(logging.StreamHandler(sys.stderr), "")
     progress = Progress()
-    code = 0
     try:
-        commands.run(arguments, progress)
-    except ConfigurationError as error:
-        code = _fail(error, EXIT_CONFIGURATION)
-    except StoreError as error:
-        code = _fail(error, EXIT_LOST_PEERS)
+        code = _code_of(lambda: commands.run(arguments, progress))
     except SystemExit as end:
         written = "look whether it was written: trainer data versions" if progress.is_committing else "none was written"
         print(f"trainer: stopped before the version was complete; {written}.", file=sys.stderr)
         code = int(str(end.code))
     return _exit_at_once(code)  # Lance's threads may block the end of the interpreter for ever
+
+
+def _code_of(run: Callable[[], int | None]) -> int:
+    """Run a command; return its exit code."""
+    try:
+        return run() or 0
+    except ConfigurationError as error:
+        return _fail(error, EXIT_CONFIGURATION)
+    except (LostPeersError, StoreError) as error:
+        return _fail(error, EXIT_LOST_PEERS)
 
 
 def _tensorboard(words: Sequence[str]) -> int:
@@ -314,7 +318,8 @@ def _launch(words: Sequence[str]) -> int:
     _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), "cpu or gpu")
     from trainer.launcher import launch
 
-    return launch.main(words)
+    code = _code_of(lambda: launch.main(words))
+    return _exit_at_once(code)  # as for `trainer data`, for a launch on Lance data
 
 
 def _convert_tfjob(words: Sequence[str]) -> int:
