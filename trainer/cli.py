@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import trainer
 from trainer import config
@@ -49,6 +49,7 @@ Between-graph distributed TensorFlow training.
 commands:
   launch         run a whole cluster of real processes on this machine
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
+  data           make versions of data from raw files, name and compare them
   tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
@@ -64,10 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "launch": _launch,
         "train": _train,
         "supervise": _supervise,
+        "data": _data,
         "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
     }
-    try:
+
+    def run() -> int:
         if words and words[0] in commands:
             return commands[words[0]](words[1:])
         if words == ["--version"]:
@@ -77,10 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigurationError(f"there is no command {words[0]!r}; the commands are {', '.join(commands)}.")
         print(USAGE, end="")
         return 0
-    except ConfigurationError as error:
-        return _fail(error, EXIT_CONFIGURATION)
-    except (LostPeersError, StoreError) as error:
-        return _fail(error, EXIT_LOST_PEERS)
+
+    return _code_of(run)
 
 
 def _require(command: str, packages: Sequence[str], extra: str) -> None:
@@ -99,8 +100,11 @@ def _require(command: str, packages: Sequence[str], extra: str) -> None:
 
 def _log_to_stdout(prefix: str) -> None:
     """Write the log of this package to standard output, each line with the time and a prefix."""
-    handler = logging.StreamHandler(sys.stdout)
-    formatter = logging.Formatter if sys.stdout.isatty() else report.Formatter
+    _log_to(logging.StreamHandler(sys.stdout), prefix)
+
+
+def _log_to(handler: "logging.StreamHandler[TextIO]", prefix: str) -> None:
+    formatter = logging.Formatter if handler.stream.isatty() else report.Formatter
     handler.setFormatter(formatter(f"%(asctime)s {prefix}%(message)s", datefmt="%H:%M:%S"))
     package = logging.getLogger(trainer.__name__)
     package.addHandler(handler)
@@ -154,6 +158,11 @@ def _train(words: Sequence[str]) -> int:
         code = watchdog.exit_code
     watchdog.finished()
     # Skip TensorFlow's clean-up: it may hang for minutes when other tasks are lost, and nothing is left to clean up.
+    return _exit_at_once(code)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """End this process without waiting for the threads of libraries."""
     _flush()
     os._exit(code)
 
@@ -210,6 +219,35 @@ def _supervise(words: Sequence[str]) -> int:
         return 128 + signal.SIGTERM
     except ApiError as error:
         raise ConfigurationError(f"the Kubernetes API refuses what a run needs: {error.status.message}.") from None
+
+
+def _data(words: Sequence[str]) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    _require("data", ("lance", "PIL"), "data")
+    from trainer.datasets import commands
+    from trainer.datasets.importing import Progress
+
+    arguments = commands.parser().read(words)
+    _log_to(logging.StreamHandler(sys.stderr), "")
+    progress = Progress()
+    try:
+        code = _code_of(lambda: commands.run(arguments, progress))
+    except SystemExit as end:
+        written = "look whether it was written: trainer data versions" if progress.is_committing else "none was written"
+        print(f"trainer: stopped before the version was complete; {written}.", file=sys.stderr)
+        code = int(str(end.code))
+    return _exit_at_once(code)  # Lance's threads may block the end of the interpreter for ever
+
+
+def _code_of(run: Callable[[], int | None]) -> int:
+    """Run a command; return its exit code."""
+    try:
+        return run() or 0
+    except ConfigurationError as error:
+        return _fail(error, EXIT_CONFIGURATION)
+    except (LostPeersError, StoreError) as error:
+        return _fail(error, EXIT_LOST_PEERS)
 
 
 def _tensorboard(words: Sequence[str]) -> int:
@@ -280,7 +318,8 @@ def _launch(words: Sequence[str]) -> int:
     _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), "cpu or gpu")
     from trainer.launcher import launch
 
-    return launch.main(words)
+    code = _code_of(lambda: launch.main(words))
+    return _exit_at_once(code)  # as for `trainer data`, for a launch on Lance data
 
 
 def _convert_tfjob(words: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """Evaluating a checkpoint on the held-out split."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def test_the_exported_model_gives_probabilities(
     evaluator: CheckpointEvaluator, checkpoint: str, split: Examples, tmp_path: Path
 ) -> None:
     evaluator.score(checkpoint)
-    evaluator.export(tmp_path / "export" / "0")
+    evaluator.export(tmp_path / "export" / "0", {"dataset_version": "7"})
+    assert json.loads((tmp_path / "export" / "0" / "data.json").read_text()) == {"dataset_version": "7"}
     with tf.Graph().as_default(), tf1.Session() as session:
         signature = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export" / "0")).signature_def
         serving = signature["serving_default"]

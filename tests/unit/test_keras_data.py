@@ -156,7 +156,7 @@ def test_loss_and_metrics_are_those_of_keras(
     assert set(measured[-1]) == names
     with found.evaluator() as evaluator:
         score = evaluator.score(checkpoint)
-        evaluator.export(tmp_path / "export")
+        evaluator.export(tmp_path / "export", {})
     test = examples(found)
     with context.eager_mode():
         network = keras.saving.load_model(tmp_path / "export" / "model.keras")
@@ -191,7 +191,7 @@ def test_the_exported_model_has_the_names_of_its_inputs_and_outputs(tmp_path: Pa
     checkpoint, _ = train(found, settings, tmp_path, steps=5)
     with found.evaluator() as evaluator:
         evaluator.score(checkpoint)
-        evaluator.export(tmp_path / "export")
+        evaluator.export(tmp_path / "export", {})
     with tf1.Session(graph=tf.Graph()) as session:
         loaded = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export"))
     signature = loaded.signature_def["serving_default"]

@@ -136,3 +136,27 @@ def test_an_absent_table_version_or_tag_is_refused(uri: str, tmp_path: Path) -> 
             load(uri, version)
     with pytest.raises(ConfigurationError, match="data_version=7, but only a Lance dataset has versions; remove it"):
         datasets.load("digits", "7", False, DataContext("", 10, 0, 0, 1))
+
+
+def test_a_version_that_streams_has_a_digest_and_stays_as_it_was(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lance_table, "IN_MEMORY_BYTES", 0)
+    found = load(uri)
+    digests = [found.digest, load(uri, "1").digest, load(uri, "first").digest]
+    assert all(digest and len(digest) == 64 for digest in digests)
+    assert digests[0] != digests[1] == digests[2]
+    assert isinstance(found.test, Stream)
+    before = [images.tobytes() for images, _ in found.test.once(4)]
+    lance.write_dataset(pa.table({"image": tensors(IMAGES[:7]), "label": LABELS[:7]}), uri, mode="overwrite")
+    lance.write_dataset(pa.table({"other": LABELS, "label": LABELS}), uri, mode="overwrite")
+    assert [images.tobytes() for images, _ in found.test.once(4)] == before
+    assert found.facts == {"dataset": "lance", "dataset_uri": uri, "dataset_version": "2", "dataset_digest": digests[0]}
+    lance.dataset(uri).delete("label = 0")
+    assert load(uri).digest not in digests
+
+
+def test_the_same_examples_have_one_digest_in_each_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    table = pa.table({"image": tensors(IMAGES), "label": LABELS})
+    lance.write_dataset(table, uri)
+    lance.write_dataset(table, uri, mode="overwrite")
+    assert load(uri, "1").digest == load(uri, "2").digest

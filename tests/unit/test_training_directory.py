@@ -47,6 +47,12 @@ def test_the_same_run_may_continue(directory: TrainingDirectory) -> None:
     directory.check(RUN)
 
 
+def test_a_run_whose_data_has_moved_may_continue(directory: TrainingDirectory) -> None:
+    directory.claim({**RUN, "dataset_uri": "/old/digits.lance"})
+    directory.claim({**RUN, "dataset_uri": "s3://bucket/digits.lance"})
+    assert directory.read_claim()["dataset_uri"] == "s3://bucket/digits.lance"
+
+
 def test_an_unclaimed_directory_is_accepted(directory: TrainingDirectory) -> None:
     directory.check(RUN)
     assert list(directory.path.iterdir()) == []  # a check claims nothing

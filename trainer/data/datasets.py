@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,8 +27,12 @@ class Dataset:
     name: str
     train: Examples | Stream
     test: Examples | Stream
+    uri: str | None = None
+    """The place of the data: an absolute path or a URI."""
     version: str | None = None
     """The version that was read, of data that has versions."""
+    version_digest: str | None = None
+    """The digest of a version that is not in memory."""
 
     @cached_property
     def signature(self) -> Signature:
@@ -39,15 +44,29 @@ class Dataset:
     def digest(self) -> str | None:
         """SHA-256 over all examples, in hexadecimal; the same data has the same digest on every machine.
 
-        None for data that is not in memory.
+        Of a Lance dataset that is not in memory, it is that of its files; for other data that is not in memory, None.
         """
         if not isinstance(self.train, Examples) or not isinstance(self.test, Examples):
-            return None
+            return self.version_digest
         sha256 = hashlib.sha256()
         for array in (*self.train.arrays, *self.test.arrays):
             sha256.update(f"{array.dtype.str}{array.shape}".encode())
             sha256.update(np.ascontiguousarray(array).data)
         return sha256.hexdigest()
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """What identifies the data, wherever it is, for files about a run."""
+        return {
+            "dataset": self.name,
+            "dataset_digest": self.digest,
+            **({"dataset_version": self.version} if self.version else {}),
+        }
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """The identity and the place."""
+        return {**self.identity, **({"dataset_uri": self.uri} if self.uri else {})}
 
     @property
     def warning(self) -> str | None:
@@ -85,12 +104,14 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
     """
     if version and name != "lance":
         raise ConfigurationError(f"data_version={version}, but only a Lance dataset has versions; remove it.")
-    if name == "lance":
-        return Dataset(name, *lance_table.load(data.data_dir, version, data))
     if name == "digits":
         return Dataset(name, *digits.load())
+    uri = data.data_dir if is_uri(data.data_dir) else os.path.abspath(data.data_dir)
+    if name == "lance":
+        train, test, found = lance_table.load(data.data_dir, version, data)
+        return Dataset(name, train, test, uri, found.number, found.digest)
     with _local(data.data_dir, FILES[name]) as folder:
-        return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)))
+        return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)), uri)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Lance datasets: tables with versions and tags, local or on an object store (https://lance.org)."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from trainer.data.examples import Array, Examples
 from trainer.data.orders import orders
 from trainer.data.stream import IN_MEMORY_BYTES, Stream, prefetch
 from trainer.errors import ConfigurationError
+from trainer.storage import lance_dataset
 from trainer.text import truncate
 
 TARGETS = ("y", "label")
@@ -23,8 +25,17 @@ READ_ROWS = 1000
 """Rows of one read of the held-out split."""
 
 
-def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, str]:
-    """The splits of a table, and the version that was read.
+@dataclass(frozen=True)
+class TableVersion:
+    """The version of a table that was read."""
+
+    number: str
+    digest: str
+    """SHA-256 over the names of its files, in hexadecimal. Lance never uses a name twice."""
+
+
+def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, TableVersion]:
+    """The splits of a table, and the version that was read. Later versions do not change what is read.
 
     The column `y` (or `label`) has the targets, and each other column is an input: numbers, vectors, tensors of a fixed
     shape, or encoded images. Rows whose column `split` is "test" are the held-out split; without that column, the same
@@ -38,30 +49,22 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     Raises:
         ConfigurationError: pylance is not installed, or the table, its version or its columns cannot be read.
     """
-    try:
-        import lance
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            "dataset=lance needs the package pylance: install distributed-tensorflow-trainer[lance]."
-        ) from None
+    lance_dataset.require("dataset=lance")
+    lance_dataset.check_access(uri, "data_dir")
     origin = f"data_dir={uri}"
-    try:
-        table = lance.dataset(uri, version=int(version) if version and version.isdigit() else version)
-        rows = table.count_rows()
-    except (OSError, ValueError) as error:
-        at = f" in version {version}" if version else ""
-        reason = truncate(str(error).partition(", /")[0], 200)  # without a place in Lance's source
-        raise ConfigurationError(f"{origin} cannot be read{at}: {reason}.") from None
+    table = lance_dataset.open_dataset(uri, version, origin)
+    rows = table.count_rows()
     columns = [name for name in table.schema.names if name != SPLIT]
     if not any(name in TARGETS for name in columns) or len(columns) < 2:
         raise ConfigurationError(
             f"{origin}: columns of inputs and a column {' or '.join(TARGETS)} were expected, not {', '.join(columns)}."
         )
+    read_version = TableVersion(str(table.version), _digest(table))
     train, test = _split(table, rows, origin)
     row = _examples(table.take(train[:1], columns), origin)
     if row.nbytes * rows <= IN_MEMORY_BYTES:
         whole = _examples(table.to_table(columns), origin)
-        return whole.take(train), whole.take(test), str(table.version)
+        return whole.take(train), whole.take(test), read_version
 
     def read(indices: npt.NDArray[Any]) -> Sequence[Array]:
         return _examples(table.take(indices, columns), origin).arrays
@@ -76,7 +79,15 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     if signature.has_labels:
         labels = table.to_table([_target(table.schema.names)]).column(0)
         signature = replace(signature, classes=1 + max(labels.to_pylist()))
-    return Stream(signature, endless, endless), Stream(signature, once, once), str(table.version)
+    return Stream(signature, endless, endless), Stream(signature, once, once), read_version
+
+
+def _digest(table: Any) -> str:
+    files = sorted(
+        f"{[file.path for file in fragment.metadata.files]} {fragment.metadata.deletion_file}"
+        for fragment in table.get_fragments()
+    )
+    return hashlib.sha256("\n".join(files).encode()).hexdigest()
 
 
 def _split(table: Any, rows: int, origin: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

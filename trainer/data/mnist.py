@@ -1,24 +1,17 @@
 """MNIST: four IDX files in a folder, downloaded where this is allowed."""
 
-import gzip
 import hashlib
 import http.client
-import math
-import struct
 import urllib.request
-import zlib
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from trainer.data import idx
 from trainer.data.arrays import labelled
 from trainer.data.examples import Examples
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
 
 ADDRESS = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-CHUNK = 2**20
 FILES = {  # MD5 sums from the published MNIST loaders; they detect damage, not tampering
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -37,7 +30,7 @@ def load(folder: Path, download: bool) -> tuple[Examples, Examples]:
     for split in ("train", "t10k"):
         images = _find_idx(folder, f"{split}-images-idx3-ubyte.gz", download)
         labels = _find_idx(folder, f"{split}-labels-idx1-ubyte.gz", download)
-        splits.append(labelled(_read_idx(images, 3), _read_idx(labels, 1), f"{images} and {labels.name}"))
+        splits.append(labelled(idx.read(images, 3), idx.read(labels, 1), f"{images} and {labels.name}"))
     return splits[0], splits[1]
 
 
@@ -87,39 +80,3 @@ def fetch(url: str, path: Path, md5: str) -> None:
             f"{path} is absent and cannot be fetched from {url} ({error}): put the file there, "
             "or train on --dataset digits, which needs no download."
         ) from None
-
-
-def _read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of bytes, gzipped or plain, as an array (format: http://yann.lecun.com/exdb/mnist/).
-
-    It takes no more memory than the content needs, whatever the header declares, and reads no more than it declares.
-    """
-    header = 4 * (1 + dimensions)
-    expected = 0x0800 + dimensions
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            start = file.read(header)
-            if len(start) < header or struct.unpack(">I", start[:4])[0] != expected:
-                raise ConfigurationError(
-                    f"{path}: not an IDX file of bytes in {dimensions} dimensions; its first four bytes must be "
-                    f"{expected:08x}."
-                )
-            shape = struct.unpack(f">{dimensions}I", start[4:])
-            declared = math.prod(shape)
-            if not declared:
-                raise ConfigurationError(
-                    f"{path}: the header declares {list(shape)}, so it has no examples; add at least 1."
-                )
-            content = bytearray()
-            while len(content) <= declared and (chunk := file.read(CHUNK)):
-                content += chunk
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigurationError(
-            f"{path}: the file is damaged or truncated ({error}); delete it and download it again."
-        ) from None
-    if len(content) != declared:
-        found = "more" if len(content) > declared else header + len(content)
-        raise ConfigurationError(
-            f"{path}: the header declares {header + declared} bytes, but the file has {found}; download it again."
-        )
-    return np.frombuffer(content, np.uint8).reshape(shape)

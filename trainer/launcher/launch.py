@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainer import config
@@ -21,6 +22,7 @@ from trainer.launcher.plan import Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes, start_process
 from trainer.launcher.summary import explain_failure, print_resume_command, show_result
 from trainer.storage.object_store import ObjectStore, is_uri
+from trainer.training import data_version
 from trainer.training.training_directory import TrainingDirectory, new_path
 
 KILL_SECONDS = 5.0
@@ -101,6 +103,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         # Otherwise each process would download the files.
         if plan.settings.dataset == "mnist" and not is_uri(plan.settings.data_dir):
             mnist.fetch_absent(Path(plan.settings.data_dir), plan.settings.download)
+        plan = replace(plan, settings=replace(plan.settings, data_version=data_version.fix(plan.settings)))
         given = plan.settings.train_dir
         if is_uri(given):  # the chief keeps the run there; the logs are here
             directory = TrainingDirectory(new_path(), given)

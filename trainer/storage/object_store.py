@@ -155,17 +155,17 @@ class ObjectStore:
             raise self._error("deleted", name, error) from error
 
     def _refusal(self, what: str, error: Exception) -> ConfigurationError | StoreError:
-        reason = f"{self._setting}={self.uri}: it cannot be {what} ({_reason(error)})"
-        if _may_recover(error):
-            return StoreError(f"{reason}; check the network and the store's endpoint.")
-        return ConfigurationError(f"{reason}; check the address and the credentials.")
+        sentence = f"{self._setting}={self.uri}: it cannot be {what} ({reason(error)})"
+        if may_recover(error):
+            return StoreError(f"{sentence}; check the network and the store's endpoint.")
+        return ConfigurationError(f"{sentence}; check the address and the credentials.")
 
     def _error(self, what: str, name: str, error: Exception) -> StoreError:
-        return StoreError(f"{PurePosixPath(name)} of {self.uri} cannot be {what} ({_reason(error)})")
+        return StoreError(f"{PurePosixPath(name)} of {self.uri} cannot be {what} ({reason(error)})")
 
 
-def _reason(error: Exception) -> str:
-    """The part of an error of `obstore` that names the cause: the store's own answer, or the last part of a line."""
+def reason(error: Exception) -> str:
+    """The cause in an error of `obstore` or Lance: the store's own answer, or the last part of a line."""
     text = str(error)
     if any(path in text for path in _IDENTITY):
         return "there are no credentials in the environment, and the machine has no identity"
@@ -175,7 +175,7 @@ def _reason(error: Exception) -> str:
     return truncate(line.rpartition(" - ")[2] or type(error).__name__, 200)
 
 
-def _may_recover(error: Exception) -> bool:
+def may_recover(error: Exception) -> bool:
     """Whether the store does not respond, or responds that it fails or is busy."""
     text = str(error)
     if any(path in text for path in _IDENTITY):

@@ -69,7 +69,7 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
 
         def claim() -> None:
             directory.create()
-            directory.claim(problem.identity)
+            directory.claim({**problem.identity, **problem.dataset.facts})
 
         wait_for_room(context, str(directory), claim)
         logger.info(f"training directory: {directory}")
@@ -112,9 +112,7 @@ class ChiefRun:
             "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
-            "dataset": dataset.name,
-            "dataset_digest": dataset.digest,
-            **({"dataset_version": dataset.version} if dataset.version else {}),
+            **dataset.facts,
             "train_dir": str(self._directory),
             "version": trainer.__version__,
         }
@@ -200,7 +198,7 @@ class ChiefRun:
                 logger.warning(f"the best checkpoint {kept.checkpoint} cannot be read; exporting the last one")
         export = self._directory.path / "export" / str(step)
         export.parent.mkdir(exist_ok=True)
-        evaluator.export(export)
+        evaluator.export(export, {**self._problem.dataset.facts, "model": self._context.settings.model})
         return export
 
 

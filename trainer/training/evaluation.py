@@ -1,5 +1,6 @@
 """Evaluation of checkpoints on the held-out split, in a local graph without servers."""
 
+import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,11 +130,11 @@ class CheckpointEvaluator:
         starts = range(0, len(self._test), CHUNK)
         return (self._test.take(slice(start, start + CHUNK)).arrays for start in starts)
 
-    def export(self, path: Path) -> None:
+    def export(self, path: Path, facts: Mapping[str, Any]) -> None:
         """Write the checkpoint restored last as a SavedModel, from the inputs to the outputs of the model.
 
-        A Keras model is in its folder as `model.keras` too. The SavedModel replaces an earlier one in a single rename,
-        so readers never see a partial one.
+        A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. The
+        SavedModel replaces an earlier one in a single rename, so readers never see a partial one.
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
@@ -144,5 +145,6 @@ class CheckpointEvaluator:
             builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
             builder.save()
         self._model.save(partial, self._session.run(self._arrays))
+        (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)

@@ -10,6 +10,7 @@ from trainer.data import datasets, own_data
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.models import Model, Parameter
+from trainer.training import data_version
 from trainer.training.evaluation import CheckpointEvaluator
 
 
@@ -41,7 +42,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
     dataset = own_data.load(module, settings.model, data) if settings.dataset is None else None
     dataset = dataset or datasets.load(
-        settings.dataset or datasets.DEFAULT, settings.data_version, settings.download, data
+        settings.dataset or datasets.DEFAULT, data_version.choose(settings, cluster), settings.download, data
     )
     model = model_files.model_of(module, settings)
     parameters = model.parameters(dataset.signature)
@@ -53,7 +54,5 @@ def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> 
     return {
         "model": model_files.identify(model),
         "parameters": {name: list(parameter.shape) for name, parameter in parameters.items()},
-        "dataset": dataset.name,
-        "dataset_digest": dataset.digest,
-        **({"dataset_version": dataset.version} if dataset.version else {}),
+        **dataset.identity,
     }

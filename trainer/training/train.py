@@ -11,7 +11,7 @@ from trainer.errors import LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
 from trainer.tensorflow_types import Session
-from trainer.training import problem, server, stall_reporter
+from trainer.training import data_version, problem, server, stall_reporter
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
@@ -71,7 +71,7 @@ def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | N
             return False
         try:
             with own_server.session(replica.graph, "/job:ps") as session:
-                is_over = _train_in_session(context, replica, session, coordinator, run)
+                is_over = _train_in_session(context, learned, replica, session, coordinator, run)
         except server.LOST as error:
             coordinator.recover(error)
 
@@ -89,6 +89,7 @@ def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | N
 
 def _train_in_session(
     context: TaskContext,
+    learned: Problem,
     replica: Replica,
     session: Session,
     coordinator: Coordinator,
@@ -97,6 +98,8 @@ def _train_in_session(
     """Train in one session; return False if the run diverges and must be rolled back in the next session."""
     if run is None:
         coordinator.join(session)
+        if context.settings.strategy == "ps":
+            data_version.check(learned.dataset.version, session.run(replica.run_id))
         take_steps(context, replica, session, coordinator, Callback())
         return True
     with run.chief(session) as chief:

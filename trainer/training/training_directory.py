@@ -38,6 +38,10 @@ EVALUATOR_SECONDS = 60.0
 """An evaluator that has not touched its file for this long counts as absent."""
 
 
+NOT_COMPARED = ("dataset_uri",)
+"""Facts about a run that may change: the data may move."""
+
+
 @dataclass(frozen=True)
 class TrainingDirectory:
     """The paths in a training directory."""
@@ -169,14 +173,18 @@ class TrainingDirectory:
         Raises:
             ConfigurationError: it does; the sentence names the difference.
         """
-        found = _read_json(self.path / "run.json")
+        found = self.read_claim()
         for key, value in run.items() if found else ():
-            if found.get(key) != value:
+            if key not in NOT_COMPARED and found.get(key) != value:
                 difference = f"{key.replace('_', ' ')} ({_brief(found.get(key))}, this run's is {_brief(value)})"
                 raise ConfigurationError(
                     f"train_dir: {self.path} holds a run of different {difference}: "
                     "choose another train_dir, or the settings of that run."
                 )
+
+    def read_claim(self) -> dict[str, Any]:
+        """Return the facts about the run that owns this directory; empty if none does."""
+        return _read_json(self.path / "run.json")
 
     def read_result(self) -> dict[str, Any]:
         """Return the content of result.json; empty if no run has started here.

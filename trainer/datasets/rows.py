@@ -1,0 +1,55 @@
+"""The rows of a dataset as numbers: values as arrays, and digests, which are equal for equal content.
+
+A digest does not depend on where, or in what order, the rows are stored.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+DIGEST_BYTES = 8
+"""Among ten million rows, two have the same digest with a chance of three in a million."""
+
+
+def digests(batch: pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """A number for each row, from the names, the types and the values of these columns."""
+    head = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name in columns:
+        head.update(f"{name} {batch.schema.field(name).type}\n".encode())
+    found = bytearray()
+    for row in zip(*[_bytes(batch.column(name)) for name in columns], strict=True):
+        each = head.copy()
+        for part in row:
+            each.update(len(part).to_bytes(8, "little") + part)
+        found += each.digest()
+    return np.frombuffer(bytes(found), "<u8")
+
+
+def _bytes(column: Any) -> Sequence[bytes]:
+    """The bytes of each row of a column."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return [each or b"" for each in column.to_pylist()]
+    if not is_numeric(column.type):
+        return [str(each).encode() for each in column.to_pylist()]
+    return [row.tobytes() for row in numbers(column)]
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether each row of a column of this type is a number, a vector or a tensor of numbers."""
+    if isinstance(kind, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def numbers(column: Any) -> npt.NDArray[Any]:
+    """A column of numbers, vectors or tensors as an array [n, values]. Absent values are NaN."""
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        column = column.storage
+    rows = len(column)
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.flatten()
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(rows, -1)

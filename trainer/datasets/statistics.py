@@ -1,0 +1,142 @@
+"""Statistics of rows that can be added up: those of a version are the sum of those of its imports."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from trainer.datasets.rows import is_numeric, numbers
+from trainer.datasets.source import INPUT, SPLIT, TARGETS, TRAIN
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number, mean, standard deviation, minimum and maximum of some values."""
+
+    count: int
+    mean: float
+    std: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any]) -> "Moments":
+        """The moments of all elements of an array that is not empty."""
+        wide = values.astype(np.float64)
+        return cls(values.size, float(wide.mean()), float(wide.std()), float(wide.min()), float(wide.max()))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        count = self.count + other.count
+        mean = (self.count * self.mean + other.count * other.mean) / count
+        squares = sum(each.count * (each.std**2 + (each.mean - mean) ** 2) for each in (self, other))
+        return Moments(count, mean, math.sqrt(squares / count), min(self.min, other.min), max(self.max, other.max))
+
+
+@dataclass
+class Statistics:
+    """The statistics of some rows."""
+
+    rows: int = 0
+    bytes: int = 0
+    """The size of the values in memory, with images as they are encoded."""
+    splits: dict[str, Counter[str]] = field(default_factory=dict)
+    """By split, the rows of each class; those without a class have the class ""."""
+    values: dict[str, Moments] = field(default_factory=dict)
+    """By name: inputs, elements of x that have names, and targets that are values."""
+    images: Counter[str] = field(default_factory=Counter)
+    """The number of images of each shape, HEIGHTxWIDTHxCHANNELS."""
+
+    def add(
+        self,
+        batch: pa.RecordBatch,
+        classes: Sequence[str] | None,
+        features: Sequence[str] | None,
+        pixels: Mapping[str, Moments],
+        shapes: Sequence[str],
+    ) -> None:
+        """Add rows.
+
+        Args:
+            batch: The rows.
+            classes: The names of the classes, by label.
+            features: The names of the elements of x.
+            pixels: The moments of the pixels of each column of images.
+            shapes: The shapes of all images.
+        """
+        if not len(batch):
+            return
+        self.rows += len(batch)
+        self.bytes += batch.nbytes
+        splits = batch[SPLIT].to_pylist() if SPLIT in batch.schema.names else [TRAIN] * len(batch)
+        labels = class_of_rows(batch, classes)
+        for (split, label), count in Counter(zip(splits, labels, strict=True)).items():
+            self.splits.setdefault(split, Counter())[label] += count
+        for name, moments in {**_moments(batch, features), **pixels}.items():
+            self._add_values(name, moments)
+        self.images.update(shapes)
+
+    def merge(self, other: "Statistics") -> None:
+        """Add the rows of other statistics."""
+        self.rows += other.rows
+        self.bytes += other.bytes
+        for split, classes in other.splits.items():
+            self.splits.setdefault(split, Counter()).update(classes)
+        for name, moments in other.values.items():
+            self._add_values(name, moments)
+        self.images.update(other.images)
+
+    def _add_values(self, name: str, moments: Moments) -> None:
+        self.values[name] = self.values[name] + moments if name in self.values else moments
+
+    def to_json(self) -> dict[str, Any]:
+        """The statistics as JSON has them."""
+        return {
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "splits": {split: dict(classes) for split, classes in self.splits.items()},
+            "values": {name: vars(moments) for name, moments in self.values.items()},
+            "images": dict(self.images),
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Statistics":
+        """The statistics that `to_json` wrote.
+
+        Raises:
+            LookupError, TypeError, ValueError: it did not write this.
+        """
+        return cls(
+            int(found["rows"]),
+            int(found["bytes"]),
+            {split: Counter(classes) for split, classes in found["splits"].items()},
+            {name: Moments(**moments) for name, moments in found["values"].items()},
+            Counter(found["images"]),
+        )
+
+
+def class_of_rows(batch: pa.RecordBatch, classes: Sequence[str] | None) -> Sequence[str]:
+    """The class of each row."""
+    target = next((name for name in TARGETS if name in batch.schema.names), None)
+    if target is None or not pa.types.is_integer(batch[target].type):
+        return [""] * len(batch)
+    targets = batch[target]
+    return [classes[label] if classes and 0 <= label < len(classes) else str(label) for label in targets.to_pylist()]
+
+
+def _moments(batch: pa.RecordBatch, features: Sequence[str] | None) -> Mapping[str, Moments]:
+    found: dict[str, Moments] = {}
+    for name in batch.schema.names:
+        kind = batch.schema.field(name).type
+        if name == SPLIT or not is_numeric(kind) or (name in TARGETS and pa.types.is_integer(kind)):
+            continue
+        values = numbers(batch[name])
+        if name == INPUT and features:
+            found |= {feature: Moments.of(values[:, index]) for index, feature in enumerate(features)}
+        else:
+            found[name] = Moments.of(values)
+    return found

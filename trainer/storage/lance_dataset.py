@@ -1,0 +1,108 @@
+"""Lance datasets (https://lance.org) by their paths and URIs: opening them, their access, and their errors."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainer.errors import ConfigurationError, StoreError
+from trainer.storage.object_store import SCHEMES, ObjectStore, is_uri, may_recover, reason
+from trainer.text import truncate
+
+ERRORS = (OSError, ValueError)
+"""What pylance raises."""
+
+
+def require(what: str) -> None:
+    """Check that pylance is installed.
+
+    Args:
+        what: What needs it.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    try:
+        import lance  # noqa: F401
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            f"{what} needs the package pylance: install distributed-tensorflow-trainer[lance]."
+        ) from None
+
+
+def open_dataset(uri: str, version: str | None, origin: str) -> Any:
+    """Open a version of a dataset.
+
+    Args:
+        uri: A path or a URI, such as s3://bucket/digits.lance.
+        version: A version's number or a tag; None is the newest.
+        origin: The setting and the URI, for errors.
+
+    Raises:
+        ConfigurationError: the dataset or its version cannot be read.
+    """
+    import lance
+
+    try:
+        number = int(version) if version and version.isdigit() else version
+        return lance.dataset(uri, version=number, storage_options=storage_options(uri))
+    except ERRORS as error:
+        at = f" in version {version}" if version else ""
+        raise ConfigurationError(f"{origin} cannot be read{at}: {brief(error)}.") from None
+
+
+def find_dataset(uri: str) -> Any | None:
+    """Open the newest version of a dataset; None if there is none.
+
+    Raises:
+        ConfigurationError: the place cannot be read.
+    """
+    import lance
+
+    try:
+        return lance.dataset(uri, storage_options=storage_options(uri))
+    except ERRORS as error:
+        if "was not found" in str(error):
+            return None
+        raise ConfigurationError(f"{uri} cannot be read: {brief(error)}.") from None
+
+
+def check_access(uri: str, setting: str) -> None:
+    """Check the address and the credentials of a dataset on an object store.
+
+    Raises:
+        ConfigurationError: the address is wrong, or access is refused.
+        StoreError: the store does not respond.
+    """
+    if _is_object_store(uri):
+        ObjectStore(uri, setting)
+
+
+def storage_options(uri: str) -> Mapping[str, str] | None:
+    """The options with which Lance reaches a dataset; credentials are in the environment."""
+    if not _is_object_store(uri):
+        return None
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region and (os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")):
+        region = "us-east-1"  # the default of S3's own clients; Lance has another
+    return {"allow_http": "true", **({"aws_region": region} if region else {})}
+
+
+def refusal(uri: str, what: str, error: Exception) -> ConfigurationError | StoreError:
+    """The error that reports a failure of Lance while it does something."""
+    sentence = f"{uri} cannot be {what}: {brief(error)}"
+    if is_uri(uri) and may_recover(error):
+        return StoreError(f"{sentence}; repeat the command when the store responds.")
+    return ConfigurationError(f"{sentence}; put that right and repeat the command.")
+
+
+def _is_object_store(uri: str) -> bool:
+    return urlsplit(uri).scheme in SCHEMES
+
+
+def brief(error: Exception) -> str:
+    """The reason in an error of Lance, without a place in its source."""
+    if "<Code>" in str(error):
+        return reason(error)
+    text = " ".join(str(error).split(", /home/")[0].split(", /rustc/")[0].split())
+    return truncate(text.removeprefix("LanceError(IO): ").rstrip("."), 200)
