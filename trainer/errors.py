@@ -41,15 +41,11 @@ class LostPeersError(Exception):
 
 
 class StoreError(Exception):
-<<<<<<< HEAD
     """An object store or a volume failed, also when it was tried again: one sentence. A retry may succeed."""
 
 
 class SupersededError(Exception):
     """Another chief has taken over the training directory: one sentence. This one must stop without writing."""
-=======
-    """A request to a store of data failed, also when it was repeated: one sentence. A retry may succeed."""
->>>>>>> 48eda5a (trainer data: raw files as versions of a Lance dataset, with checks and statistics; tags and differences)
 
 
 class ModelError(Exception):
