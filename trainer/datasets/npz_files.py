@@ -1,7 +1,5 @@
 """A folder of `.npz` files, as `--dataset npz` trains from, as a source. Each file is read as a whole."""
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,7 @@ import pyarrow as pa
 from trainer.datasets.skipped import Skipped
 from trainer.datasets.source import BATCH_ROWS, SPLIT, TARGET, TEST, Rows, Source, column, numbered, split_of
 from trainer.errors import ConfigurationError
-
-_DAMAGED = (AttributeError, OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy raises for a file that is not .npz, or damaged."""
+from trainer.text import truncate
 
 
 def is_source(folder: Path) -> bool:
@@ -66,9 +62,11 @@ def _describe(kind: pa.DataType) -> str:
 def _read(path: Path) -> Mapping[str, npt.NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
-    except _DAMAGED as error:
-        raise ConfigurationError(f"{path}: the file is damaged or not .npz ({error}).") from None
+            arrays = {name: np.asarray(found[name]) for name in found.files}  # a member without an array is bytes
+    except MemoryError:
+        raise ConfigurationError(f"{path}: its arrays do not fit into memory, or the file is damaged.") from None
+    except Exception as error:  # NumPy and zipfile raise errors of a dozen types for damaged files
+        raise ConfigurationError(f"{path}: the file is damaged or not .npz ({truncate(str(error), 200)}).") from None
     if TARGET not in arrays or len(arrays) < 2:
         raise ConfigurationError(f"{path}: an array {TARGET} and arrays of inputs were expected, not {list(arrays)}.")
     for name, array in arrays.items():
