@@ -117,7 +117,7 @@ def _said(lines: Sequence[Line], fault: Fault, targets: Sequence[str], began: fl
     pattern = re.compile(fault.says or "|".join(rf"\b{name}\b" for name in names) or "$^")
     for line in lines:
         own = line.task in targets and line.task != SUPERVISOR and not fault.says
-        if line.time <= began or own or parse(line.text):
+        if line.time <= began or own or parse(line.text) or line.text.endswith(" is done"):
             continue
         text = re.sub(rf"^\d\d:\d\d:\d\d {line.task.replace('-', ' ')}: ", "", report.split(line.text)[0])
         if pattern.search(text):
