@@ -121,8 +121,10 @@ def test_the_launcher_accepts_all_settings_except_those_of_a_single_task() -> No
     assert not shared & per_task
 
 
-texts = st.text(min_size=1) | st.sampled_from(["true", "null", "1", "1e3", "~", "a: b", "- c", "# d"])
-paths = texts.filter(lambda text: "\0" not in text).map(Path)
+texts = st.text(min_size=1).filter(lambda text: "\0" not in text) | st.sampled_from(
+    ["true", "null", "1", "1e3", "~", "a: b", "- c", "# d"]
+)
+paths = texts.map(Path)
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 settings_strategy = st.builds(
     Settings,
