@@ -1,6 +1,7 @@
 """The run that a chief or a single process leads, across its sessions: from its training directory to its result."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import trainer
+from trainer import config
+from trainer.data.files import write_atomically
 from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
@@ -62,6 +65,8 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             directory = TrainingDirectory(Path(train_dir) if train_dir else new_path())
         directory.create()
         directory.claim(problem.identity)
+        settings = dataclasses.replace(context.settings, train_dir=str(directory))
+        write_atomically(directory.settings, config.to_yaml(settings).encode())
         logger.info(f"training directory: {directory}")
         run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
         yield ClaimedDirectory(directory, run_id)
