@@ -12,6 +12,20 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG's number for each number of channels: grey, RGB and RGBA."""
+FONT = {
+    "0": 0o75557,
+    "1": 0o26227,
+    "2": 0o71747,
+    "3": 0o71317,
+    "4": 0o55711,
+    "5": 0o74717,
+    "6": 0o74757,
+    "7": 0o71122,
+    "8": 0o75757,
+    "9": 0o75717,
+    ">": 0o42124,
+}
+"""Signs of 3 x 5 pixels: an octal digit for each row."""
 
 
 def is_picture(shape: Sequence[int | None]) -> bool:
@@ -45,3 +59,29 @@ def to_png(pixels: Array) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
+
+
+def with_caption(pixels: Array, text: str) -> Array:
+    """The image above a line of text in white on black, of digits and >; what does not fit is cut off."""
+    sign_width, height = 4, 7
+    line = np.zeros((height, max(pixels.shape[1], 1), pixels.shape[2]), np.uint8)
+    for place, sign in enumerate(text):
+        left = 1 + place * sign_width
+        rows = [FONT[sign] >> 3 * (4 - row) & 7 for row in range(5)]
+        bits = np.array([[bits >> 2 - column & 1 for column in range(3)] for bits in rows], np.uint8) * 255
+        room = line[1:6, left : left + 3]
+        room[...] = bits[:, : room.shape[1], np.newaxis]
+    if pixels.shape[2] == 4:
+        line[..., 3] = 255
+    return np.concatenate([pixels, line])
+
+
+def tile(images: Sequence[Array], columns: int, gap: int = 2) -> Array:
+    """Images of one size side by side in rows, with some black pixels between them."""
+    height, width, channels = images[0].shape
+    rows, columns = math.ceil(len(images) / columns), min(columns, len(images))
+    whole = np.zeros((rows * (height + gap), columns * (width + gap), channels), np.uint8)
+    for number, image in enumerate(images):
+        top, left = number // columns * (height + gap), number % columns * (width + gap)
+        whole[top : top + height, left : left + width] = image
+    return whole[: whole.shape[0] - gap, : whole.shape[1] - gap]

@@ -23,6 +23,7 @@ from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
 from trainer.training import best
 from trainer.training.chief import Chief
+from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
@@ -88,10 +89,13 @@ class ChiefRun:
             if self.was_done
             else PeriodicEvaluation(
                 context.settings.eval_seconds,
-                problem.evaluator,
-                lambda candidate, score: self._record.add_evaluation(candidate, score, is_candidate=True),
+                self._make_evaluator,
+                self._add_candidate,
             )
         )
+        self._evaluator: CheckpointEvaluator | None = None
+        """That of the candidates."""
+        self._pictures = ClassifierPictures()
         self.checkpoint = ""
         """The last checkpoint of the run."""
         self.diverged: RollBackError | None = None
@@ -117,6 +121,15 @@ class ChiefRun:
         """How long to wait for the other tasks: after the end of the run they may have gone for good."""
         seconds = self._context.settings.wait_seconds
         return min(seconds, SIGNAL_DONE_SECONDS) if self.was_done else seconds
+
+    def _make_evaluator(self) -> CheckpointEvaluator:
+        self._evaluator = self._problem.evaluator()
+        return self._evaluator
+
+    def _add_candidate(self, candidate: str, score: Score) -> None:
+        self._record.add_evaluation(candidate, score, is_candidate=True)
+        if self._evaluator:
+            self._pictures.write(self._record.summaries, self._evaluator, score.global_step)
 
     def chief(self, session: Session) -> Chief:
         """Return the chief's part in a session."""
@@ -168,6 +181,7 @@ class ChiefRun:
                     best.offer(self._directory.best, path, evaluator.score(path))
             score = evaluator.score(self.checkpoint)
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
+        self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
         export = self._export(evaluator, score)
         written = self._record.write_done(self.checkpoint, score, str(export))
         shutil.rmtree(self._directory.candidate, ignore_errors=True)
@@ -185,6 +199,7 @@ class ChiefRun:
         export = self._directory.path / "export" / str(step)
         export.parent.mkdir(exist_ok=True)
         evaluator.export(export)
+        write_embedding(self._directory.test_summaries, evaluator)
         return export
 
 

@@ -17,6 +17,7 @@ from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf1
 from trainer.training import best, problem
+from trainer.training.classifier_pictures import ClassifierPictures
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
 from trainer.training.run_record import write_score
@@ -47,13 +48,13 @@ def evaluate(context: TaskContext) -> None:
     directory = TrainingDirectory(Path(settings.train_dir))
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
-    summaries = SummaryWriter(directory.test_summaries)
+    summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
     with learned.evaluator() as evaluator:
         while not context.is_stopping() and max(evaluated, default=0) < settings.train_steps:
             for checkpoint in _wait_for_checkpoints(context, directory, learned.identity, evaluated, seconds):
                 if context.is_stopping():
                     return
-                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, context.metrics)
+                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, pictures, context.metrics)
                 evaluated.add(_step_of(checkpoint))
             seconds = settings.stall_seconds + settings.save_seconds
 
@@ -94,6 +95,7 @@ def _evaluate_checkpoint(
     evaluator: CheckpointEvaluator,
     directory: TrainingDirectory,
     summaries: SummaryWriter,
+    pictures: ClassifierPictures,
     metrics: Metrics,
 ) -> None:
     """Score one checkpoint, unless it was deleted, and record the score."""
@@ -105,6 +107,7 @@ def _evaluate_checkpoint(
     measured = {**score.metrics, "loss": score.loss}
     _append(directory.evaluations, {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured})
     write_score(summaries, score)
+    pictures.write(summaries, evaluator, score.global_step)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
         best.offer(directory.best, checkpoint, score)
     metrics.test_metrics = measured
