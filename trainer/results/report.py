@@ -1,5 +1,6 @@
 """`trainer report`: reads a run, lets its exported model predict the held-out split, and writes the page."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,12 +31,15 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("directory", metavar="DIR", help="training directory, or its URI on an object store")
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help=f"the page (default: {PAGE} in DIR, or here for a URI)"
+        "--output", metavar="FILE", help=f"the page, or - for standard output (default: {PAGE} in DIR; for a URI, here)"
     )
     arguments = parser.read(words)
     with open_run(arguments.directory, "DIR") as run:
         text = report_page.make(run, misread(run))
-        path = arguments.output or (Path(PAGE) if run.directory.uri else run.directory.path / PAGE)
+        path = Path(arguments.output or (PAGE if run.directory.uri else run.directory.path / PAGE))
+        if arguments.output == "-":
+            print(text, end="")
+            return 0
         write_page(path, text)
     print(path)
     return 0
@@ -61,7 +65,7 @@ def misread(run: Run) -> Misreadings:
     if run.settings is None:
         return Misreadings(None, 0, "The confusion matrix needs the settings of the run, and they are not known.")
     try:
-        dataset = problem.load_dataset(run.settings)
+        dataset = problem.load_dataset(dataclasses.replace(run.settings, download=False))
         _check_digest(run, dataset)
         with SavedModel(run.export, "export") as model:
             return Misreadings(predict([model], dataset.test), model.classes)
