@@ -241,7 +241,8 @@ def test_the_projector_gets_the_last_hidden_layer(runs: dict[str, Path], kind: s
     labels, predicted = served(runs[kind])
     rows = (folder / "embedding" / "metadata.tsv").read_text().splitlines()[1:]
     assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == [*zip(labels, predicted, strict=True)]
-    assert Image.open(folder / "embedding" / "sprite.png").size == (19 * 28, 19 * 28)
+    with Image.open(folder / "embedding" / "sprite.png") as sprite:
+        assert sprite.size == (19 * 28, 19 * 28)
     assert "embedding/tensor.tsv" in (folder / "projector_config.pbtxt").read_text()
     if kind == "mlp":
         reader = tf1.train.load_checkpoint(str(runs[kind]))
