@@ -50,6 +50,8 @@ commands:
   launch         run a whole cluster of real processes on this machine
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
   data           make versions of data from raw files, name and compare them
+  report         write one HTML page about a run
+  models         compare two trained models on the same held-out data
   tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
@@ -66,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "supervise": _supervise,
         "data": _data,
+        "report": _report,
+        "models": _models,
         "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
     }
@@ -144,6 +148,7 @@ def _train(words: Sequence[str]) -> int:
     for conflict in conflicts:
         logger.warning(conflict)
     role, index = (cluster.task.role, cluster.task.index) if cluster else ("single", 0)
+    report.log(logger, f"trainer {trainer.__version__}", started={"version": trainer.__version__})
     metrics = Metrics(role, index)
     if settings.metrics_port is not None:
         metrics.restarts = parse_restarts(os.environ.get("TASK_RESTARTS", ""))
@@ -151,7 +156,7 @@ def _train(words: Sequence[str]) -> int:
     try:
         code = _run_task(TaskContext(settings, cluster, watchdog, metrics))
     except CollectiveLostError as error:
-        logger.warning(f"{error}; restarting")
+        report.log(logger, f"{error}; restarting", lost={"reason": str(error)})
         watchdog.release_signals()
         if not watchdog.stopping:
             _restart_process()
@@ -250,6 +255,20 @@ def _code_of(run: Callable[[], int | None]) -> int:
         return _fail(error, EXIT_LOST_PEERS)
 
 
+def _report(words: Sequence[str]) -> int:
+    _require("report", ("tensorflow", "numpy", "tensorboard"), "cpu or gpu")
+    from trainer.results import report as run_report
+
+    return run_report.main(words)
+
+
+def _models(words: Sequence[str]) -> int:
+    _require("models", ("tensorflow", "numpy"), "cpu or gpu")
+    from trainer.results import compare
+
+    return compare.main(words)
+
+
 def _tensorboard(words: Sequence[str]) -> int:
     _require("tensorboard", ("tensorboard",), "cpu or gpu")
     from trainer.storage import tensorboard
@@ -297,21 +316,34 @@ def _run_task(context: TaskContext) -> int:
             if done:
                 return 0
     except ConfigurationError as error:
-        return _fail(error, EXIT_CONFIGURATION)
+        return _fail_task(error, EXIT_CONFIGURATION)
     except (LostPeersError, StoreError) as error:
-        return _fail(error, EXIT_LOST_PEERS)
+        return _fail_task(error, EXIT_LOST_PEERS)
     except DivergedError as error:
-        return _fail(error, EXIT_DIVERGED)
+        return _fail_task(error, EXIT_DIVERGED)
     except SupersededError as error:
-        return _fail(error, EXIT_SUPERSEDED)
+        return _fail_task(error, EXIT_SUPERSEDED)
     except ModelError as error:
-        return _fail(error, EXIT_ERROR)
+        return _fail_task(error, EXIT_ERROR)
     except CollectiveLostError:
         raise
-    except Exception:
+    except Exception as error:
+        _report_end(EXIT_ERROR, f"{type(error).__name__}: {error}")
         traceback.print_exc()
         return EXIT_ERROR
+    if context.watchdog.exit_code:
+        _report_end(context.watchdog.exit_code, "a signal")
     return context.watchdog.exit_code
+
+
+def _fail_task(error: Exception, code: int) -> int:
+    _report_end(code, str(error))
+    return _fail(error, code)
+
+
+def _report_end(code: int, reason: str) -> None:
+    """Report the end of a task whose run is not done, before the sentence on stderr, which stays the last line."""
+    report.log(logger, f"ends with code {code}", ended={"code": code, "reason": reason})
 
 
 def _launch(words: Sequence[str]) -> int:

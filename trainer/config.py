@@ -418,6 +418,24 @@ def _is_plain(text: str) -> bool:
         return False
 
 
+def load_values(values: Mapping[str, str]) -> Settings:
+    """The defaults with these values.
+
+    Raises:
+        ConfigurationError: a value is invalid.
+    """
+    return load(argparse.Namespace(config=None, **values), {})
+
+
+def load_file(path: Path) -> Settings:
+    """Read settings that `to_yaml` has written.
+
+    Raises:
+        ConfigurationError: a setting is unknown or has an invalid value.
+    """
+    return load(argparse.Namespace(config=path), {})
+
+
 def _with_current_names(found: Mapping[str, Any], spell: Callable[[str], str]) -> dict[str, Any]:
     """Map former names to current ones; if both are set, ignore the former.
 

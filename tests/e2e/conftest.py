@@ -10,15 +10,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
 
 import trainer
-from hack.cluster import build
+from hack.cluster import build, packages
 from hack.cluster.places import KUBECONFIG
 from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]
+QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,3 +90,17 @@ def release(namespace: str, packaged_images: None, tmp_path: Path) -> Release:
     label = ["kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted"]
     subprocess.run(label, check=True, capture_output=True)
     return Release("mnist", namespace, tmp_path)
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    """Headless Chromium from Debian's packages."""
+    packages.ensure(packages.BROWSER)
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for option in (*QUIET, *OFFLINE, "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'browser'}"):
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()

@@ -11,29 +11,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from hack.cluster import packages
 from tests.e2e.releases import Release, wait
 
 ARTEFACTS = Path(__file__).parent / "artefacts"
-QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
-OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
-    """Headless Chromium from Debian's packages."""
-    packages.ensure(packages.BROWSER)
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for option in (*QUIET, *OFFLINE, "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'browser'}"):
-        options.add_argument(option)
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture

@@ -2,7 +2,16 @@
 
 The line begins with a sentence for people. Programs read only the JSON after the mark, so the sentence may change:
 
-    12:00:00 worker 0: step 100/200: loss 0.3456, accuracy 0.910, 48.5 steps/s #trainer {"progress": {"step": 100, …}}
+    12:00:00 worker 0: step 100/200: loss 0.3456, accuracy 0.910, 48.5 steps/s #trainer {"progress": {…}, "time": …}
+
+`time` is in seconds since the epoch. What a task reports beside its progress:
+
+    started     {"version": …}                  a process of the task has started
+    restored    a path                          the chief has restored this checkpoint
+    lost        {"reason": …}                   the task has lost another one, and reconnects or restarts
+    ended       {"code": …, "reason": …}        the process ends, but the run is not done
+    step_time   see `trainer.telemetry.step_time`
+    result      the content of result.json; the run is done
 """
 
 import json
@@ -27,7 +36,7 @@ class Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
         report = getattr(record, "report", None)
-        return f"{line}{MARK}{json.dumps(report)}" if report else line
+        return f"{line}{MARK}{json.dumps({**report, 'time': round(record.created, 3)})}" if report else line
 
 
 def split(line: str) -> tuple[str, dict[str, Any]]:

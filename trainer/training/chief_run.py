@@ -1,6 +1,7 @@
 """The run that a chief or a single process leads, across its sessions: from its training directory to its result."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import trainer
+from trainer import config
+from trainer.data.files import write_atomically
 from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
@@ -22,6 +25,7 @@ from trainer.tensorflow_types import Session
 from trainer.training import best
 from trainer.training.background import Background
 from trainer.training.chief import Chief
+from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
@@ -66,10 +70,12 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
         else:
             path = Path(train_dir) if train_dir else new_path()
             directory = TrainingDirectory(path, writer=make_writer(str(path)))
+        settings = dataclasses.replace(context.settings, train_dir=str(directory))
 
         def claim() -> None:
             directory.create()
             directory.claim({**problem.identity, **problem.dataset.facts})
+            write_atomically(directory.settings, config.to_yaml(settings).encode())
 
         wait_for_room(context, str(directory), claim)
         logger.info(f"training directory: {directory}")
@@ -95,10 +101,13 @@ class ChiefRun:
             if self.was_done
             else PeriodicEvaluation(
                 context.settings.eval_seconds,
-                problem.evaluator,
-                lambda candidate, score: self._record.add_evaluation(candidate, score, is_candidate=True),
+                self._make_evaluator,
+                self._add_candidate,
             )
         )
+        self._evaluator: CheckpointEvaluator | None = None
+        """That of the candidates."""
+        self._pictures = ClassifierPictures()
         self.checkpoint = ""
         """The last checkpoint of the run."""
         self.diverged: RollBackError | None = None
@@ -122,6 +131,15 @@ class ChiefRun:
         """How long to wait for the other tasks: after the end of the run they may have gone for good."""
         seconds = self._context.settings.wait_seconds
         return min(seconds, SIGNAL_DONE_SECONDS) if self.was_done else seconds
+
+    def _make_evaluator(self) -> CheckpointEvaluator:
+        self._evaluator = self._problem.evaluator()
+        return self._evaluator
+
+    def _add_candidate(self, candidate: str, score: Score) -> None:
+        self._record.add_evaluation(candidate, score, is_candidate=True)
+        if self._evaluator:
+            self._pictures.write(self._record.summaries, self._evaluator, score.global_step)
 
     def chief(self, session: Session) -> Chief:
         """Return the chief's part in a session, after the last checkpoint of the previous session is written."""
@@ -181,6 +199,7 @@ class ChiefRun:
                     best.offer(self._directory.best, path, evaluator.score(path))
             score = evaluator.score(self.checkpoint)
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
+        self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
         export = self._export(evaluator, score)
         written = self._record.write_done(self.checkpoint, score, str(export))
         for folder in (self._directory.candidate, self._directory.saving):
@@ -199,6 +218,7 @@ class ChiefRun:
         export = self._directory.path / "export" / str(step)
         export.parent.mkdir(exist_ok=True)
         evaluator.export(export, {**self._problem.dataset.facts, "model": self._context.settings.model})
+        write_embedding(self._directory.test_summaries, evaluator)
         return export
 
 

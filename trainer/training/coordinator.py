@@ -17,6 +17,7 @@ from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
 from trainer.graph.replication.membership import ABSENT
 from trainer.poll import poll_until
+from trainer.telemetry import report
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session
 from trainer.training import parameter_server, server, session_errors
@@ -209,7 +210,8 @@ class ParameterServerCoordinator(ClusterCoordinator):
             raise LostPeersError(
                 f"the parameter servers respond, but no step succeeds: {server.brief(error)}"
             ) from error
-        logger.warning(f"lost a parameter server ({server.brief(error)}); reconnecting")
+        reason = f"lost a parameter server ({server.brief(error)})"
+        report.log(logger, f"{reason}; reconnecting", lost={"reason": reason})
         with self._context.metrics.waiting():
             time.sleep(1)
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.models import ACCURACY, Model, Parameter
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Tensor
 
 UNREADABLE = (
     tf.errors.DataLossError,
@@ -24,6 +27,10 @@ UNREADABLE = (
     ValueError,
 )
 """The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
+PROBABILITIES = "probabilities"
+"""The name of a classifier's output."""
+OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
+"""Ops of a last layer that is not dense."""
 CHUNK = 1000
 """Examples per session run. It limits the memory for a large split."""
 
@@ -66,6 +73,8 @@ class CheckpointEvaluator:
 
     def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples | Stream) -> None:
         self._model, self._test = model, test
+        self.test = test
+        """The held-out split."""
         self._graph = tf.Graph()
         with self._graph.as_default(), tf1.device("/device:CPU:0"):
             variables = {
@@ -123,6 +132,34 @@ class CheckpointEvaluator:
         metrics = {name: float(value) for name, value in measured.items()}
         return Score(int(self._session.run(self._step)), total_loss / examples, metrics)
 
+    @property
+    def classifies(self) -> bool:
+        """Whether the model gives a probability for each class."""
+        return PROBABILITIES in self._outputs
+
+    def values(self) -> dict[str, Array]:
+        """The arrays of the checkpoint restored last, by name."""
+        return dict(self._session.run(self._arrays))
+
+    def predictions(self, examples: int | None = None) -> Iterator[tuple[Array, int]]:
+        """The classes that the model predicts for chunks of the held-out split, each with its first index.
+
+        Only for models that classify examples in memory. Without a number of examples, for all of them.
+        """
+        assert isinstance(self._test, Examples)  # noqa: S101
+        for start in range(0, examples or len(self._test), CHUNK):
+            end = min(start + CHUNK, examples or len(self._test))
+            feeds = dict(zip(self._batch, self._test.take(slice(start, end)).arrays, strict=True))
+            yield self._session.run(self._outputs[PROBABILITIES], feeds).argmax(axis=1), start
+
+    def features(self, examples: Examples) -> Array | None:
+        """What the last hidden layer gives for examples, float32 [n, features]; None if it is not known."""
+        layer = _last_hidden(self._outputs[PROBABILITIES])
+        if layer is None:
+            return None
+        feeds = dict(zip(self._batch, examples.arrays, strict=True))
+        return np.asarray(self._session.run(layer, feeds), np.float32)
+
     def _read(self) -> Iterator[Sequence[Array]]:
         """The leaves of batches of the held-out split."""
         if isinstance(self._test, Stream):
@@ -148,3 +185,17 @@ class CheckpointEvaluator:
         (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
+
+
+def _last_hidden(outputs: Tensor) -> Tensor | None:
+    """The input of the last matrix product before the outputs, [batch, features]; None if it has another shape."""
+    pending, seen = [outputs.op], set()
+    while pending:
+        op = pending.pop(0)
+        if op.type == "MatMul":
+            return op.inputs[0] if op.inputs[0].shape.rank == 2 else None
+        if op.type in OTHER_LAYERS:
+            return None
+        seen.add(op)
+        pending += [each.op for each in op.inputs if each.op not in seen]
+    return None

@@ -17,6 +17,7 @@ from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.training import best, problem
+from trainer.training.classifier_pictures import ClassifierPictures
 from trainer.training.context import TaskContext
 from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
 from trainer.training.run_record import write_score
@@ -47,13 +48,13 @@ def evaluate(context: TaskContext) -> None:
     directory = TrainingDirectory(Path(settings.train_dir))
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
-    summaries = SummaryWriter(directory.test_summaries)
+    summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
     with learned.evaluator() as evaluator:
         while not context.is_stopping() and max(evaluated, default=0) < settings.train_steps:
             for checkpoint in _wait_for_checkpoints(context, directory, learned.identity, evaluated, seconds):
                 if context.is_stopping():
                     return
-                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, context.metrics)
+                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, pictures, context.metrics)
                 evaluated.add(_step_of(checkpoint))
             seconds = settings.stall_seconds + settings.save_seconds
 
@@ -93,6 +94,7 @@ def _evaluate_checkpoint(
     evaluator: CheckpointEvaluator,
     directory: TrainingDirectory,
     summaries: SummaryWriter,
+    pictures: ClassifierPictures,
     metrics: Metrics,
 ) -> None:
     """Score one checkpoint, unless it was deleted, and record the score."""
@@ -109,6 +111,7 @@ def _evaluate_checkpoint(
     except OSError as error:
         logger.warning(f"{directory.evaluations} cannot be written ({error.strerror})")
     write_score(summaries, score)
+    pictures.write(summaries, evaluator, score.global_step)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
         best.offer(directory.best, checkpoint, score)
     metrics.test_metrics = measured

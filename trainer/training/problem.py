@@ -1,6 +1,7 @@
 """The learning problem of a run: its data set, its model and the model's parameters."""
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from trainer import model_files
@@ -36,17 +37,29 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
     module = model_files.load(settings.model)
+    dataset = _load_dataset(settings, module, cluster)
+    model = model_files.model_of(module, settings)
+    parameters = model.parameters(dataset.signature)
+    return Problem(dataset, model, parameters, describe(settings.model, parameters, dataset))
+
+
+def load_dataset(settings: Settings) -> Dataset:
+    """Load the data set that the settings name.
+
+    Raises:
+        ConfigurationError: it cannot be loaded.
+    """
+    return _load_dataset(settings, None if settings.dataset else model_files.load(settings.model), None)
+
+
+def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None) -> Dataset:
     trains = cluster is not None and cluster.task in cluster.replicas
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
     replicas = max(1, replicas - settings.spare_workers)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
-    dataset = own_data.load(module, settings.model, data) if settings.dataset is None else None
-    dataset = dataset or datasets.load(
-        settings.dataset or datasets.DEFAULT, data_version.choose(settings, cluster), settings.download, data
-    )
-    model = model_files.model_of(module, settings)
-    parameters = model.parameters(dataset.signature)
-    return Problem(dataset, model, parameters, describe(settings.model, parameters, dataset))
+    found = own_data.load(module, settings.model, data) if module and settings.dataset is None else None
+    name = settings.dataset or datasets.DEFAULT
+    return found or datasets.load(name, data_version.choose(settings, cluster), settings.download, data)
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:

@@ -67,12 +67,17 @@ class RunRecord:
         self._last = Evaluated(checkpoint, score).to_json()
         if is_candidate:
             self._last["checkpoint"] = best_now.checkpoint if kept and best_now else None
-        self._summaries = self._summaries or SummaryWriter(self._directory.test_summaries)
-        write_score(self._summaries, score)
+        write_score(self.summaries, score)
         self._metrics.test_metrics = {"loss": score.loss, **score.metrics}
         logger.info(f"{score}{' (the best so far)' if kept else ''}")
         if is_candidate:
             self.write_running(score.global_step)
+
+    @property
+    def summaries(self) -> SummaryWriter:
+        """The summaries of the held-out split."""
+        self._summaries = self._summaries or SummaryWriter(self._directory.test_summaries)
+        return self._summaries
 
     def write_running(self, step: int) -> None:
         """Write the progress of the run, if the volume has room.

@@ -7,6 +7,7 @@
     .saving/                        a checkpoint that is being written
     writer.json                     the chief that writes here; an earlier one stops
     run.json                        the run's model and data set; a run of another model or data set is refused
+    settings.yaml                   the settings of the run's chief; `--config` reads it
     result.json                     the run's progress, its best and last score, and its result when it is done
     export/STEP/                    the trained model as a SavedModel
     train/, test/                   TensorBoard summaries
@@ -111,6 +112,11 @@ class TrainingDirectory:
             return time.time() - self.evaluator.stat().st_mtime < EVALUATOR_SECONDS
         except OSError:
             return False
+
+    @property
+    def settings(self) -> Path:
+        """The settings of the run."""
+        return self.path / "settings.yaml"
 
     @property
     def logs(self) -> Path:

@@ -1,0 +1,94 @@
+"""Two models on the same held-out examples."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.config import Settings
+from trainer.data.datasets import Dataset
+from trainer.results import statistics
+from trainer.results.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model that a user has named: a run, an export folder or a SavedModel."""
+
+    place: str
+    folder: Path
+    """The folder of the SavedModel."""
+    settings: Settings | None
+    """Of its run, if it is known."""
+    digest: str | None
+    """Of the data of its run, if it is known."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models and what they predict."""
+
+    models: tuple[Named, Named]
+    dataset: Dataset
+    predictions: Predictions
+
+    @property
+    def table(self) -> tuple[int, int, int, int]:
+        """The examples that both have right, only the first, only the second, and neither."""
+        first, second = self.predictions.right
+        cells = (first & second, first & ~second, ~first & second, ~first & ~second)
+        return tuple(int(each.sum()) for each in cells)  # type: ignore[return-value]
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as data."""
+        total = len(self.predictions.labels)
+        both, first, second, neither = self.table
+        models = []
+        for named, right in zip(self.models, self.predictions.right, strict=True):
+            low, high = statistics.wilson(int(right.sum()), total)
+            models.append(
+                {
+                    "model": named.place,
+                    "saved_model": str(named.folder),
+                    "right": int(right.sum()),
+                    "accuracy": round(float(right.mean()), 6),
+                    "interval": [round(low, 6), round(high, 6)],
+                }
+            )
+        different = self.predictions.predicted[0] != self.predictions.predicted[1]
+        return {
+            "dataset": self.dataset.name,
+            "dataset_version": self.dataset.version,
+            "dataset_digest": self.dataset.digest,
+            "examples": total,
+            "models": models,
+            "both_right": both,
+            "only_first_right": first,
+            "only_second_right": second,
+            "neither_right": neither,
+            "different_predictions": int(different.sum()),
+            "warnings": self.warnings,
+            "mcnemar_p": statistics.mcnemar(first, second),
+        }
+
+    @property
+    def warnings(self) -> list[str]:
+        """Which model was trained on other data, so that these examples may be among those it has learnt."""
+        return [
+            f"{letter} was trained on other data (digest {named.digest[:12]}), which may contain these examples."
+            for letter, named in zip("AB", self.models, strict=True)
+            if named.digest and self.dataset.digest and named.digest != self.dataset.digest
+        ]
+
+    @property
+    def conclusion(self) -> str:
+        """What McNemar's test says."""
+        _, first, second, _ = self.table
+        if not np.any(self.predictions.predicted[0] != self.predictions.predicted[1]):
+            return "The models predict the same for each example."
+        p = statistics.mcnemar(first, second)
+        exact = f"McNemar's exact test: p = {p:.3g}"
+        if p >= 0.05:
+            return f"{exact}: the difference may be chance."
+        return f"{exact}: {'A' if first > second else 'B'} is more accurate."

@@ -1,0 +1,86 @@
+"""The curves of a run, from TensorBoard's event files."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.data.examples import Array
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number by global step."""
+
+    steps: Array
+    """int64 [n], ascending."""
+    times: Array
+    """Seconds since the epoch, float64 [n]."""
+    values: Array
+    """float64 [n]; not all are finite."""
+
+    def finite(self) -> "Curve":
+        """The points whose values are finite."""
+        kept = np.isfinite(self.values)
+        return Curve(self.steps[kept], self.times[kept], self.values[kept])
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve for a picture: of each range of steps the smallest, the mean and the largest value."""
+
+    steps: Array
+    low: Array
+    mean: Array
+    high: Array
+
+
+def read(folder: Path) -> dict[str, Curve]:
+    """The curves in the event files of a folder, by tag. A file that is being written is read as far as it goes.
+
+    A process that restores a checkpoint writes a new file, whose steps may begin below those of the file before. These
+    replace the later points of that file, which the run has lost.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    points: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    files = [LegacyEventFileLoader(str(path)).Load() for path in sorted(folder.glob("events.out.tfevents.*"))]
+    for events in files:
+        found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+        for event in events:
+            for value in event.summary.value if event.HasField("summary") else ():
+                if value.HasField("simple_value"):
+                    found[value.tag].append((event.step, event.wall_time, value.simple_value))
+        for tag, new in found.items():
+            points[tag] += new
+    return {tag: _curve(each) for tag, each in points.items()}
+
+
+def _curve(points: list[tuple[int, float, float]]) -> Curve:
+    points.sort(key=lambda point: point[1])
+    kept: list[tuple[int, float, float]] = []
+    for point in points:
+        while kept and kept[-1][0] >= point[0]:
+            kept.pop()
+        kept.append(point)
+    columns = np.array(kept, np.float64)
+    return Curve(columns[:, 0].astype(np.int64), columns[:, 1], columns[:, 2])
+
+
+def shorten(curve: Curve, points: int) -> Line:
+    """The finite points of a curve, or means over ranges of steps if there are more than `points`."""
+    curve = curve.finite()
+    size = math.ceil(len(curve) / points) if len(curve) else 1
+    starts = np.arange(0, len(curve), size)
+    if not len(starts):
+        return Line(*(np.zeros(0) for _ in range(4)))
+    counts = np.diff(np.append(starts, len(curve)))
+    low, high = np.minimum.reduceat(curve.values, starts), np.maximum.reduceat(curve.values, starts)
+    mean = np.add.reduceat(curve.values, starts) / counts
+    steps = np.add.reduceat(curve.steps.astype(np.float64), starts) / counts
+    return Line(steps, low, mean, high)

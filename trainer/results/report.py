@@ -1,0 +1,81 @@
+"""`trainer report`: reads a run, lets its exported model predict the held-out split, and writes the page."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.config import Parser
+from trainer.data.datasets import Dataset
+from trainer.data.files import write_atomically
+from trainer.errors import ConfigurationError, StoreError
+from trainer.results import report_page
+from trainer.results.predictions import SavedModel, predict
+from trainer.results.report_page import Misreadings
+from trainer.results.run import Run, open_run
+from trainer.training import problem
+
+PAGE = "report.html"
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `trainer report` with these arguments; return its exit code.
+
+    Raises:
+        ConfigurationError: the directory is not that of a run, or the page cannot be written.
+        StoreError: an object store does not respond.
+    """
+    parser = Parser(
+        prog="trainer report",
+        description="Write one HTML page about a run: result, curves, misread examples, step times, faults, settings.\n"
+        "The page needs no network and no other file. The run may be going on, or have failed.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="training directory, or its URI on an object store")
+    parser.add_argument(
+        "--output", metavar="FILE", help=f"the page, or - for standard output (default: {PAGE} in DIR; for a URI, here)"
+    )
+    arguments = parser.read(words)
+    with open_run(arguments.directory, "DIR") as run:
+        text = report_page.make(run, misread(run))
+        path = Path(arguments.output or (PAGE if run.directory.uri else run.directory.path / PAGE))
+        if arguments.output == "-":
+            print(text, end="")
+            return 0
+        write_page(path, text)
+    print(path)
+    return 0
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written ({error.strerror}); name another file.") from None
+
+
+def misread(run: Run) -> Misreadings:
+    """Let the exported model predict the held-out split; if it cannot, say why."""
+    if run.export is None:
+        when = "the run exports one at its end" if not run.is_done else "the folder export/ lacks it"
+        return Misreadings(None, 0, f"The confusion matrix needs the exported model: {when}.")
+    if run.settings is None:
+        return Misreadings(None, 0, "The confusion matrix needs the settings of the run, and they are not known.")
+    try:
+        dataset = problem.load_dataset(dataclasses.replace(run.settings, download=False))
+        _check_digest(run, dataset)
+        with SavedModel(run.export, "export") as model:
+            return Misreadings(predict([model], dataset.test), model.classes)
+    except (ConfigurationError, StoreError) as error:
+        return Misreadings(None, 0, f"There is no confusion matrix: {error}")
+
+
+def _check_digest(run: Run, dataset: Dataset) -> None:
+    trained = run.result.get("dataset_digest")
+    if trained and dataset.digest and trained != dataset.digest:
+        raise ConfigurationError(
+            f"the data has changed since the run: its digest is {dataset.digest[:12]}, but the run's is {trained[:12]}."
+        )
