@@ -32,7 +32,7 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
     wait_for_line(release, "take", "part from step", "4 replicas")
     assert release.containers().items() >= kept.items(), "the others go on"
     scale(release, 1)
-    wait_for_line(release, "goes on without worker 1", "has left", "replica")
+    wait_for_line(release, "goes on without worker 1", "replica")  # if it cannot tell, it is "gone"
     wait(lambda: set(release.tasks()) == {"mnist-worker-0", "mnist-ps-0"}, 120, release.describe)
     wait_for_line(release, "goes on without worker", "1 replica")
     steps = release.supervisor_log().count("steps/s")
