@@ -23,6 +23,7 @@ def wait_for_line(release: Release, *parts: str) -> None:
     )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_synchronous", [False, True], ids=["asynchronous", "synchronous"])
 def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, is_synchronous: bool) -> None:
     release.install(LONG | {"train": LONG["train"] | {"sync_replicas": is_synchronous}})
@@ -48,6 +49,7 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
     assert "TasksLost" not in release.kubectl("get", "events")
 
 
+@pytest.mark.timeout(600)
 def test_an_elastic_run_goes_on_with_the_workers_that_fit(release: Release) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "five"}, "spec": {"hard": {"pods": "5"}}}
     release.kubectl("apply", "--filename=-", text=json.dumps(quota))  # the supervisor, TensorBoard, ps, and two workers
