@@ -51,15 +51,16 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
 
 @pytest.mark.timeout(600)
 def test_an_elastic_run_goes_on_with_the_workers_that_fit(release: Release) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "five"}, "spec": {"hard": {"pods": "5"}}}
-    release.kubectl("apply", "--filename=-", text=json.dumps(quota))  # the supervisor, TensorBoard, ps, and two workers
-    release.install(LONG | {"worker": {"replicas": 3}, "run": {"elastic": {"min": 1, "max": 4}}})
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "four"}, "spec": {"hard": {"pods": "4"}}}
+    release.kubectl("apply", "--filename=-", text=json.dumps(quota))  # the supervisor, a parameter server, two workers
+    values = {"worker": {"replicas": 3}, "run": {"elastic": {"min": 1, "max": 4}}, "tensorboard": {"enabled": False}}
+    release.install(LONG | values)
     wait_for_line(
-        release, "mnist-worker-2 cannot be scheduled", "quota five is exhausted", "going on with 2 instead of 3"
+        release, "mnist-worker-2 cannot be scheduled", "quota four is exhausted", "going on with 2 instead of 3"
     )
     wait_for_line(release, "steps/s")
     assert "ScaledDown" in release.kubectl("get", "events")
-    release.kubectl("delete", "resourcequota", "five")
+    release.kubectl("delete", "resourcequota", "four")
     wait_for_line(release, "trying 3 instead of 2 workers (run.elastic)")
     wait_for_line(release, "part from step", "3 replicas")
 
