@@ -338,6 +338,14 @@ def test_a_worker_logs_that_the_chief_does_not_start(trainer: Trainer, hosts: Ho
     assert ps.returncode == 143
 
 
+def sentence_of(output: str) -> str:
+    """The one sentence in which a task that has started reports an error; the log has its start and its end before."""
+    *log, sentence = output.splitlines()
+    assert ["started" in log[0], "ended" in log[1], len(log)] == [True, True, 2], output
+    assert sentence.startswith("trainer: ")
+    return sentence
+
+
 def test_a_port_in_use_is_reported_in_one_sentence(trainer: Trainer, hosts: Hosts) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -346,16 +354,19 @@ def test_a_port_in_use_is_reported_in_one_sentence(trainer: Trainer, hosts: Host
         worker = hosts(0, 1)[1]
         code, output = trainer.run("train", f"--ps_hosts={address}", worker, "--job_name=ps", "--task_index=0")
     assert code == 2
-    assert len(output.splitlines()) == 1
-    assert address in output
-    assert "is used by another process" in output
+    sentence = sentence_of(output)
+    assert address in sentence
+    assert "is used by another process" in sentence
 
 
 def test_an_invalid_tf_config_is_reported_in_one_sentence(trainer: Trainer) -> None:
     config = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":3}}'
     code, output = trainer.run("train", TF_CONFIG=config)
     assert code == 2
-    assert output.splitlines() == ["trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0."]
+    assert output.splitlines() == [
+        "trainer: TF_CONFIG: this task is worker 3, but the indices are 0 to 0; list its address (in the chart: "
+        "worker.maxReplicas)."
+    ]
 
 
 def test_flags_override_tf_config_and_the_conflict_is_logged(trainer: Trainer, hosts: Hosts) -> None:
@@ -385,8 +396,7 @@ def test_a_directory_of_another_run_is_refused(trainer: Trainer, words: list[str
     before = (trainer.folder / "run" / "run.json").read_bytes()
     code, output = trainer.run("train", "--train_steps=20", "--train_dir=run", f"--data_dir={trainer.folder}", *words)
     assert code == 2
-    assert len(output.splitlines()) == 1
-    assert difference in output
+    assert difference in sentence_of(output)
     assert (trainer.folder / "run" / "run.json").read_bytes() == before
 
 

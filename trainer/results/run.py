@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import re
 import tempfile
 import time
@@ -146,7 +147,7 @@ def _read(directory: TrainingDirectory, argument: str) -> Run:
             f"{argument}: {directory} is no training directory: it has neither run.json nor result.json nor logs/; "
             "name the directory that a run has printed as its training directory."
         )
-    files = [each for each in path.rglob("*") if each.is_file() and not each.name.endswith(".html")]
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names if not name.endswith(".html")]
     return Run(
         directory,
         directory.read_result(),
@@ -156,8 +157,16 @@ def _read(directory: TrainingDirectory, argument: str) -> Run:
         task_logs.read(directory.logs),
         _read_lines(directory.divergences),
         _find_checkpoints(path),
-        max((each.stat().st_mtime for each in files), default=math.nan),
+        max(filter(None, map(_written, files)), default=math.nan),
     )
+
+
+def _written(path: Path) -> float | None:
+    """When a file was written, in seconds since 1970; None if the run has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _read_settings(directory: TrainingDirectory) -> Settings | None:
@@ -182,7 +191,8 @@ def _find_checkpoints(path: Path) -> list[Checkpoint]:
     found = []
     for index in path.glob("model.ckpt-*.index"):
         if match := re.fullmatch(r"(model\.ckpt-(\d+))\.index", index.name):
-            data = [*path.glob(f"{match[1]}.data-*")]
-            size = sum(each.stat().st_size for each in data) if data else None
-            found.append(Checkpoint(match[1], int(match[2]), size, index.stat().st_mtime))
+            with contextlib.suppress(FileNotFoundError):  # a run that goes on removes its oldest checkpoints
+                data = [*path.glob(f"{match[1]}.data-*")]
+                size = sum(each.stat().st_size for each in data) if data else None
+                found.append(Checkpoint(match[1], int(match[2]), size, index.stat().st_mtime))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
