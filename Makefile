@@ -65,7 +65,7 @@ chart-docs: $(SETUP) chart-tools ## generate the chart's README, the schema of `
 # cluster here.
 e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
-	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest $(if $(KUBECONFIG),,tests/images) tests/e2e
+	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest -m 'not long' $(if $(KUBECONFIG),,tests/images) tests/e2e
 
 cluster-build: ## build the throw-away cluster's programs: minutes the first time, then no time
 	$(PYTHON) -m hack.cluster build

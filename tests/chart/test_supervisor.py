@@ -153,7 +153,7 @@ def test_its_role_has_the_needed_permissions_only() -> None:
         ("apps", "deployments/scale", "patch", "mnist-tensorboard"),
         ("", "serviceaccounts", "create"),
         ("", "serviceaccounts", "patch", "mnist-tensorboard"),
-        ("", "pods", "delete", "mnist-worker-0", "mnist-worker-1", "mnist-ps-0"),
+        ("", "pods", "delete", *(f"mnist-worker-{index}" for index in range(4)), "mnist-ps-0"),
     ]
 
 

@@ -49,6 +49,7 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
     assert "TasksLost" not in release.kubectl("get", "events")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_elastic_run_goes_on_with_the_workers_that_fit(release: Release) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "four"}, "spec": {"hard": {"pods": "4"}}}

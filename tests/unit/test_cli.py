@@ -112,7 +112,10 @@ def test_a_conflict_is_logged_and_an_error_after_the_import_of_tensorflow_is_one
     words = ["--job_name=evaluator", "--dataset=npz", "--data_dir=absent", "--train_dir=run"]
     done = run_python("-m", "trainer", "train", *words, TF_CONFIG=config)
     assert done.returncode == 2
-    assert done.stdout.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.\n")
+    conflict, started, ended = done.stdout.splitlines()
+    assert conflict.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.")
+    assert "started" in started
+    assert "ended" in ended
     assert done.stderr == (
         "trainer: data_dir=absent contains no .npz file to train on; add files with arrays x (images) and y (labels).\n"
     )
