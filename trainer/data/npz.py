@@ -8,8 +8,8 @@ import optree
 
 from trainer.data.arrays import examples, hold_out
 from trainer.data.examples import Examples, Signature
+from trainer.data.npz_file import read_arrays
 from trainer.errors import ConfigurationError
-from trainer.text import one_line, truncate
 
 TARGET = "y"
 
@@ -44,15 +44,7 @@ def load(folder: Path) -> tuple[Examples, Examples]:
 
 
 def _read(path: Path) -> Examples:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = {name: np.asarray(arrays[name]) for name in arrays.files}  # a member without an array is bytes
-    except MemoryError:
-        raise ConfigurationError(f"{path}: its arrays do not fit into memory, or the file is damaged.") from None
-    except Exception as error:  # NumPy and zipfile raise errors of a dozen types for damaged files
-        raise ConfigurationError(
-            f"{path}: the file is damaged or not .npz ({truncate(one_line(str(error)), 200)})."
-        ) from None
+    found = read_arrays(path)
     inputs = {name: array for name, array in found.items() if name != TARGET}
     if TARGET not in found or not inputs:
         raise ConfigurationError(f"{path}: the array {'x' if not inputs else TARGET} is missing.")

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from trainer.data.npz_file import read_arrays
 from trainer.datasets.skipped import Skipped
 from trainer.datasets.source import BATCH_ROWS, SPLIT, TARGET, TEST, Rows, Source, column, numbered, split_of
 from trainer.errors import ConfigurationError
-from trainer.text import truncate
 
 
 def is_source(folder: Path) -> bool:
@@ -60,13 +60,7 @@ def _describe(kind: pa.DataType) -> str:
 
 
 def _read(path: Path) -> Mapping[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            arrays = {name: np.asarray(found[name]) for name in found.files}  # a member without an array is bytes
-    except MemoryError:
-        raise ConfigurationError(f"{path}: its arrays do not fit into memory, or the file is damaged.") from None
-    except Exception as error:  # NumPy and zipfile raise errors of a dozen types for damaged files
-        raise ConfigurationError(f"{path}: the file is damaged or not .npz ({truncate(str(error), 200)}).") from None
+    arrays = read_arrays(path)
     if TARGET not in arrays or len(arrays) < 2:
         raise ConfigurationError(f"{path}: an array {TARGET} and arrays of inputs were expected, not {list(arrays)}.")
     for name, array in arrays.items():
