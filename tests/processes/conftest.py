@@ -7,6 +7,7 @@ import pytest
 
 from hack.busy_loops import busy_loops
 from hack.ports import free_ports
+from tests.processes.object_stores import ObjectStore
 from tests.processes.trainers import Trainer
 from trainer.training.threads import usable_cpus
 
@@ -39,3 +40,12 @@ def hosts() -> Callable[[int, int], list[str]]:
         return [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
 
     return flags
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    """A running object store."""
+    server = ObjectStore(tmp_path)
+    server.start()
+    yield server
+    server.stop()

@@ -134,14 +134,6 @@ def test_an_import_that_is_stopped_writes_no_version(
     assert len(list((table / "data").iterdir())) == 1, "files without a version stay"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    server = ObjectStore(tmp_path)
-    server.start()
-    yield server
-    server.stop()
-
-
 def test_versions_on_an_object_store(trainer: Trainer, raw: Callable[..., Path], store: ObjectStore) -> None:
     uri = store.uri("t.lance")
     assert data(trainer, "import", raw(1), uri, "--tag=first", **environment(store))["version"] == 1

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,6 @@ from trainer.storage.mirror import Mirror, make_directory
 from trainer.storage.writer import Writer
 
 Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    server = ObjectStore(tmp_path)
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

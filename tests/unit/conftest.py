@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from hack.ports import free_ports
+from tests.unit.data_command import DataCommand
 from trainer.cluster import peers
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
@@ -224,3 +225,15 @@ def refusing() -> Iterator[str]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield address_of(bound)
+
+
+@pytest.fixture
+def data(capsys: pytest.CaptureFixture[str]) -> DataCommand:
+    """Runs `trainer data` in this process."""
+    return DataCommand(capsys)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """The path of a table that does not exist yet."""
+    return str(tmp_path / "data.lance")

@@ -26,16 +26,6 @@ IMAGES = RANDOM.integers(0, 256, (40, 6, 5, 3), np.uint8)
 NAMES = ["cat", "dog"] * 20
 
 
-@pytest.fixture
-def data(capsys: pytest.CaptureFixture[str]) -> DataCommand:
-    return DataCommand(capsys)
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return str(tmp_path / "data.lance")
-
-
 def load(name: str, place: str | Path) -> Dataset:
     return datasets.load(name, None, False, DataContext(str(place), 10, 0, 0, 1))
 

@@ -17,16 +17,6 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (60, 4, 3), np.uint8)
 
 
 @pytest.fixture
-def data(capsys: pytest.CaptureFixture[str]) -> DataCommand:
-    return DataCommand(capsys)
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return str(tmp_path / "data.lance")
-
-
-@pytest.fixture
 def imported(data: DataCommand, uri: str, tmp_path: Path) -> str:
     """Version 1 has 20 images, version 2 twenty more, and version 3 replaces 10 of them."""
     for name, rows in (("one", range(20)), ("two", range(20, 40)), ("three", [*range(10, 40), *range(50, 60)])):
