@@ -17,6 +17,7 @@ from benchmarks.faults.cluster import Cluster, FaultError
 from benchmarks.faults.observation import step_of
 from benchmarks.faults.release import Release
 from hack.cluster.waiting import until
+from trainer.training.training_directory import TrainingDirectory
 
 Inject = Callable[[Cluster, Sequence[str]], AbstractContextManager[None]]
 SAVE_TIMEOUT_SECONDS = 120.0
@@ -110,12 +111,8 @@ def _kill_in_save(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
     """Kill these tasks when the files of an incomplete checkpoint exist."""
     cluster.processes(tasks[0])  # the first search takes time
     deadline = time.monotonic() + SAVE_TIMEOUT_SECONDS
-    while not any(
-        "tempstate" in name
-        for folder, _, names in os.walk(cluster.directory)
-        for name in names
-        if Path(folder).name != "candidate"  # which is evaluated, and no checkpoint
-    ):
+    saving = TrainingDirectory(cluster.directory).saving
+    while not any(saving.glob("*tempstate*")):
         if time.monotonic() > deadline:
             raise FaultError(f"no checkpoint was saved within {SAVE_TIMEOUT_SECONDS:g} s")
         time.sleep(0.0005)

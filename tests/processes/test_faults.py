@@ -34,6 +34,7 @@ SECONDS = 15
             faults.CUT_CHECKPOINT,
             SERVERS_AND_CHIEF,
             id="newest checkpoint cut short, two ps and the chief killed, asynchronous",
+            marks=pytest.mark.long,  # the soak has it too
         ),
         pytest.param(
             Workload("synchronous", ps=1, workers=2, seconds=SECONDS), STOP, ("ps-0",), id="ps stopped, synchronous"

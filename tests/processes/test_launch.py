@@ -156,7 +156,7 @@ SYNC = ["--sync_replicas"]
         pytest.param("worker", SYNC, id="worker, synchronous"),
         pytest.param("chief", [], id="chief, asynchronous", marks=pytest.mark.long),
         pytest.param("chief", SYNC, id="chief, synchronous"),
-        pytest.param("ps", [], id="ps, asynchronous"),
+        pytest.param("ps", [], id="ps, asynchronous", marks=pytest.mark.long),
         pytest.param("ps", SYNC, id="ps, synchronous", marks=pytest.mark.long),
     ],
 )
