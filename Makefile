@@ -34,9 +34,9 @@ test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, typ
 	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
 
 fuzz: MINUTES ?= 10
-fuzz: $(SETUP) ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)
+fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
-	  FUZZ_FACTOR=5 $(BIN)/python -m pytest -o timeout=3600 tests/unit/test_fuzz_*.py \
+	  FUZZ_FACTOR=5 $(BIN)/python -m pytest -o timeout=3600 tests/unit/test_fuzz_*.py tests/chart/test_fuzz_*.py \
 	    || exit 1; done
 
 test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (under an hour)

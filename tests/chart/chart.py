@@ -20,7 +20,10 @@ import yaml
 
 from hack.cluster import build
 
-CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "distributed-tensorflow"
+EXAMPLES = ROOT / "examples"
+VALUES_FILES = [*sorted((CHART / "ci").glob("*-values.yaml")), *sorted(EXAMPLES.glob("values-*.yaml"))]
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 ALL_ROLES = {"chief.replicas": 1, "evaluator.replicas": 1}
 """Values with which every role has a task."""

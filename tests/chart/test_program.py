@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import CHART, Manifests, refusal, render, template
+from tests.chart.chart import CHART, EXAMPLES, Manifests, refusal, render, template
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN = {"common.command": ["run"]}
 HOSTS = '--hosts={{ include "distributed-tensorflow.hosts" (list . "%s") }}'
 

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import ALL_ROLES, CHART, Object, render
+from tests.chart.chart import ALL_ROLES, CHART, EXAMPLES, Object, render
 from trainer.cluster.spec import ROLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim"}
 COMPONENTS = (*ROLES, "tensorboard", "supervisor", "test")
 DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}

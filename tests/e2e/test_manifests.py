@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
 
-from tests.chart.chart import CHART, environment_with_tools, template
+from tests.chart.chart import VALUES_FILES, environment_with_tools, template
+from tests.chart.values_mutations import mutated_values, rendered_examples
 from tests.e2e.schemas import LOCATION, write_schemas
 
 ABSENT_KINDS = ("HTTPRoute", "PodMonitor", "PrometheusRule")
 """Kinds of operators that are not in the cluster."""
-EXAMPLES = Path(__file__).parents[2] / "examples"
-FILES = [*sorted((CHART / "ci").glob("*-values.yaml")), *sorted(EXAMPLES.glob("values-*.yaml"))]
-CASES = {"default": "{}"} | {path.stem: path.read_text() for path in FILES}
+CASES = {"default": "{}"} | {path.stem: path.read_text() for path in VALUES_FILES}
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +73,8 @@ def test_kubeconform_finds_errors(schemas: Path, valid: str, invalid: str) -> No
     assert summary["invalid"] + summary["errors"] > 0
 
 
-def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) -> None:
+def create(manifests: str, namespace: str) -> None:
+    """Let the API server check these manifests, and create nothing."""
     objects = [item for item in yaml.safe_load_all(manifests) if item and item["kind"] not in ABSENT_KINDS]
     for item in objects:
         item["metadata"]["namespace"] = namespace
@@ -87,11 +88,23 @@ def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) ->
     assert len(done.stdout.splitlines()) == len(objects)
 
 
+def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) -> None:
+    create(manifests, namespace)
+
+
+@rendered_examples(20)
+@given(mutated_values())
+def test_the_api_server_accepts_changed_values(namespace: str, values: dict[str, Any]) -> None:
+    done = template(yaml.safe_dump(values))
+    if done.returncode == 0:
+        create(done.stdout, namespace)
+
+
 def test_all_pods_meet_pod_security_restricted(namespace: str) -> None:
     labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
     subprocess.run(["kubectl", "label", "namespace", namespace, *labels], check=True, capture_output=True)
 
-    def create(values: str) -> str:
+    def admit(values: str) -> str:
         done = subprocess.run(
             ["kubectl", "create", "--dry-run=server", "-f-"],
             input=template(values, namespace=namespace).stdout,
@@ -100,5 +113,5 @@ def test_all_pods_meet_pod_security_restricted(namespace: str) -> None:
         )
         return done.stderr
 
-    assert "PodSecurity" not in create(CASES["chief-and-evaluator-values"])
-    assert "would violate PodSecurity" in create("common: {hostNetwork: true}")
+    assert "PodSecurity" not in admit(CASES["chief-and-evaluator-values"])
+    assert "would violate PodSecurity" in admit("common: {hostNetwork: true}")

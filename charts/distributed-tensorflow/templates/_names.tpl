@@ -18,7 +18,7 @@ app.kubernetes.io/component: {{ . }}
 {{- define "distributed-tensorflow.common" -}}
 {{- $root := index . 0 -}}
 {{- $map := dict -}}
-{{- range $name, $value := get $root.Values (index . 1) -}}
+{{- range $name, $value := get $root.Values (index . 1) | default dict -}}
 {{- with $value }}{{ $_ := set $map $name (tpl . $root) }}{{ end -}}
 {{- end -}}
 {{- toYaml $map -}}
