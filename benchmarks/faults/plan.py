@@ -76,7 +76,7 @@ def plan() -> list[Case]:
         add("processes", "allreduce", faults.KILL, target)
     for mode in (asynchronous, synchronous):
         add("cluster", mode, faults.CUT_OFF, ps)  # type: ignore[arg-type]
-        add("cluster", mode, faults.CUT_OFF, worker)  # type: ignore[arg-type]
+        add("cluster", mode, faults.CUT_OFF, worker, seconds=120)  # type: ignore[arg-type]
         add("processes", mode, faults.KILL, ps, leader)  # type: ignore[arg-type]
         add("processes", mode, faults.KILL, "all")  # type: ignore[arg-type]
         add("processes", mode, faults.CUT_CHECKPOINT, ps, leader)  # type: ignore[arg-type]

@@ -36,6 +36,7 @@
 {{- end -}}
 
 {{- include "distributed-tensorflow.checkFormats" . -}}
+{{- include "distributed-tensorflow.checkNames" . -}}
 {{- include "distributed-tensorflow.checkPods" . -}}
 {{- include "distributed-tensorflow.checkReserved" . -}}
 
