@@ -38,6 +38,7 @@
 {{- include "distributed-tensorflow.checkFormats" . -}}
 {{- include "distributed-tensorflow.checkPods" . -}}
 {{- include "distributed-tensorflow.checkReserved" . -}}
+{{- include "distributed-tensorflow.checkStages" . -}}
 
 {{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
 {{- $replicas := int $worker.replicas -}}
