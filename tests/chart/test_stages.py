@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.chart.chart import Manifests, render
+import trainer
+from tests.chart.chart import CHART, Manifests, render
 
 VALUES: dict[str, Any] = {
     "data.enabled": True,
@@ -25,7 +27,7 @@ def run_of(manifests: Manifests) -> dict[str, Any]:
     return dict(json.loads(manifests["ConfigMap/supervisor"]["data"]["run.json"]))
 
 
-def facts(manifests: Manifests, key: str) -> dict[str, str]:
+def facts(manifests: Manifests, key: str) -> dict[str, Any]:
     """A fact of each stage, such as its digest, by its name."""
     stages = run_of(manifests)["stages"]
     return {stage["name"]: stage[key] for stage in [*stages["before"], *stages["after"]]}
@@ -159,3 +161,15 @@ def test_a_stage_that_always_runs_has_another_job_in_each_run_and_so_have_those_
     assert changed("digest", always) == []
     assert changed("job", {**always, "ps.args": [], "worker.replicas": 3}, always) == NAMES[1:]
     assert facts(render(always), "always") == {"fetch": False, "prepare": True, "evaluate": False, "infer": False}
+
+
+def test_the_example_has_the_image_of_this_version_and_one_name_for_its_data_and_its_training() -> None:
+    values = yaml.safe_load((CHART.parents[1] / "examples" / "values-pipeline.yaml").read_text())
+    assert values["image"]["tag"] == f"{trainer.__version__}-data"
+    other = json.loads(json.dumps(values).replace('"first"', '"second"'))
+    one, two = render(values), render(other)
+    assert one.get("ConfigMap/config data trainer.yaml data_version") == "first"
+    assert facts(one, "digest").keys() == {"fetch", "prepare", "statistics", "evaluate", "infer"}
+    before, after = facts(one, "digest"), facts(two, "digest")
+    assert not [name for name in before if before[name] == after[name]]
+    assert run_of(one)["hash"] != run_of(two)["hash"]
