@@ -85,10 +85,10 @@ class Reporter:
             logger.info("the run has changed: ending the tasks of the previous run")
         elif notes.state == "Finishing" and before.state != "Finishing":
             logger.info("the training has succeeded before; only the stages after it are left")
-        elif notes.state == "Preparing" and before.state != "Preparing":
-            logger.info("running the stages before the training")
         elif before.hash == notes.hash and before.started == notes.started:
             logger.info("continuing the run in progress")
+        elif notes.state == "Preparing":
+            logger.info("running the stages before the training")
         else:
             self.report_start(notes, "RunResumed" if before.state == "Suspended" and before.hash else "RunStarted")
 
