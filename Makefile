@@ -84,7 +84,8 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trainer/__init__.py)
 # The commit without tags, with the suffix -dirty if files differ from it.
 DESCRIBE := git describe --always --dirty --exclude='*'
 TAGS = $(VERSION) $(shell $(DESCRIBE))
-TRAINER_NAMES = $(addprefix $(TRAINER_IMAGE):,$(addsuffix $(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW)),$(TAGS)))
+VARIANT = $(if $(DATA),-data)$(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW))
+TRAINER_NAMES = $(addprefix $(TRAINER_IMAGE):,$(addsuffix $(VARIANT),$(TAGS)))
 SUPERVISOR_NAMES = $(addprefix $(SUPERVISOR_IMAGE):,$(TAGS))
 # Debian's docker command supports build secrets; newer ones need the buildx plug-in. Use the first on PATH that does.
 CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
@@ -100,9 +101,10 @@ BUILD = DOCKER_BUILDKIT=1 $(CLIENT) build $(if $(CA),$(SECRET)) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$$($(DESCRIBE) --abbrev=40)
 PRINT_SIZE = @docker image inspect --format
 
-build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; CA=FILE: certificates for pip)
+build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; DATA=yes: with Lance; CA=FILE: certificates for pip)
 	$(BUILD) --file images/supervisor/Dockerfile $(addprefix --tag ,$(SUPERVISOR_NAMES)) .
-	$(BUILD) --file images/trainer/Dockerfile $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) .
+	$(BUILD) --file images/trainer/Dockerfile $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) \
+	  --build-arg DATA=$(DATA) .
 	$(PRINT_SIZE) 'built $(SUPERVISOR_NAMES): {{.Size}} bytes' $(firstword $(SUPERVISOR_NAMES))
 	$(PRINT_SIZE) 'built $(TRAINER_NAMES): {{.Size}} bytes' $(firstword $(TRAINER_NAMES))
 
@@ -150,6 +152,7 @@ lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: ne
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra dev -o constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu -o constraints/cpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra data -o constraints/data.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra supervisor -o constraints/supervisor.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
 

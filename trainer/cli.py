@@ -51,7 +51,7 @@ commands:
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
   data           make versions of data from raw files, name and compare them
   report         write one HTML page about a run
-  models         compare two trained models on the same held-out data
+  models         compare two trained models, or predict the classes of images with one
   tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
@@ -264,9 +264,11 @@ def _report(words: Sequence[str]) -> int:
 
 def _models(words: Sequence[str]) -> int:
     _require("models", ("tensorflow", "numpy"), "cpu or gpu")
-    from trainer.results import compare
+    if "predict" in words[:1]:
+        _require("models predict", ("pyarrow", "PIL"), "data")
+    from trainer.results import models
 
-    return compare.main(words)
+    return models.main(words)
 
 
 def _tensorboard(words: Sequence[str]) -> int:

@@ -9,7 +9,38 @@ from tests.chart.chart import ALL_ROLES, CHART, EVERY_VOLUME_AND_VARIABLE, TOO_L
 
 OWN = {"worker.image": {"repository": "mine"}}
 
+STAGE = {"name": "infer", "command": ["run"]}
+
 BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
+    "stages without a supervisor": ("stages", {"stages.after": [STAGE], "supervisor.enabled": False}),
+    "two stages of one name": ("stages.after[0].name", {"stages.before": [STAGE], "stages.after": [STAGE]}),
+    "a stage whose name is no DNS label": ("stages.after[0].name", {"stages.after": [{**STAGE, "name": "Infer_2"}]}),
+    "a stage whose Job has a name that is too long": (
+        "stages.after[0].name",
+        {"stages.after": [{**STAGE, "name": "i" * 50}]},
+    ),
+    "a stage without a program": ("stages.before[0].command", {"stages.before": [{"name": "prepare"}]}),
+    "a stage with an unknown key": ("stages.before[0].comand", {"stages.before": [{**STAGE, "comand": ["run"]}]}),
+    "a stage that mounts data that there is not": (
+        "stages.after[0].volumes",
+        {"stages.after": [{**STAGE, "volumes": ["data"]}]},
+    ),
+    "a stage that mounts a training directory that is no volume": (
+        "stages.after[0].volumes",
+        {"stages.after": [{**STAGE, "volumes": ["training"]}], "trainingDirectory.uri": "s3://bucket/runs"},
+    ),
+    "a stage that needs what no stage makes": (
+        "stages.after[0].needs",
+        {"stages.after": [{**STAGE, "needs": ["/data/digits.lance"]}]},
+    ),
+    "a stage that needs what a later stage makes": (
+        "stages.before[0].needs",
+        {"stages.before": [{**STAGE, "needs": ["/x"]}, {**STAGE, "name": "prepare", "makes": ["/x"]}]},
+    ),
+    "a stage that requests more than its limit": (
+        "stages.after[0].resources.requests.cpu",
+        {"stages.after": [{**STAGE, "resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}]},
+    ),
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),

@@ -243,6 +243,31 @@ def test_the_client_of_a_changed_run_waits_until_its_pod_is_replaced(start: Star
     assert process.wait(timeout=10) == (143 if run_id == "another" else 0)
 
 
+@pytest.mark.parametrize("before", [None, "", "another"], ids=["no file", "empty", "another run"])
+def test_a_task_waits_until_the_stages_before_the_training_are_done(
+    start: Start, tmp_path: Path, before: str | None
+) -> None:
+    ended = tmp_path / "ended"
+    ended.mkdir()
+    if before is not None:
+        (ended / "run").write_text(before)
+    process = start("echo trains", TASK_RUN="abc", TASK_WAITS="stages", TASK_ENDED=str(ended))
+    assert process.stdout
+    assert process.stdout.readline() == "task: waiting for the stages before the training\n"
+    (ended / "run").write_text("abc")
+    assert process.stdout.readline() == "trains\n"
+    assert process.wait(timeout=10) == 0
+
+
+def test_a_task_that_waits_for_stages_ends_on_sigterm(start: Start, tmp_path: Path) -> None:
+    process = start("echo trains", TASK_RUN="abc", TASK_WAITS="stages", TASK_ENDED=str(tmp_path))
+    assert process.stdout
+    assert "waiting" in process.stdout.readline()
+    process.terminate()
+    assert process.wait(timeout=10) == 143
+    assert marker(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("code", "ends"), [(0, True), (1, False), (2, True), (3, True), (9, False), (200, True)], ids=str
 )

@@ -30,6 +30,7 @@ RUN: dict[str, Any] = {
     "tensorboard": None,
     "resultCommand": None,
     "metricsPort": 9100,
+    "stages": {"before": [{"name": "prepare", "digest": "1", "job": "mnist-stage-prepare-1", "always": False}]},
     "failurePolicy": {"rules": [{"action": "Fail", "onExitCodes": {"operator": "In", "values": [1]}}]},
 }
 NOTES = Notes(hash="0", state="Running", started=1.0, scales={"worker": 2}, seen={"uid": 1}, finished={"mnist-ps-0": 0})
@@ -88,7 +89,7 @@ def test_notes(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
         found = notes.parse({"notes.json": text})
         lifecycle.begin(run.read(path, "", ""), found, [], 1.0)
         assert notes.parse({"notes.json": notes.to_data(found, {})["notes.json"] or ""}) == found or "NaN" in text
-        notes.to_ended(found, {})
+        notes.to_ended(found, False, {})
 
 
 @examples(300)

@@ -663,7 +663,7 @@ def test_notes_come_back_as_they_were_written() -> None:
     known = dataclasses.replace(STARTED, restarts=2, seen={"u": 1}, finished={"mnist-ps-0": 0}, reason="so")
     data = notes.to_data(known, {"notes.json": "{}", "stale": ""})
     assert notes.parse({key: value for key, value in data.items() if value is not None}) == known
-    ended = notes.to_ended(known, {"mnist-worker-9": "old 1", "run": "old"})
+    ended = notes.to_ended(known, False, {"mnist-worker-9": "old 1", "run": "old"})
     assert ended == {"run": "abc", "mnist-ps-0": "abc 0", "mnist-worker-9": None}, "another run's tasks are removed"
 
 

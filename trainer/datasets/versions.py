@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from trainer.datasets.images import UnreadableImageError, check
+from trainer.data.image_files import UnreadableImageError
+from trainer.datasets.images import check
 from trainer.datasets.metadata import CLASSES, FEATURES, names
 from trainer.datasets.record import NOTE, Record, parse
 from trainer.datasets.source import BATCH_ROWS

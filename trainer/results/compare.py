@@ -1,10 +1,12 @@
 """`trainer models compare`: two models on the same held-out examples."""
 
+import argparse
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from trainer.config import Parser, load_values
 from trainer.data.datasets import Dataset
@@ -18,17 +20,11 @@ from trainer.training import problem
 MODEL_FILE = "saved_model.pb"
 
 
-def main(words: Sequence[str]) -> int:
-    """Run `trainer models` with these arguments; return its exit code.
-
-    Raises:
-        ConfigurationError: a model or the data cannot be read, or they do not fit.
-        StoreError: an object store does not respond.
-    """
-    parser = Parser(prog="trainer models", description="Compare trained models.")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    compare = commands.add_parser(
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `trainer models`."""
+    compare: Parser = commands.add_parser(
         "compare",
+        help="compare two models on the same held-out data",
         prog="trainer models compare",
         description="Compare two models on the same held-out data: accuracies with 95 % intervals, McNemar's test.\n"
         "A and B are training directories, export folders or SavedModels. The data is that of A's run, or of B's,\n"
@@ -43,7 +39,16 @@ def main(words: Sequence[str]) -> int:
         "--html", metavar="FILE", type=Path, help="write a page with the examples on which they differ"
     )
     compare.add_argument("--json", action="store_true", help="print the comparison as one line of JSON")
-    arguments = parser.read(words)
+    compare.set_defaults(run=run_command)
+
+
+def run_command(arguments: argparse.Namespace) -> None:
+    """Compare the two models, and print and write what is found.
+
+    Raises:
+        ConfigurationError: a model or the data cannot be read, or they do not fit.
+        StoreError: an object store does not respond.
+    """
     names = ("dataset", "data_dir", "data_version")
     data = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     with open_model(arguments.A, "A") as first, open_model(arguments.B, "B") as second:
@@ -53,7 +58,6 @@ def main(words: Sequence[str]) -> int:
     print(json.dumps(found.to_json()) if arguments.json else _write(found))
     if arguments.html and not arguments.json:
         print(f"\npage  {arguments.html}")
-    return 0
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ KEPT = 500
 """The most examples of which the inputs are kept."""
 SIGNATURE = "serving_default"
 PROBABILITIES = "probabilities"
+CHANNELS = (1, 3, 4)
+"""Of pictures: grey, RGB, RGBA."""
 
 
 class SavedModel:
@@ -97,6 +99,23 @@ class SavedModel:
                 f"{self._name}: the model {self.folder} knows {self.classes} classes, but the data has labels up to "
                 f"{signature.classes - 1}; name the data that the model was trained on."
             )
+
+    def picture_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the pictures that the model takes.
+
+        Raises:
+            ConfigurationError: it takes something else.
+        """
+        shapes = [tensor.shape.as_list() if tensor.shape.rank else [] for tensor in self._inputs.values()]
+        if len(shapes) == 1 and len(shapes[0]) == 4 and all(shapes[0][1:]) and shapes[0][3] in CHANNELS:
+            (tensor,) = self._inputs.values()
+            if tensor.dtype.name == "float32":
+                return shapes[0][1], shapes[0][2], shapes[0][3]
+        taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self._inputs.items())
+        raise ConfigurationError(
+            f"{self._name}: the model {self.folder} takes {taken}, but images as float32 [n, height, width, channels] "
+            "were expected; name a model of images."
+        )
 
     def _in_order(self, specs: Mapping[str, Any]) -> list[Any]:
         """The input tensors in the order of the examples' inputs. A single input may have any name."""

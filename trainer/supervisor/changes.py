@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from lightkube.resources.core_v1 import Event, Pod
 
+from trainer.supervisor.stages import StageJob
+
 
 @dataclass(frozen=True)
 class PodsListed:
@@ -34,6 +36,14 @@ class ScalesObserved:
 
 
 @dataclass(frozen=True)
+class StagesObserved:
+    """The Jobs of the run's stages that exist, at the start of a watch and after each change."""
+
+    jobs: Mapping[str, StageJob]
+    """By the name of the stage."""
+
+
+@dataclass(frozen=True)
 class WarningReported:
     """A Warning event about an object of the run."""
 
@@ -52,6 +62,6 @@ class WatchFailed:
     error: Exception
 
 
-Change = PodsListed | PodChanged | ScalesObserved | WarningReported | StopRequested | WatchFailed
+Change = PodsListed | PodChanged | ScalesObserved | StagesObserved | WarningReported | StopRequested | WatchFailed
 Changes = queue.SimpleQueue[Change]
 """A SimpleQueue, because a signal handler may put into it while the same thread takes from it."""

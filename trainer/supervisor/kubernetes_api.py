@@ -1,8 +1,8 @@
 """What the supervisor writes to the Kubernetes API, and what it reads once. `watches` and `task_logs` read the rest.
 
-Writes: the scale of the run's StatefulSets and of TensorBoard, TensorBoard's service account, `suspend` of the client's
-Job, `backoffLimit` and annotations of the supervisor's own Job, the data of the ConfigMaps FULLNAME-run and
-FULLNAME-ended, and events. With `run.nodeLossSeconds`, it also deletes pods.
+Writes: the scale of the run's StatefulSets and of TensorBoard, the service accounts of TensorBoard and of stages,
+`suspend` of the Jobs of the client and of stages, `backoffLimit` and annotations of the supervisor's own Job, the data
+of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. With `run.nodeLossSeconds`, it also deletes pods.
 """
 
 import logging
@@ -20,9 +20,11 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod, ServiceAccount
 from lightkube.types import PatchType
 
+from trainer.supervisor import stages
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.run import Run
 from trainer.supervisor.scales import TENSORBOARD
+from trainer.supervisor.stages import StageJob
 from trainer.supervisor.watches import task_labels
 from trainer.text import truncate
 
@@ -85,6 +87,54 @@ class KubernetesApi:
                 self._client.patch(ServiceAccount, name, change, patch_type=PatchType.MERGE)
 
         self._connection.retry(provide)
+
+    def suspend_job(self, name: str, suspend: bool) -> None:
+        """Suspend or resume the Job of a stage. An absent Job is no error: the watches show its absence."""
+        try:
+            self._connection.retry(
+                lambda: self._client.patch(Job, name, {"spec": {"suspend": suspend}}, patch_type=PatchType.MERGE)
+            )
+        except ApiError as error:
+            if error.status.code != 404:
+                raise
+
+    def suspend_stages(self) -> None:
+        """Suspend the Jobs of stages that have not ended, so that Kubernetes does not try to start them."""
+        for stage in self.run.stages.all:
+            job = self._stage_job(stage.job)
+            if job and not (job.suspended or job.complete or job.failure):
+                self.suspend_job(stage.job, True)
+
+    def _stage_job(self, name: str) -> StageJob | None:
+        """The Job of a stage; None if it does not exist."""
+        try:
+            return stages.observe(self._connection.retry(lambda: self._client.get(Job, name)))
+        except ApiError as error:
+            if error.status.code != 404:
+                raise
+            return None
+
+    def provide_stage_account(self, job: str, uid: str) -> None:
+        """Create the service account of a stage's Job, without which it has no pods. It is deleted with the Job."""
+        owner = OwnerReference(apiVersion="batch/v1", kind="Job", name=job, uid=uid)
+        account = ServiceAccount(
+            metadata=ObjectMeta(name=job, ownerReferences=[owner]), automountServiceAccountToken=False
+        )
+
+        def provide() -> None:
+            try:
+                self._client.create(account)
+            except ApiError as error:
+                if error.status.reason != "AlreadyExists":
+                    raise
+
+        self._connection.retry(provide)
+
+    def stage_pods(self, job: str) -> list[Pod]:
+        """The pods of a stage's Job, the newest last."""
+        labels: dict[str, Any] = {"batch.kubernetes.io/job-name": job}
+        found = self._connection.retry(lambda: list(self._client.list(Pod, labels=labels)))
+        return sorted(found, key=lambda pod: str(pod.metadata and pod.metadata.creationTimestamp))
 
     def stop_tensorboard(self) -> None:
         """Set TensorBoard's scale to 0, and wait for a while until its pod is gone."""

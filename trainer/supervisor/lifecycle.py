@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from trainer.supervisor import stages
 from trainer.supervisor.notes import Notes, State
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
@@ -22,31 +23,49 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         return dataclasses.replace(current, hash=run.hash)
     if run.suspend:
         return dataclasses.replace(notes, state="Suspended", reason="")
+    first: State = "Preparing" if run.stages.before else "Starting"
+    if has_trained(run, notes):
+        current = dataclasses.replace(current, hash=run.hash, state="Finishing", after=run.after)
+        if notes.state == "Finishing" and notes.after == run.after:
+            return current
+        sentence = notes.training or notes.reason
+        renewed = {**notes.stages, **stages.renew(run.stages.after, notes)}
+        return dataclasses.replace(finish(run, current, sentence), stages=renewed, reason="", ended=0.0)
     replicas = {role: values.replicas for role, values in run.roles.items()}
     if notes.hash != run.hash:
         # Tasks of two runs never run at the same time. A client's new Job waits until it is suspended and resumed.
         client_waits = bool(notes.hash) and "client" in run.roles
         doomed = client_waits or any(pod.run_hash != run.hash for pod in pods)
-        state: State = "Stopping" if doomed else "Starting"
+        state: State = "Stopping" if doomed else first
         current = Notes(hash=run.hash, definition=run.definition, attempt=run.attempt, leader=notes.leader)
-        return dataclasses.replace(current, state=state, started=now, replicas=replicas, scales=replicas)
+        return dataclasses.replace(
+            current,
+            state=state,
+            started=now,
+            replicas=replicas,
+            scales=replicas,
+            stages=stages.renew(run.stages.all, notes),
+            after=run.after,
+        )
+    current = dataclasses.replace(current, after=run.after)
     if notes.state == "Suspended":
         return dataclasses.replace(
             current,
-            state="Starting",
+            state=first,
             started=now,
             admitted=0.0,
             running=0.0,
             replicas=replicas,
             scales=replicas,
             workers_wanted=0,
+            stages=stages.renew(run.stages.all, notes),
         )
     if any(pod.run_hash != run.hash for pod in pods):  # a pod was replaced during an upgrade that was rolled back
         return dataclasses.replace(current, state="Stopping", running=0.0, replicas=replicas)
     if notes.replicas != replicas:
         # Users may have set another scale of a role whose values are unchanged.
         scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
-        state = "Stopping" if notes.state == "Stopping" else "Starting"
+        state = notes.state if notes.state in ("Stopping", "Preparing") else "Starting"
         wanted = notes.workers_wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
         return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, workers_wanted=wanted)
     return current
@@ -55,7 +74,19 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
 def is_over(run: Run, notes: Notes) -> bool:
     """Whether the run has ended, and nothing asks for a new one: a higher attempt, or other values of the user."""
     unchanged = notes.definition == run.definition and run.attempt <= notes.attempt
-    return notes.over and (notes.hash == run.hash or unchanged)
+    return notes.over and (notes.hash == run.hash or unchanged) and notes.after == run.after
+
+
+def has_trained(run: Run, notes: Notes) -> bool:
+    """Whether only stages after the training are left: the training has succeeded, and nothing asks for a new one."""
+    trained = notes.trained or (notes.definition if notes.state == "Succeeded" else "")
+    asks = notes.state == "Succeeded" and run.attempt > notes.attempt
+    return bool(trained) and trained == run.definition and not asks
+
+
+def finish(run: Run, notes: Notes, sentence: str) -> Notes:
+    """The notes after the training has succeeded; the stages after it follow. `sentence` says how it ended."""
+    return dataclasses.replace(notes, state="Finishing", trained=run.definition, training=sentence)
 
 
 def are_gone(pods: Iterable[Pod]) -> bool:
@@ -63,7 +94,9 @@ def are_gone(pods: Iterable[Pod]) -> bool:
     return all(pod.succeeded for pod in pods)
 
 
-def advance(notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float) -> Notes:
+def advance(
+    notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float, first: State = "Starting"
+) -> Notes:
     """The notes in the next state, if the cluster has what the current state waits for.
 
     Args:
@@ -71,9 +104,10 @@ def advance(notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], no
         pods: The pods of tasks, including those of an earlier run.
         scales: The observed scales, by component.
         now: Seconds since 1970.
+        first: The state after Stopping: Preparing if stages come before the training.
     """
     if notes.state == "Stopping" and are_gone(pods.values()) and not any(scales.get(role) for role in notes.scales):
-        return dataclasses.replace(notes, state="Starting", started=now)
+        return dataclasses.replace(notes, state=first, started=now)
     if notes.state == "Starting" and all(scales.get(role) == scale for role, scale in notes.scales.items()):
         return dataclasses.replace(notes, state="Running")
     return notes

@@ -11,8 +11,21 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-State = Literal["Suspended", "Stopping", "Starting", "Running", "Succeeded", "Failed"]
-"""Stopping: all tasks end before those of a changed run start. Starting: until every object has the run's scale."""
+State = Literal["Suspended", "Stopping", "Preparing", "Starting", "Running", "Finishing", "Succeeded", "Failed"]
+"""Stopping: all tasks end before those of a changed run start. Preparing: the stages before the training run. Starting:
+until every object has the run's scale. Finishing: the stages after the training run."""
+StageState = Literal["waiting", "running", "done", "skipped", "failed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StageNotes:
+    """The recorded state of a stage."""
+
+    state: StageState = "waiting"
+    digest: str = ""
+    """That of its last success, in this run or an earlier one; empty if there is none."""
+    started: float = 0.0
+    """When it began in this run, in seconds since 1970; 0 before that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +81,14 @@ class Notes:
     """How often the failure policy has restarted all tasks."""
     finished: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By task: the exit code with which it ended for good."""
+    trained: str = ""
+    """The definition of the run whose training has succeeded; empty before that."""
+    training: str = ""
+    """How that training ended."""
+    stages: Mapping[str, StageNotes] = dataclasses.field(default_factory=dict)
+    """By name."""
+    after: str = ""
+    """The digest of the stages after the training that belong to this run."""
 
     @property
     def over(self) -> bool:
@@ -89,8 +110,19 @@ def to_data(notes: Notes, before: Mapping[str, str]) -> dict[str, str | None]:
     return {**dict.fromkeys(before), "notes.json": text}
 
 
-def to_ended(notes: Notes, before: Mapping[str, str]) -> dict[str, str | None]:
-    """The merge patch that makes the data of FULLNAME-ended show the ended tasks; None removes a key."""
+def to_ended(notes: Notes, waits: bool, before: Mapping[str, str]) -> dict[str, str | None]:
+    """The merge patch that makes the data of FULLNAME-ended show the ended tasks; None removes a key.
+
+    Args:
+        notes: The notes.
+        waits: Whether the tasks wait for stages before the training.
+        before: The data before.
+    """
     # A pod of a later run may still see these keys. The hash tells it that they belong to another run.
     ended = {task: f"{notes.hash} {code}" for task, code in notes.finished.items()}
-    return {**dict.fromkeys(before), "run": notes.hash, **ended}
+    return {**dict.fromkeys(before), "run": run_of_tasks(notes, waits), **ended}
+
+
+def run_of_tasks(notes: Notes, waits: bool) -> str:
+    """The hash of the run whose tasks may start; empty until the stages before the training are done."""
+    return "" if waits and notes.state in ("Stopping", "Preparing") else notes.hash

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trainer.supervisor.connection import StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
-from trainer.supervisor.notes import Notes, parse, to_data, to_ended
+from trainer.supervisor.notes import Notes, parse, run_of_tasks, to_data, to_ended
 
 INTERVAL = 2.0
 
@@ -51,8 +51,9 @@ class NotesWriter:
 
         notes = dataclasses.replace(notes, supervisor=self._supervisor)
         self._api.update_notes(update)
-        if (ended := (notes.hash, notes.finished)) != self._ended:
-            self._api.update_ended(lambda data: to_ended(notes, data))
+        waits = bool(self._api.run.stages.before)
+        if (ended := (run_of_tasks(notes, waits), notes.finished)) != self._ended:
+            self._api.update_ended(lambda data: to_ended(notes, waits, data))
             self._ended = ended
         self._written, self._at = notes, time.monotonic()
         return notes

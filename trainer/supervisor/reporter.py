@@ -19,7 +19,7 @@ from trainer.supervisor.metrics import state_of
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome, PendingTask
-from trainer.supervisor.run import Run
+from trainer.supervisor.run import Run, Stage
 from trainer.supervisor.task_logs import TaskLogs
 from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
@@ -36,6 +36,8 @@ LONGEST_TEXT = 500
 """Of what a task reports, in an annotation or an event."""
 ANNOTATIONS = "distributed-tensorflow"
 """The prefix of the annotations of the supervisor's Job."""
+NO_ACCOUNT = "error looking up service account"
+"""In Kubernetes' message about a pod that it does not create, because the service account does not exist."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 
 
@@ -59,8 +61,11 @@ class Reporter:
     def record_warning(self, event: Event) -> None:
         """Keep the last warning about each pod or its owner: it has reasons that no status has, such as a volume's."""
         about = event.involvedObject.name or ""
-        jobs = (role.job for role in self._run.roles.values() if role.job and about.startswith(role.job))
-        self._warnings[next(jobs, about)] = f"{event.reason}: {event.message}"
+        if NO_ACCOUNT in (event.message or ""):  # a stage whose turn it is not
+            return
+        jobs = [role.job for role in self._run.roles.values() if role.job]
+        owners = (job for job in [*jobs, *(stage.job for stage in self._run.stages.all)] if about.startswith(job))
+        self._warnings[next(owners, about)] = f"{event.reason}: {event.message}"
 
     def explain(self, task: PendingTask) -> str:
         """Why a task does not run: from its pod's status, else the last warning about the pod or its owner."""
@@ -78,8 +83,12 @@ class Reporter:
             logger.info("suspending the run: ending its tasks")
         elif notes.state == "Stopping":
             logger.info("the run has changed: ending the tasks of the previous run")
+        elif notes.state == "Finishing" and before.state != "Finishing":
+            logger.info("the training has succeeded before; only the stages after it are left")
         elif before.hash == notes.hash and before.started == notes.started:
             logger.info("continuing the run in progress")
+        elif notes.state == "Preparing":
+            logger.info("running the stages before the training")
         else:
             self.report_start(notes, "RunResumed" if before.state == "Suspended" and before.hash else "RunStarted")
 
@@ -89,6 +98,23 @@ class Reporter:
         sentence = f"starting {tasks}" + (f" (attempt {self._run.attempt})" if self._run.attempt > 1 else "")
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
+
+    def report_stages(self, notes: Notes, sentences: Sequence[str], now: float) -> None:
+        """Report how the stages before or after the training change."""
+        for sentence in sentences:
+            logger.info(sentence)
+        self._annotate({"state": state_of(notes)}, now)
+
+    def explain_stage(self, stage: Stage, problem: str) -> str:
+        """Why a stage does not run, from its pod's status, else the last warning about its Job."""
+        return diagnose(f"stages[{stage.name}]", problem or self._warnings.get(stage.job, ""))
+
+    def report_pending_stage(self, stage: Stage, reason: str, now: float) -> None:
+        """Report why a stage does not run: each reason once, and again once a minute."""
+        reported, at = self._reported.get(stage.job, ("", 0.0))
+        if reason != reported or now - at > REMINDER_SECONDS:
+            self._reported[stage.job] = (reason, now)
+            logger.info(f"waiting for stage {stage.name}: {reason}")
 
     def report_scale(self, before: int, after: int, sentence: str) -> None:
         """Report that the number of workers changes, and why."""

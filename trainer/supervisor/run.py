@@ -124,6 +124,36 @@ class TensorBoard:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A Job before or after the training."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    name: str
+    digest: str
+    """The hash of what determines its output: its values, the volumes, and what comes before it."""
+    job: str
+    """The Job's name, which is also that of its service account."""
+    always: bool = False
+    """Whether it runs in each run, and all that follow it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The stages of a run, in their order."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    before: list[Stage] = dataclasses.field(default_factory=list)
+    after: list[Stage] = dataclasses.field(default_factory=list)
+
+    @property
+    def all(self) -> list[Stage]:
+        """The stages before and after the training."""
+        return [*self.before, *self.after]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Elastic:
     """Between which numbers of workers the supervisor chooses."""
 
@@ -185,6 +215,12 @@ class Run(RunValues):
     """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """The port of the run's metrics; None to serve none."""
+    stages: Stages = dataclasses.field(default_factory=Stages)
+
+    @property
+    def after(self) -> str:
+        """The digest of all that comes after the training; empty if nothing does."""
+        return self.stages.after[-1].digest if self.stages.after else ""
 
     def is_final(self, role: str, code: int) -> bool:
         """Whether a task of this role does not restart after this exit code. The chart's `task.sh` applies this too."""

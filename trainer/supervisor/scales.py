@@ -28,8 +28,8 @@ def wanted(run: Run, notes: Notes, leader: Pod | None) -> dict[str, int]:
         notes: The notes.
         leader: The leader's pod; None if it does not exist.
     """
-    stopped = notes.state in ("Stopping", "Suspended")
-    scales = dict.fromkeys(run.roles, 0) if stopped else dict(notes.scales)
+    stopped = notes.state in ("Stopping", "Suspended", "Preparing")
+    scales = dict.fromkeys(run.roles, 0) if stopped else {} if notes.state == "Finishing" else dict(notes.scales)
     tensorboard = _tensorboard(run, leader)
     return scales if tensorboard is None else scales | {TENSORBOARD: tensorboard}
 

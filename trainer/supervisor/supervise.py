@@ -23,6 +23,7 @@ from trainer.supervisor.changes import (
     PodChanged,
     PodsListed,
     ScalesObserved,
+    StagesObserved,
     StopRequested,
     WarningReported,
     WatchFailed,
@@ -37,6 +38,7 @@ from trainer.supervisor.pods import Pod, lacks_termination, observe, with_logged
 from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
+from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.task_logs import TaskLogs
 from trainer.supervisor.view import View
 from trainer.telemetry import report, result
@@ -97,20 +99,27 @@ def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Ch
         outcome = Outcome(notes.state == "Succeeded", notes.reason)
         _clean_up(run, api, notes, {pod.name: pod for pod in pods})
     else:
+        if notes.state == "Finishing":  # an earlier supervisor may have stopped before it freed the tasks
+            _clean_up(run, api, notes, {pod.name: pod for pod in pods})
         watches.start(run, connection, changes)
         loop = _Loop(run, api, logs, reporter, writer, metrics, changes)
         ended = loop.run_to_end(notes)
+        if ended and loop.notes.state != "Finishing":
+            ended = _with_result(run, logs, ended, loop.tasks.get(run.leader))
+            _copy_logs(run, logs, ended, loop.tasks)
+            if ended.succeeded:
+                ended = loop.finish(ended.reason)
         if ended is None:
             reporter.report_suspension()
             return None
-        outcome = _with_result(run, logs, ended, loop.tasks.get(run.leader))
-        _copy_logs(run, logs, outcome, loop.tasks)
+        outcome = ended
         state: State = "Succeeded" if outcome.succeeded else "Failed"
         notes = dataclasses.replace(loop.notes, state=state, reason=outcome.reason, ended=time.time())
         metrics.notes = writer.write(notes)
         _clean_up(run, api, notes, loop.tasks)
         if run.tensorboard and run.tensorboard.leaves_node and notes.leader:
             api.stop_tensorboard()
+    api.suspend_stages()
     if (scale := scales.tensorboard_after(run, notes, time.time())) is not None:
         _provide_account(run, api)
         api.set_scale(scales.TENSORBOARD, scale)
@@ -134,7 +143,9 @@ class _Loop:
         self._run, self._api, self._logs = run, api, logs
         self._reporter, self._writer, self._metrics, self._changes = reporter, writer, metrics, changes
         self._dns = DnsProbe(run)
-        self._view = View(frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set()))
+        components = frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set())
+        self._view = View(components, stages=None if run.stages.all else {})
+        self._stages = StageControl(run, api, logs, reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
         self._sent: dict[str, tuple[int, float]] = {}
@@ -162,6 +173,17 @@ class _Loop:
         finally:
             self._reporter.close()
 
+    def finish(self, sentence: str) -> Outcome | None:
+        """Free the tasks after their success, and run the stages after the training to their end."""
+        notes = lifecycle.finish(self._run, self.notes, sentence)
+        if not self._run.stages.after:
+            self.notes = notes
+            return Outcome(True, sentence)
+        logger.info(f"the training succeeded: {sentence}")
+        notes = self._metrics.notes = self._writer.write(notes)
+        _clean_up(self._run, self._api, notes, self.tasks)
+        return self.run_to_end(notes)
+
     def _observe(self, batch: Sequence[Change]) -> None:
         """Apply changes to the view, and look into the logs of changed pods that lack their termination."""
         changed: set[str] = set()
@@ -169,7 +191,7 @@ class _Loop:
             match change:
                 case WarningReported(event):
                     self._reporter.record_warning(event)
-                case PodsListed() | PodChanged() | ScalesObserved():
+                case PodsListed() | PodChanged() | ScalesObserved() | StagesObserved():
                     before = self._view.pods or {}
                     self._view = self._view.after(change)
                     pods = self._view.pods or {}
@@ -191,7 +213,8 @@ class _Loop:
         """Compare what the cluster has with what the run needs, and put right what differs."""
         run, before = self._run, self.notes
         notes = scales.adopt(run, before, self._confirmed, self._view.scales)
-        notes = lifecycle.advance(notes, self._view.pods or {}, self._view.scales, now)
+        first: State = "Preparing" if run.stages.before else "Starting"
+        notes = lifecycle.advance(notes, self._view.pods or {}, self._view.scales, now, first)
         if before.state == "Stopping" and notes.state == "Starting":
             self._reporter.report_start(notes)
         if notes.workers_wanted != before.workers_wanted and notes.workers_wanted:
@@ -201,6 +224,11 @@ class _Loop:
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
             notes, outcome = self._judge(notes, now)
+        elif notes.state in ("Preparing", "Finishing"):
+            self._metrics.queued = False
+            notes, outcome = self._stages.advance(notes, self._view.stages or {}, now)
+            if notes.state == "Starting":
+                self._reporter.report_start(notes)
         else:
             self._metrics.queued = False
             self._reporter.report_stopping(notes, self._view.pods or {}, now)
@@ -239,6 +267,7 @@ class _Loop:
 
     def _put_right(self, now: float) -> None:
         """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
+        self._stages.put_right(self.notes, self._view.stages or {}, now)
         leader = self.tasks.get(self._run.leader)
         for component, scale in scales.wanted(self._run, self.notes, leader).items():
             observed = self._view.scales.get(component)

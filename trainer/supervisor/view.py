@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainer.supervisor.changes import PodChanged, PodsListed, ScalesObserved
+from trainer.supervisor.changes import PodChanged, PodsListed, ScalesObserved, StagesObserved
 from trainer.supervisor.pods import Pod, apply_change
+from trainer.supervisor.stages import StageJob
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,18 @@ class View:
     """By component; without those whose object does not exist."""
     listed: frozenset[str] = frozenset()
     """The components whose objects have been listed."""
+    stages: Mapping[str, StageJob] | None = field(default_factory=dict)
+    """The Jobs of stages, by the name of the stage; None before the first list."""
 
     @property
     def complete(self) -> bool:
         """Whether every watch has shown its first list."""
-        return self.pods is not None and self.listed >= self.components
+        return self.pods is not None and self.stages is not None and self.listed >= self.components
 
-    def after(self, change: PodsListed | PodChanged | ScalesObserved) -> "View":
+    def after(self, change: PodsListed | PodChanged | ScalesObserved | StagesObserved) -> "View":
         """The view after a change."""
+        if isinstance(change, StagesObserved):
+            return dataclasses.replace(self, stages=change.jobs)
         if not isinstance(change, ScalesObserved):
             return dataclasses.replace(self, pods=apply_change(self.pods or {}, change))
         others = {name: scale for name, scale in self.scales.items() if name not in change.components}

@@ -12,7 +12,16 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 
 from trainer.cluster.spec import ROLES
-from trainer.supervisor.changes import Changes, PodChanged, PodsListed, ScalesObserved, WarningReported, WatchFailed
+from trainer.supervisor import stages
+from trainer.supervisor.changes import (
+    Changes,
+    PodChanged,
+    PodsListed,
+    ScalesObserved,
+    StagesObserved,
+    WarningReported,
+    WatchFailed,
+)
 from trainer.supervisor.connection import UNAVAILABLE, WATCH_SECONDS, Backoff, Connection, StoppedError
 from trainer.supervisor.run import Run
 
@@ -47,6 +56,8 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
     ):
         if components:
             watches.append(_scales(kind, components, scale))
+    if run.stages.all:
+        watches.append(_stages)
     for watch in watches:
         threading.Thread(target=_watch_forever, args=(watch, run, connection, changes), daemon=True).start()
 
@@ -112,6 +123,26 @@ def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int
                 put()
 
     return watch
+
+
+def _stages(run: Run, connection: Connection, changes: Changes) -> None:
+    names = {stage.job: stage.name for stage in run.stages.all}
+
+    def put() -> None:
+        changes.put(StagesObserved(dict(jobs)))
+
+    labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}
+    listed = connection.client.list(Job, labels=labels)
+    jobs = {names[_name(job)]: stages.observe(job) for job in listed if _name(job) in names}
+    put()
+    for change, job in connection.client.watch(
+        Job, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
+    ):
+        if stage := names.get(_name(job)):
+            jobs.pop(stage, None)
+            if change != "DELETED":
+                jobs[stage] = stages.observe(job)
+            put()
 
 
 def _name(item: _Named) -> str:

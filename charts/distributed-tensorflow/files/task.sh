@@ -23,13 +23,28 @@ if [ -e "$marker" ]; then
 fi
 
 # Kubernetes starts the new Job of a client at once. While the previous run ends, the supervisor suspends the Job.
-if [ "$TASK_WAITS" ] && [ -f "$TASK_ENDED/run" ]; then
+if [ "$TASK_WAITS" = yes ] && [ -f "$TASK_ENDED/run" ]; then
   read -r run < "$TASK_ENDED/run"
   if [ "$run" != "$TASK_RUN" ]; then
     trap 'exit 143' TERM INT
     echo "task: waiting for the end of the previous run"
     while :; do sleep 3600 & wait $!; done
   fi
+fi
+
+# Kubernetes also starts a task of each role before the stages that come before the training. When they are done, the
+# supervisor notes the hash of the run, and the kubelet updates the file.
+if [ "$TASK_WAITS" = stages ]; then
+  trap 'exit 143' TERM INT
+  said=
+  while :; do
+    run=
+    if [ -f "$TASK_ENDED/run" ]; then read -r run < "$TASK_ENDED/run"; fi
+    if [ "$run" = "$TASK_RUN" ]; then break; fi
+    if [ -z "$said" ]; then echo "task: waiting for the stages before the training"; said=yes; fi
+    sleep 2 & wait $!
+  done
+  trap - TERM INT
 fi
 
 starts=0

@@ -39,6 +39,7 @@
 {{- include "distributed-tensorflow.checkNames" . -}}
 {{- include "distributed-tensorflow.checkPods" . -}}
 {{- include "distributed-tensorflow.checkReserved" . -}}
+{{- include "distributed-tensorflow.checkStages" . -}}
 
 {{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
 {{- $replicas := int $worker.replicas -}}

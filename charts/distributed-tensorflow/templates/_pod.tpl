@@ -223,9 +223,14 @@ spec:
         - name: TASK_RUN
           value: {{ include "distributed-tensorflow.runHash" $root | quote }}
         {{- end }}
-        {{- if and $values.supervisor.enabled (eq $spec.role "client") }}
+        {{- if $values.stages.before }}
+        - name: TASK_WAITS
+          value: stages
+        {{- else if and $values.supervisor.enabled (eq $spec.role "client") }}
         - name: TASK_WAITS
           value: "yes"
+        {{- end }}
+        {{- if and $values.supervisor.enabled (eq $spec.role "client") }}
         - name: TASK_NAME
           value: {{ include "distributed-tensorflow.fullname" $root }}-client-0
         {{- end }}

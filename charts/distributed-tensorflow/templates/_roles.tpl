@@ -52,8 +52,14 @@
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
 {{- $trainer := concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $root.Values.extraArgs -}}
+{{- include "distributed-tensorflow.words" (list $root (ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)))) -}}
+{{- end }}
+
+{{/* The words of a command line as a JSON list of strings, with their templates rendered. (list $ words) */}}
+{{- define "distributed-tensorflow.words" -}}
+{{- $root := index . 0 -}}
 {{- $words := list -}}
-{{- range ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)) -}}
+{{- range index . 1 -}}
 {{- $word := ternary . (toJson .) (kindIs "string" .) -}}
 {{- if contains "{{" $word }}{{ $word = tpl $word $root }}{{ end -}}
 {{- $words = append $words $word -}}

@@ -1,0 +1,107 @@
+"""`trainer models predict` on the export of a trained run."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from trainer import cli
+from trainer.config import Settings
+from trainer.data import digits
+from trainer.telemetry.metrics import Metrics
+from trainer.training.context import TaskContext
+from trainer.training.train import train
+from trainer.training.watchdog import Watchdog
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on digits."""
+    directory = tmp_path_factory.mktemp("run")
+    settings = Settings(train_dir=str(directory), train_steps=200, batch_size=50, hidden_units=20)
+    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    return directory
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Held-out digits as PNG files, in a folder for each class, and a hidden file."""
+    _, test = digits.load()
+    for index in range(300):
+        folder = tmp_path / "pictures" / str(test.targets[index])
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.round(test.inputs[index, :, :, 0] * 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index:03}.png")
+    (tmp_path / "pictures" / ".hidden").write_text("no image")
+    return tmp_path / "pictures"
+
+
+Predict = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def predict(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Predict:
+    """Runs the command; returns its exit code and its errors."""
+
+    def start(data: Path, model: Any = run, output: Path = tmp_path / "out") -> tuple[int, str]:
+        code = cli.main(["models", "predict", str(model), "--data", str(data), "--output", str(output)])
+        return code, capsys.readouterr().err
+
+    return start
+
+
+def test_each_image_has_a_row_in_csv_and_parquet(predict: Predict, pictures: Path, tmp_path: Path) -> None:
+    assert predict(pictures) == (0, "")
+    with (tmp_path / "out" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == sorted(str(each.relative_to(pictures)) for each in pictures.rglob("*.png"))
+    right = [row["prediction"] == row["file"].partition("/")[0] for row in rows]
+    assert np.mean(right) > 0.8
+    probabilities = np.array([[float(row[f"probability_{label}"]) for label in range(10)] for row in rows])
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-3)
+    assert [str(label) for label in probabilities.argmax(axis=1)] == [row["prediction"] for row in rows]
+    table = pq.read_table(tmp_path / "out" / "predictions.parquet")
+    assert table.column_names == list(rows[0])
+    assert table["file"].to_pylist() == [row["file"] for row in rows]
+    assert np.allclose(table["probability"].to_numpy(), probabilities.max(axis=1), atol=1e-6)
+
+
+def test_images_of_another_kind_are_converted(predict: Predict, pictures: Path, tmp_path: Path) -> None:
+    (first,) = pictures.glob("*/000.png")
+    larger = tmp_path / "larger"
+    larger.mkdir()
+    Image.open(first).resize((56, 56)).convert("RGB").save(larger / "a.jpg", quality=95)
+    Image.open(first).save(larger / "b.png")
+    assert predict(larger) == (0, "")
+    found = pq.read_table(tmp_path / "out" / "predictions.parquet")["prediction"].to_pylist()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", None], ids=["empty", "text", "cut off"])
+def test_a_damaged_image_is_named_and_nothing_is_written(
+    predict: Predict, pictures: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    (victim,) = pictures.glob("*/007.png")
+    victim.write_bytes(victim.read_bytes()[:100] if content is None else content)
+    code, errors = predict(pictures)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert str(victim) in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_absent_folder_model_or_output_is_named(predict: Predict, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    for expected, (code, errors) in {
+        "absent is no folder": predict(tmp_path / "absent"),
+        "empty has no files": predict(tmp_path / "empty"),
+        "nothing is no model": predict(pictures, model=tmp_path / "nothing"),
+        "file cannot be written": predict(pictures, output=tmp_path / "file"),
+    }.items():
+        assert (code, errors.count("\n")) == (2, 1), errors
+        assert expected in errors

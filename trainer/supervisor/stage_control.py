@@ -1,0 +1,113 @@
+"""Runs the stages of a run: resumes the Job of the current one, suspends the others, and reports how they end.
+
+Kubernetes would start each Job when the chart creates it. But it creates no pod without the pod's service account, and
+the supervisor creates that when it is the stage's turn. So the chart need not render `suspend`, which an upgrade would
+reset.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+
+from trainer.supervisor import pods, stages
+from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.notes import Notes
+from trainer.supervisor.policy import Outcome
+from trainer.supervisor.reporter import START_GRACE_SECONDS, Reporter
+from trainer.supervisor.run import Run, Stage
+from trainer.supervisor.stages import StageJob
+from trainer.supervisor.task_logs import TaskLogs
+from trainer.telemetry import report
+
+logger = logging.getLogger(__name__)
+
+LOG_LINES = 200
+"""The lines of a failed stage's log that the supervisor copies into its own."""
+LOOK_SECONDS = 5.0
+"""The time between two looks at the pods of the current stage."""
+PATIENCE_SECONDS = 5.0
+"""A Job is patched again if the change is not observed within this time."""
+
+
+class StageControl:
+    """The stages of one run, and what this supervisor has done for them."""
+
+    def __init__(self, run: Run, api: KubernetesApi, logs: TaskLogs, reporter: Reporter) -> None:
+        self._run, self._api, self._logs, self._reporter = run, api, logs, reporter
+        self._accounts: set[str] = set()
+        self._sent: dict[str, tuple[bool, float]] = {}
+        self._looked = 0.0
+
+    def advance(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> tuple[Notes, Outcome | None]:
+        """The notes on what the Jobs show, and the outcome of the run if it follows from them.
+
+        Args:
+            notes: The notes, in the state Preparing or Finishing.
+            jobs: The observed Jobs, by the name of the stage.
+            now: Seconds since 1970.
+        """
+        is_before = notes.state == "Preparing"
+        found = stages.advance(
+            self._run.stages.before if is_before else self._run.stages.after, notes.stages, jobs, now
+        )
+        notes = dataclasses.replace(notes, stages=found.notes)
+        self._reporter.report_stages(notes, found.sentences, now)
+        if found.failed:
+            return notes, self._failure(found.failed, jobs[found.failed.name])
+        if found.current:
+            return notes, self._look(found.current, notes, jobs, now)
+        if is_before:
+            return dataclasses.replace(notes, state="Starting", started=now), None
+        return notes, Outcome(True, notes.training)
+
+    def put_right(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> None:
+        """Resume the Job of the current stage, and suspend those of all others that have not ended."""
+        current = stages.current(self._run, notes)
+        for stage in self._run.stages.all:
+            job = jobs.get(stage.name)
+            if job is None or job.complete or job.failure:
+                continue
+            is_new = stage == current and stage.job not in self._accounts
+            if is_new:
+                self._api.provide_stage_account(stage.job, job.uid)
+                self._accounts.add(stage.job)
+            # A Job without its account is retried ever later, and its resumption is what makes Kubernetes try at once.
+            suspended = stage != current or (is_new and not job.has_pods and not job.suspended)
+            sent, at = self._sent.get(stage.name, (job.suspended, 0.0))
+            if job.suspended == suspended or (sent == suspended and now - at < PATIENCE_SECONDS):
+                continue
+            self._sent[stage.name] = (suspended, now)
+            self._api.suspend_job(stage.job, suspended)
+
+    def _failure(self, stage: Stage, job: StageJob) -> Outcome:
+        """The outcome of a run whose stage has failed; the last lines of the stage's log are copied."""
+        found = self._api.stage_pods(stage.job)
+        ending = ""
+        if found:
+            pod = pods.observe(found[-1])
+            for line in self._logs.tail(pod.pod_name, stages.CONTAINER, LOG_LINES):
+                logger.info(f"| {stage.name}: {report.split(line)[0]}")
+            if pod.terminated:
+                ending = f" with {pod.ending}"
+        return Outcome(False, f"stage {stage.name} failed{ending or f': {job.failure}'}")
+
+    def _look(self, stage: Stage, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> Outcome | None:
+        """Report why the current stage has not started; it fails the run if that takes too long."""
+        since = notes.stages[stage.name].started
+        if now - since < START_GRACE_SECONDS or now - self._looked < LOOK_SECONDS:
+            return None
+        self._looked = now
+        if stage.name not in jobs:
+            reason = self._reporter.explain_stage(stage, f"absent: the Job {stage.job}")
+            self._reporter.report_pending_stage(stage, reason, now)
+            return None
+        found = [pods.observe(pod) for pod in self._api.stage_pods(stage.job)]
+        if any(pod.running or pod.terminated for pod in found) or any(pod.gated for pod in found):
+            return None
+        reason = self._reporter.explain_stage(stage, found[-1].problem if found else "")
+        self._reporter.report_pending_stage(stage, reason, now)
+        limit = self._run.start_timeout_seconds
+        if limit is None or now - since <= limit:
+            return None
+        ending = f"did not start within run.startTimeoutSeconds ({limit} s): {reason}"
+        return Outcome(False, f"stage {stage.name} {ending}")

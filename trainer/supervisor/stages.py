@@ -1,0 +1,120 @@
+"""The stages of a run: Jobs before and after the training, one after another. Pure.
+
+The chart makes a Job for each stage, and the supervisor resumes it when it is its turn. Kubernetes itself retries the
+pods of such a Job and applies its limits. A stage is skipped if its digest is that of its last success.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightkube.models.batch_v1 import JobSpec, JobStatus
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
+
+from trainer.supervisor.notes import Notes, StageNotes, StageState
+from trainer.supervisor.run import Run, Stage
+
+CONTAINER = "stage"
+"""The name of the container of a stage's pod, which is also the label of its component."""
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """The state of a stage's Job."""
+
+    uid: str
+    suspended: bool
+    has_pods: bool
+    """Whether a pod of it exists that has not ended."""
+    complete: bool
+    failure: str
+    """Why it failed, as Kubernetes reports it; empty if it has not failed."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the stages of one kind, before or after the training, have come."""
+
+    notes: Mapping[str, StageNotes]
+    """Of all stages of the run, by name."""
+    current: Stage | None = None
+    """The stage that runs now."""
+    failed: Stage | None = None
+    sentences: Sequence[str] = ()
+    """What has changed."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether each stage has succeeded or is skipped."""
+        return self.current is None and self.failed is None
+
+
+def observe(job: Job) -> StageJob:
+    """The state of a Job, from the object that the API server returns."""
+    metadata, spec, status = job.metadata or ObjectMeta(), job.spec, job.status or JobStatus()
+    conditions = {each.type: each for each in status.conditions or [] if each.status == "True"}
+    failed = conditions.get("Failed")
+    return StageJob(
+        uid=metadata.uid or "",
+        suspended=bool(isinstance(spec, JobSpec) and spec.suspend),
+        has_pods=bool(status.active),
+        complete="Complete" in conditions,
+        failure=(failed.message or failed.reason or "no reason is known") if failed else "",
+    )
+
+
+def renew(stages: Sequence[Stage], notes: Notes) -> dict[str, StageNotes]:
+    """The notes on stages that begin: all wait. The last success counts, unless a stage before always runs."""
+    found, forgets = {}, False
+    for stage in stages:
+        forgets = forgets or stage.always
+        found[stage.name] = StageNotes(digest="" if forgets else notes.stages.get(stage.name, StageNotes()).digest)
+    return found
+
+
+def advance(
+    stages: Sequence[Stage], notes: Mapping[str, StageNotes], jobs: Mapping[str, StageJob], now: float
+) -> Progress:
+    """What follows from the Jobs of some stages.
+
+    Args:
+        stages: The stages before the training, or those after it, in their order.
+        notes: The notes on all stages.
+        jobs: The observed Jobs, by the name of the stage.
+        now: Seconds since 1970.
+    """
+    found, sentences = dict(notes), []
+
+    def enter(stage: Stage, state: StageState, sentence: str) -> StageNotes:
+        sentences.append(f"stage {stage.name} {sentence}")
+        own = dataclasses.replace(found.get(stage.name, StageNotes()), state=state)
+        if state == "running":
+            own = dataclasses.replace(own, started=now)
+        found[stage.name] = dataclasses.replace(own, digest=stage.digest) if state == "done" else own
+        return found[stage.name]
+
+    for stage in stages:
+        own, job = found.get(stage.name, StageNotes()), jobs.get(stage.name)
+        if own.state in ("done", "skipped") and own.digest == stage.digest:
+            continue
+        if own.state == "waiting" and own.digest == stage.digest:
+            enter(stage, "skipped", "is skipped: its image, its settings and what comes before it have not changed")
+            continue
+        if job and job.complete:
+            seconds = f" after {round(now - own.started)} s" if own.state == "running" else ""
+            enter(stage, "done", f"is done{seconds}")
+            continue
+        if job and job.failure:
+            enter(stage, "failed", f"failed: {job.failure}")
+            return Progress(found, failed=stage, sentences=sentences)
+        if own.state != "running":
+            enter(stage, "running", "starts")
+        return Progress(found, current=stage, sentences=sentences)
+    return Progress(found, sentences=sentences)
+
+
+def current(run: Run, notes: Notes) -> Stage | None:
+    """The stage that should run now; None in a state without stages."""
+    stages = {"Preparing": run.stages.before, "Finishing": run.stages.after}.get(notes.state, [])
+    return next((stage for stage in stages if notes.stages.get(stage.name, StageNotes()).state == "running"), None)
