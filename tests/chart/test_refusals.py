@@ -232,7 +232,10 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a label with a space": ("commonLabels", {"commonLabels": {"the team": "vision"}}),
     "a label whose value has a space": ("ps.labels", {"ps.labels": {"team": "computer vision"}}),
     "a node's label without letters": ("common.nodeSelector", {"common.nodeSelector": {"-": "a"}}),
-    "an annotation with a space": ("tensorboard.service.annotations", {"tensorboard.service.annotations": {"a b": "c"}}),
+    "an annotation with a space": (
+        "tensorboard.service.annotations",
+        {"tensorboard.service.annotations": {"a b": "c"}},
+    ),
     "a host with an underscore": ("tensorboard.ingress.hosts[0]", {"tensorboard.ingress.hosts": ["my_host"]}),
     "a folder outside of the volume": ("data.subPath", {"data.subPath": "../mnist"}),
     "a port name with a capital": ("portName", {"portName": "gRPC"}),

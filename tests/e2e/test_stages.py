@@ -59,11 +59,11 @@ def upgrade_to_end(release: Release, values: dict[str, Any]) -> str:
 def test_stages_run_in_order_and_an_upgrade_runs_only_what_has_changed(release: Release) -> None:
     prepare = a_stage("prepare", "test ! -e /training/run.json && date +%s > /training/prepared")
     evaluate = a_stage("evaluate", "test -s /training/result.json && cat /training/prepared")
-    infer = a_stage("infer", 'echo "predicts $N"', env=[{"name": "N", "value": "1"}])
+    infer = a_stage("infer", 'echo "predicts $NUMBER"', env=[{"name": "NUMBER", "value": "1"}])
     values = values_with(evaluate, infer, before=(prepare,))
     release.install(values)
     log = release.finish()
-    lines = ["stage prepare starts", "stage prepare is done", "starting 1 worker, 1 ps", "the training succeeded"]
+    lines = ["stage prepare starts", "stage prepare is done", "starting 1 ps, 1 worker", "the training succeeded"]
     lines += ["stage evaluate starts", "stage evaluate is done", "stage infer starts", "stage infer is done"]
     places = [log.find(line) for line in lines]
     assert places == sorted(places), log
@@ -112,7 +112,7 @@ def test_a_stage_before_the_training_that_fails_ends_the_run_before_it_trains(re
     log = release.finish("failed")
     assert "| prepare: no data" in log
     assert "stage prepare failed with code 3" in log.splitlines()[-1]
-    assert "starting 1 worker" not in log
+    assert "starting 1 ps" not in log
 
 
 @pytest.fixture

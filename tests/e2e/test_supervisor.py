@@ -137,9 +137,11 @@ def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) ->
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/{pod['metadata']['name']}:9100/proxy/metrics"
     assert 'trainer_run_state{state="Running"} 1.0' in release.kubectl("get", "--raw", metrics)
     release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--now")
-    wait(lambda: "continuing the run in progress" in release.supervisor_log(), 60, release.describe)
+    wait(lambda: "the supervisor continues the run in progress" in release.supervisor_log(), 60, release.describe)
     release.upgrade(values | {"run": {"backoffLimit": 7}})  # starts a new supervisor
-    assert "continuing the run in progress" in release.finish(), "the new supervisor continues the same run"
+    assert "the supervisor continues the run in progress" in release.finish(), (
+        "the new supervisor continues the same run"
+    )
     assert release.wait_for_result(20_000)["global_step"] < 20_200
 
 
@@ -356,4 +358,4 @@ def test_a_pod_of_a_node_that_does_not_answer_is_removed(release: Release, kubel
     wait(lambda: len(release.get("pods", f"--selector={SUPERVISOR}")["items"]) == 2, 60)  # its Job has replaced it
     os.kill(kubelet, signal.SIGCONT)
     wait(lambda: is_ready(worker()), 90, release.describe)
-    wait(lambda: "continuing the run in progress" in release.supervisor_log(), 60, release.describe)
+    wait(lambda: "the supervisor continues the run in progress" in release.supervisor_log(), 60, release.describe)

@@ -64,6 +64,13 @@ def test_a_run_goes_on_after_a_fault(workload: Workload, fault: Fault, targets: 
     assert row.cost.back is not None, row
 
 
+@pytest.mark.timeout(600)
+def test_a_run_goes_on_while_its_volume_is_full() -> None:
+    fault = dataclasses.replace(faults.FULL, seconds=12)  # summaries are written every 5 s
+    row = run(Case("processes", Workload("asynchronous", seconds=25), fault, volume=True), tag="")
+    assert not row.problems, row
+
+
 @pytest.mark.timeout(900)
 def test_a_soak_of_three_minutes_loses_nothing() -> None:
     command = [sys.executable, "-m", "benchmarks.faults.soak", "--minutes", "3", "--seed", "7"]

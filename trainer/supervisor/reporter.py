@@ -86,7 +86,7 @@ class Reporter:
         elif notes.state == "Finishing" and before.state != "Finishing":
             logger.info("the training has succeeded before; only the stages after it are left")
         elif before.hash == notes.hash and before.started == notes.started:
-            logger.info("continuing the run in progress")
+            logger.info("the supervisor continues the run in progress")
         elif notes.state == "Preparing":
             logger.info("running the stages before the training")
         else:

@@ -48,7 +48,7 @@ class SummaryWriter:
             if self._writer is None:
                 self._open()
             act()
-        except (OSError, tf.errors.OpError) as error:
+        except (OSError, RuntimeError, tf.errors.OpError) as error:  # RuntimeError: of TensorFlow's writing thread
             self._writer, self._paused_until = None, time.monotonic() + PAUSE_SECONDS
             cause = str(error).partition("\n")[0]
             logger.warning(f"the curves cannot be written to {self._folder} ({cause}); they will have a gap")
