@@ -84,14 +84,14 @@ def predict(server: str, packaged: Packaged, body: Any, content_type: str = JSON
 
 def test_its_size_is_below_the_documented_limit(image: Any) -> None:
     print(f"{image['Size'] / 1e6:.1f} MB")
-    assert image["Size"] < 1.15e9
+    assert image["Size"] < 1.25e9
 
 
 def test_it_is_smaller_than_the_trainers(image: Any) -> None:
     other = inspected(IMAGE)
     assert other, f"the Docker engine has no image {IMAGE}: run `make build-images` first."
     print(f"{image['Size'] / 1e6:.1f} MB of {other['Size'] / 1e6:.1f} MB")
-    assert image["Size"] < 0.75 * other["Size"]
+    assert image["Size"] < 0.8 * other["Size"]
 
 
 @pytest.mark.parametrize("package", ["keras", "h5py", "sklearn", "tensorboard", "pip", "setuptools"])

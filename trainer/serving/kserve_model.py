@@ -53,7 +53,7 @@ class ServedModel(Model):  # type: ignore[misc] # KServe has no types
             response_id=request.id,
             model_name=self.name,
             model_version=self._version,
-            infer_outputs=[_output(name, array) for name, array in outputs.items()],
+            infer_outputs=[_output(name, array, request.from_grpc) for name, array in outputs.items()],
             use_binary_outputs=request.use_binary_outputs,
             requested_outputs=request.request_outputs,
         )
@@ -109,5 +109,8 @@ def _array(given: Any) -> Array:
         ) from None
 
 
-def _output(name: str, array: Array) -> Any:
-    return InferOutput(name, list(array.shape), from_np_dtype(array.dtype), array)
+def _output(name: str, array: Array, is_grpc: bool) -> Any:
+    output = InferOutput(name, list(array.shape), from_np_dtype(array.dtype), array)
+    if is_grpc:  # KServe converts arrays for HTTP only
+        output.set_data_from_numpy(array, binary_data=True)
+    return output
