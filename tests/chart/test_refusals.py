@@ -158,6 +158,15 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "trainingDirectory.accessModes",
         {"trainingDirectory.accessModes": ["ReadWriteOncePod"]},
     ),
+    "serving without a version": ("serving.versions", {"serving.enabled": True}),
+    "a version without a name": ("serving.versions[0].name", {"serving.versions": [{}]}),
+    "a version whose name is no label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
+    "a version without an image": ("serving.versions[0].image.repository", {"serving.versions": [{"name": "v1"}]}),
+    "a version with an unknown key": ("serving.versions[0].weight", {"serving.versions": [{"weight": 1}]}),
+    "two versions of one name": (
+        "serving.versions[1].name",
+        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}}] * 2},
+    ),
     "an HTTPRoute without a Gateway": ("tensorboard.httpRoute.parentRefs", {"tensorboard.httpRoute.enabled": True}),
     "a field of the pod that has a key": (
         "common.podSpec.nodeSelector",
