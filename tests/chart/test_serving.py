@@ -8,7 +8,7 @@ from tests.chart.chart import Manifests, render
 from tests.chart.test_security import RESTRICTED_VOLUMES
 
 DIGEST = f"sha256:{'a' * 64}"
-VERSIONS = [
+VERSIONS: list[dict[str, Any]] = [
     {"name": "v1", "image": {"registry": "registry.example.com", "repository": "team/model-digits", "tag": "2001"}},
     {"name": "v2", "image": {"repository": "distributed-tensorflow/model-digits", "digest": DIGEST}, "replicas": 3},
 ]

@@ -3,6 +3,7 @@
 tests/images/test_model_image.py asks the server.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -13,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer import cli
 from trainer.errors import ConfigurationError
-from trainer.serving import model_folder, package, rest_v1
+from trainer.serving import model_folder, package, rest_v1, serve
 from trainer.serving.model_folder import EXPORT, ModelRecord
 from trainer.serving.predictor import BadRequestError, Predictor
 from trainer.tensorflow import tf, tf1
@@ -174,6 +177,20 @@ def test_several_inputs_need_their_names(two: Predictor) -> None:
         ask(two, {"instances": [[0, 1]]})
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["words", "age", "x"]), inner),
+    max_leaves=20,
+)
+
+
+@given(body=JSON | st.fixed_dictionaries({"instances": JSON}) | st.fixed_dictionaries({"inputs": JSON}))
+def test_any_json_gets_an_answer_or_a_sentence(one: Predictor, two: Predictor, body: Any) -> None:
+    for predictor in (one, two):
+        with contextlib.suppress(BadRequestError):
+            assert ask(predictor, body).keys() <= {"predictions", "outputs"}
+
+
 def test_infinity_and_nan_pass(one: Predictor) -> None:
     found = one.predict({"images": np.array([[np.inf, 1, 2], [np.nan, 1, 2]])})
     assert np.isinf(found["sums"][0])
@@ -296,6 +313,12 @@ def test_the_image_is_labelled_with_version_data_and_digest(
 def test_a_name_that_urls_and_images_cannot_have_is_refused(sums: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^NAME="):
         package.main([str(sums), "--name", name, "--", "true"])
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^--http_port: '{port}' is no port; give a number from 1 to 65535"):
+        serve.main([f"--http_port={port}"])
 
 
 def test_serving_without_kserve_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
