@@ -279,6 +279,7 @@ def test_a_place_without_a_model_is_refused(sums: Path, tmp_path: Path) -> None:
         ({"dataset": "mnist", "dataset_uri": "/data"}, "mnist"),
         (DATA, "hand-digits"),
         ({"dataset": "npz", "dataset_uri": "/data/prices/"}, "prices"),
+        ({"dataset": "train_data", "model": "examples/models/text_classifier.py"}, "text-classifier"),
     ],
 )
 def test_a_model_has_the_name_of_its_data(data: dict[str, str], name: str) -> None:

@@ -22,8 +22,8 @@ CONTEXT = Path("dist/models")
 """Where the build context has packaged models."""
 DOCKERFILE = "images/model/Dockerfile"
 NAME = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-PLACES = ("npz", "lance")
-"""The data sets whose place says more than their name."""
+PLACES = {"npz": "dataset_uri", "lance": "dataset_uri", "train_data": "model"}
+"""The facts that say more than the name of a data set: the place of its files, or the file of the model that has it."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -106,14 +106,14 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 def name_of(data: Mapping[str, str]) -> str:
-    """The name of the model by default: the data set, or the file or folder that it is in.
+    """The name of the model by default: that of the data set, or of the file or folder that it is in.
 
     Raises:
         ConfigurationError: the data has no name.
     """
     name = data.get("dataset", "")
     if name in PLACES:
-        name = PurePosixPath(data.get("dataset_uri", "")).stem
+        name = PurePosixPath(data.get(PLACES[name], "")).stem
     if not name:
         raise ConfigurationError("NAME: the export does not say what data it was trained on; give NAME=digits.")
     return name.lower().replace("_", "-")
