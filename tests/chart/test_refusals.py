@@ -240,6 +240,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a service account with a capital": ("supervisor.serviceAccount.name", {"supervisor.serviceAccount.name": "Runs"}),
     "a label with a space": ("commonLabels", {"commonLabels": {"the team": "vision"}}),
     "a label whose value has a space": ("ps.labels", {"ps.labels": {"team": "computer vision"}}),
+    "a label of served models with a space": ("serving.labels", {"serving.labels": {"team": "computer vision"}}),
     "a node's label without letters": ("common.nodeSelector", {"common.nodeSelector": {"-": "a"}}),
     "an annotation with a space": ("tensorboard.service.annotations", {"tensorboard.service.annotations": {"a b": "c"}}),
     "a host with an underscore": ("tensorboard.ingress.hosts[0]", {"tensorboard.ingress.hosts": ["my_host"]}),
