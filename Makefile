@@ -8,7 +8,7 @@ SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
-	build-images push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
+	build-images package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,8 +97,9 @@ SECRET = --secret id=ca,src=$(CA)
 engine:
 	@$(PYTHON) -m hack.cluster engine
 
-BUILD = DOCKER_BUILDKIT=1 $(CLIENT) build $(if $(CA),$(SECRET)) \
+BUILD_COMMAND = $(CLIENT) build $(if $(CA),$(SECRET)) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$$($(DESCRIBE) --abbrev=40)
+BUILD = DOCKER_BUILDKIT=1 $(BUILD_COMMAND)
 PRINT_SIZE = @docker image inspect --format
 
 build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; DATA=yes: with Lance; CA=FILE: certificates for pip)
@@ -107,6 +108,11 @@ build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=g
 	  --build-arg DATA=$(DATA) .
 	$(PRINT_SIZE) 'built $(SUPERVISOR_NAMES): {{.Size}} bytes' $(firstword $(SUPERVISOR_NAMES))
 	$(PRINT_SIZE) 'built $(TRAINER_NAMES): {{.Size}} bytes' $(firstword $(TRAINER_NAMES))
+
+package-model: $(SETUP) engine ## build an image that serves one model: make package-model MODEL=runs/NAME (NAME=digits: its name in URLs)
+	@test -n '$(MODEL)' || { echo 'package-model: MODEL is not set: name the directory of a run, as in' \
+	  'make package-model MODEL=runs/20261121-083615' >&2; exit 2; }
+	@DOCKER_BUILDKIT=1 $(BIN)/python -m trainer.serving.package $(if $(NAME),--name '$(NAME)') '$(MODEL)' -- $(BUILD_COMMAND)
 
 push-images: ## push the images: make push-images REGISTRY=registry.example.com/team
 	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: name the registry, as in' \
@@ -146,6 +152,8 @@ soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and
 	$(FAULTS_WITH) benchmarks.faults.soak --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) \
 	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
 
+# What KServe and TensorFlow require, but do not import to serve a SavedModel.
+NOT_SERVED := grpcio-tools h5py keras libclang markdown-it-py mdurl namex optree pygments rich setuptools
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
 lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: newer versions)
@@ -154,6 +162,7 @@ lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: ne
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra data -o constraints/data.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra supervisor -o constraints/supervisor.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving -o constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (keeps runs/)

@@ -52,6 +52,7 @@ commands:
   data           make versions of data from raw files, name and compare them
   report         write one HTML page about a run
   models         compare two trained models, or predict the classes of images with one
+  serve          serve a packaged model by HTTP and gRPC
   tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "data": _data,
         "report": _report,
         "models": _models,
+        "serve": _serve,
         "tensorboard": _tensorboard,
         "convert-tfjob": _convert_tfjob,
     }
@@ -269,6 +271,13 @@ def _models(words: Sequence[str]) -> int:
     from trainer.results import models
 
     return models.main(words)
+
+
+def _serve(words: Sequence[str]) -> int:
+    _require("serve", ("kserve", "tensorflow"), "serving")
+    from trainer.serving import serve
+
+    return serve.main(words)
 
 
 def _tensorboard(words: Sequence[str]) -> int:

@@ -19,10 +19,16 @@ EVERYTHING = {
     "tensorboard.ingress.enabled": True,
     "tensorboard.httpRoute.enabled": True,
     "tensorboard.httpRoute.parentRefs": [{"name": "gateway"}],
+    "serving.enabled": True,
+    "serving.versions": [{"name": "v1", "image": {"repository": "model"}}],
 }
-RELEASES = ("mnist", "mnist-worker", "mnist-ps", "mnist-tensorboard", "mnist-2", "mnist-worker-0")
-OTHERS = {("NetworkPolicy", "tasks", "app=prometheus"), ("NetworkPolicy", "tensorboard", "")}
-"""Selectors from values, for pods outside the run: those that scrape metrics or open TensorBoard."""
+RELEASES = ("mnist", "mnist-worker", "mnist-ps", "mnist-tensorboard", "mnist-serving", "mnist-2", "mnist-worker-0")
+OTHERS = {
+    ("NetworkPolicy", "tasks", "app=prometheus"),
+    ("NetworkPolicy", "tensorboard", ""),
+    ("NetworkPolicy", "serving", ""),
+}
+"""Selectors from values, for pods outside the run: those that scrape metrics, open TensorBoard or ask models."""
 
 
 def selectors(place: Any) -> Iterator[dict[str, Any]]:
@@ -79,15 +85,18 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
 def test_each_selector_matches_the_intended_pods_only(
     releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
 ) -> None:
-    every: set[str] = {*ROLES, "tensorboard", "test", "supervisor"}
+    every: set[str] = {*ROLES, "tensorboard", "serving", "test", "supervisor"}
     mounting = {"chief", "evaluator", "tensorboard"}
     intended: dict[tuple[str, str], list[set[str]]] = {
         ("NetworkPolicy", "tasks"): [{*ROLES, "supervisor"}, every],  # the pods it applies to; the pods it admits
         ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
+        ("NetworkPolicy", "serving"): [{"serving"}],
         ("PodMonitor", "tasks"): [every],
         ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own pods; the pods whose node it shares
         ("Service", "tensorboard"): [{"tensorboard"}],
+        ("Deployment", "serving-v1"): [{"serving"}],
+        ("Service", "serving"): [{"serving"}],
         ("StatefulSet", "chief"): [{"chief"}, mounting],
         ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
     }

@@ -158,6 +158,15 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "trainingDirectory.accessModes",
         {"trainingDirectory.accessModes": ["ReadWriteOncePod"]},
     ),
+    "serving without a version": ("serving.versions", {"serving.enabled": True}),
+    "a version without a name": ("serving.versions[0].name", {"serving.versions": [{}]}),
+    "a version whose name is no label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
+    "a version without an image": ("serving.versions[0].image.repository", {"serving.versions": [{"name": "v1"}]}),
+    "a version with an unknown key": ("serving.versions[0].weight", {"serving.versions": [{"weight": 1}]}),
+    "two versions of one name": (
+        "serving.versions[1].name",
+        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}}] * 2},
+    ),
     "an HTTPRoute without a Gateway": ("tensorboard.httpRoute.parentRefs", {"tensorboard.httpRoute.enabled": True}),
     "a field of the pod that has a key": (
         "common.podSpec.nodeSelector",
@@ -231,6 +240,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a service account with a capital": ("supervisor.serviceAccount.name", {"supervisor.serviceAccount.name": "Runs"}),
     "a label with a space": ("commonLabels", {"commonLabels": {"the team": "vision"}}),
     "a label whose value has a space": ("ps.labels", {"ps.labels": {"team": "computer vision"}}),
+    "a label of served models with a space": ("serving.labels", {"serving.labels": {"team": "computer vision"}}),
     "a node's label without letters": ("common.nodeSelector", {"common.nodeSelector": {"-": "a"}}),
     "an annotation with a space": (
         "tensorboard.service.annotations",

@@ -21,6 +21,7 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "TASK": task,
         "CONTAINER": f"{task} containers {role}",
         "TENSORBOARD": "Deployment/tensorboard spec template spec",
+        "SERVING": "Deployment/serving-v1 spec template spec",
         "SUPERVISOR": "Job/run spec template spec",
         "RUN": "ConfigMap/supervisor data run.json",
         "SETTINGS": "ConfigMap/config data trainer.yaml",

@@ -1,8 +1,14 @@
-"""Fixtures for the images under test and for locked-down containers of them. They do not build images."""
+"""Fixtures for the images under test and for locked-down containers of them.
+
+`make build-images` builds the images of trainer and supervisor. That of a model is built here, from a short run.
+"""
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +17,7 @@ from testinfra.host import Host
 
 import trainer
 
+ROOT = Path(__file__).parents[2]
 IMAGE = f"distributed-tensorflow/trainer:{trainer.__version__}"
 SUPERVISOR_IMAGE = f"distributed-tensorflow/supervisor:{trainer.__version__}"
 LOCKED_DOWN = (
@@ -32,6 +39,36 @@ def inspected(image: str) -> Any:
     """The output of `docker image inspect`; None if the engine does not have the image."""
     done = docker("image", "inspect", image)
     return json.loads(done.stdout)[0] if done.returncode == 0 else None
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """An image that `make package-model` has built, and the export in it."""
+
+    name: str
+    image: str
+    export: Path
+    result: dict[str, Any]
+    """The content of the run's result.json."""
+
+
+@pytest.fixture(scope="session")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packaged]:
+    """Train on the digits, and package the model."""
+    run, name = tmp_path_factory.mktemp("packaged") / "run", "image-test"
+    words = ["launch", "--ps", "1", "--workers", "1", "--train_steps", "300", "--train_dir", str(run), "--json"]
+    trained = subprocess.run([sys.executable, "-m", "trainer", *words], capture_output=True, text=True, timeout=240)
+    assert trained.returncode == 0, trained.stderr
+    # The environment of the tests stays as it is.
+    make = ["make", "--old-file=.venv/.setup-done", "package-model", f"MODEL={run}", f"NAME={name}"]
+    built = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, timeout=1000)
+    assert built.returncode == 0, built.stdout + built.stderr
+    result = json.loads((run / "result.json").read_text())
+    export = Path(result["export"])
+    image = f"distributed-tensorflow/model-{name}:{export.name}"
+    assert f"built {image}" in built.stdout
+    yield Packaged(name, image, export, result)
+    docker("rmi", image)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,9 @@
 {{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" "tensorboard" "supervisor" -}}
 {{- $_ := set $images (printf "%s.image" $component) ((get $values $component).image | default dict) -}}
 {{- end -}}
+{{- range $index, $version := $values.serving.versions -}}
+{{- $_ := set $images (printf "serving.versions[%d].image" $index) ($version.image | default dict) -}}
+{{- end -}}
 {{- range $key, $image := $images -}}
 {{- $formats = append $formats (list (printf "%s.digest" $key) ($image.digest | default "") "^(sha256:[0-9a-f]{64})?$" "a digest, such as sha256: and 64 hexadecimal digits") -}}
 {{- $registry := $image.registry | default "" -}}

@@ -15,8 +15,9 @@
   "tensorboard.service" $values.tensorboard.service
   "tensorboard.ingress" $values.tensorboard.ingress
   "tensorboard.httpRoute" $values.tensorboard.httpRoute
+  "serving.service" $values.serving.service
 -}}
-{{- range $component := concat $tasks (list "tensorboard" "supervisor") -}}
+{{- range $component := concat $tasks (list "tensorboard" "serving" "supervisor") -}}
 {{- $spec := get $values $component -}}
 {{- range $key := list "priorityClassName" "runtimeClassName" "schedulerName" -}}
 {{- $_ := set $names (printf "%s.%s" $component $key) (get $spec $key) -}}

@@ -17,7 +17,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard -}}
+{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving -}}
 {{- $onHost := list -}}
 {{- $onPodNetwork := list -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}

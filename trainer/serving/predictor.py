@@ -1,0 +1,130 @@
+"""A SavedModel that predicts: named arrays in, named arrays out. It checks each array against the signature."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from trainer.errors import ConfigurationError
+from trainer.tensorflow import tf, tf1
+from trainer.text import one_line, truncate
+
+Array = npt.NDArray[Any]
+SIGNATURE = "serving_default"
+
+
+class BadRequestError(Exception):
+    """A request does not fit the model: one sentence that says what was expected."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of the signature. None is a dimension of any size; the first one is the batch."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name} {_brackets(['n' if each is None else str(each) for each in self.shape])}"
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape can be fed."""
+        return len(shape) == len(self.shape) and all(
+            wanted in (None, given) for wanted, given in zip(self.shape, shape, strict=True)
+        )
+
+
+class Predictor:
+    """The signature `serving_default` of a SavedModel. Its calls may come from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load the model of a folder.
+
+        Raises:
+            ConfigurationError: the folder has no SavedModel, or none with this signature.
+        """
+        self._session = tf1.Session(graph=tf.Graph())
+        try:
+            with self._session.graph.as_default():
+                loaded = tf1.saved_model.load(self._session, ["serve"], str(folder))
+        except (tf.errors.OpError, OSError, ValueError, RuntimeError, DecodeError) as error:
+            reason = truncate(one_line(str(error)), 200).rstrip(".")
+            raise ConfigurationError(f"the model {folder} cannot be loaded ({reason}); export it again.") from None
+        if SIGNATURE not in loaded.signature_def:
+            raise ConfigurationError(f"the model {folder} has no signature {SIGNATURE}; export it with one.")
+        signature = loaded.signature_def[SIGNATURE]
+        self._inputs = {name: self._tensor(each) for name, each in sorted(signature.inputs.items())}
+        with self._session.graph.as_default():
+            self._outputs = {name: _plain(self._tensor(each)) for name, each in sorted(signature.outputs.items())}
+        self.inputs = {name: _spec(each) for name, each in self._inputs.items()}
+        self.outputs = {name: _spec(each) for name, each in self._outputs.items()}
+
+    def _tensor(self, info: Any) -> Any:
+        return self._session.graph.get_tensor_by_name(info.name)
+
+    def predict(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """Predict a batch.
+
+        Args:
+            values: For each input an array, or nested lists of numbers.
+
+        Raises:
+            BadRequestError: an input is missing or unknown, or has another shape or type.
+        """
+        if values.keys() != self.inputs.keys():
+            raise BadRequestError(f"the inputs are {_names(values)}, but the model takes {_names(self.inputs)}.")
+        arrays = {name: _convert(name, values[name], spec) for name, spec in self.inputs.items()}
+        if len({array.shape[:1] for array in arrays.values()}) > 1:
+            sizes = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
+            raise BadRequestError(f"the inputs have different numbers of rows: {sizes}.")
+        try:
+            found = self._session.run(self._outputs, {self._inputs[name]: array for name, array in arrays.items()})
+        except tf.errors.InvalidArgumentError as error:  # such as a number of a word that the model does not know
+            raise BadRequestError(f"the model cannot use these values: {_reason(error.message)}.") from None
+        return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _reason(message: str) -> str:
+    """The line of TensorFlow's message that says what is wrong, not where."""
+    places = ("Graph execution error", "Detected at node", "Node:", " ", "\t")
+    return truncate(next((line for line in message.splitlines() if line and not line.startswith(places)), message), 200)
+
+
+def _plain(tensor: Any) -> Any:
+    """The tensor in a type that JSON and NumPy have."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else tensor
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape.as_list()), np.dtype(tensor.dtype.as_numpy_dtype))
+
+
+def _convert(name: str, value: Any, spec: TensorSpec) -> Array:
+    """The array of an input in the type of the signature."""
+    try:
+        given = np.asarray(value)
+    except ValueError:  # ragged
+        raise BadRequestError(f"{name}: its rows have different shapes, but {spec} was expected.") from None
+    if given.dtype.kind not in "biuf":
+        raise BadRequestError(f"{name}: it has values that are no numbers, but {spec} was expected.")
+    if not spec.fits(given.shape):
+        shape = _brackets(map(str, given.shape))
+        raise BadRequestError(f"{name}: its shape is {shape}, but {spec} was expected.")
+    with np.errstate(all="ignore"):
+        array = given.astype(spec.dtype)
+        is_exact = spec.dtype.kind == "f" or np.array_equal(array, given)
+    if not is_exact or np.isinf(array).any() > np.isinf(given).any():
+        raise BadRequestError(f"{name}: it has values that {spec.dtype.name} cannot hold.")
+    return array
+
+
+def _brackets(sizes: Any) -> str:
+    return f"[{', '.join(sizes)}]"
+
+
+def _names(values: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(values)) or "none"

@@ -1,0 +1,71 @@
+"""The bodies of TensorFlow Serving's REST API, which is KServe's V1 protocol: JSON to named values and back.
+
+`instances` has rows, and the response has `predictions`; `inputs` has columns, and the response has `outputs`. Where a
+model has one input or one output, its name may be left out, and is in the response.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.serving.predictor import SIGNATURE, Array, BadRequestError
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """A predict request."""
+
+    values: Mapping[str, Any]
+    """For each input its rows."""
+    has_rows: bool
+    """Whether the response has rows too."""
+
+
+def parse(body: Any, inputs: Mapping[str, Any]) -> PredictRequest:
+    """Parse the body of a request, JSON or what was parsed from it, for a model with these inputs.
+
+    Raises:
+        BadRequestError: it is none of the two forms.
+    """
+    if isinstance(body, bytes):  # a request whose content type is not JSON, such as curl's
+        try:
+            body = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise BadRequestError(f"the body is no JSON ({error}).") from None
+    if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
+        raise BadRequestError('the body needs "instances", a list of examples, or "inputs", but not both.')
+    signature = body.get("signature_name", SIGNATURE)
+    if signature != SIGNATURE:
+        raise BadRequestError(f'signature_name: the model has only the signature "{SIGNATURE}".')
+    if "inputs" in body:
+        columns = body["inputs"]
+        return PredictRequest(columns if isinstance(columns, dict) else _only(columns, inputs), has_rows=False)
+    return PredictRequest(_columns(body["instances"], inputs), has_rows=True)
+
+
+def _columns(rows: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(rows, list) or not rows:
+        raise BadRequestError("instances: a list of at least one example was expected.")
+    if not any(isinstance(row, dict) for row in rows):
+        return _only(rows, inputs)
+    if any(not isinstance(row, dict) or row.keys() != inputs.keys() for row in rows):
+        raise BadRequestError(f"instances: each example needs the inputs {', '.join(inputs)}, and no others.")
+    return {name: [row[name] for row in rows] for name in inputs}
+
+
+def _only(values: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    if len(inputs) > 1:
+        raise BadRequestError(f"the model has several inputs, {', '.join(inputs)}: each needs its name in the request.")
+    return dict.fromkeys(inputs, values)
+
+
+def respond(outputs: Mapping[str, Array], request: PredictRequest) -> dict[str, Any]:
+    """The body of the response, for JSON."""
+    columns = {name: array.tolist() for name, array in outputs.items()}
+    if len(columns) == 1:
+        (only,) = columns.values()
+        return {"predictions" if request.has_rows else "outputs": only}
+    if not request.has_rows:
+        return {"outputs": columns}
+    return {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
