@@ -15,7 +15,7 @@ PYTHON = "/opt/trainer/bin/python"
 pytestmark = pytest.mark.timeout(1200)  # building an image installs TensorFlow
 
 
-@pytest.fixture(scope="module", params=["trainer", "supervisor", "model"])
+@pytest.fixture(scope="module", params=["trainer", "supervisor", pytest.param("model", marks=pytest.mark.long)])
 def image_name(request: pytest.FixtureRequest) -> str:
     names = {"trainer": IMAGE, "supervisor": SUPERVISOR_IMAGE}
     return names.get(request.param) or str(request.getfixturevalue("packaged").image)

@@ -15,7 +15,10 @@ from testinfra.host import Host
 from tests.images.conftest import IMAGE, LOCKED_DOWN, ROOT, Packaged, docker, inspected
 from trainer.data import digits
 
-pytestmark = pytest.mark.timeout(1200)  # building the image installs TensorFlow
+pytestmark = [
+    pytest.mark.timeout(1200),  # building the image installs TensorFlow
+    pytest.mark.long,  # so CI leaves it out, and `make test-images` does not
+]
 
 CLIENT, MANIFEST_KEYS = ((Path(__file__).parent / name).read_text() for name in ("client.py", "manifest_keys.py"))
 HELD_OUT = digits.load()[1]

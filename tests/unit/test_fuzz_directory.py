@@ -1,5 +1,6 @@
 """A run continues from a training directory with damaged files, or refuses it in a sentence."""
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -32,10 +33,11 @@ def train_to(task_context: Callable[..., TaskContext]) -> Train:
     """Trains in a directory to this step, in this process."""
 
     def train_in(directory: Path, steps: int) -> None:
-        saving = {"save_steps": 2, "save_share": 0.0, "keep_checkpoints": 3, "eval_seconds": 0.001}
+        settings = Settings(train_dir=str(directory), train_steps=steps, hidden_units=4, eval_seconds=0.001)
+        saving = dataclasses.replace(settings, save_steps=2, save_share=0.0, keep_checkpoints=3)
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv(writer.VARIABLE, raising=False)  # a new process has no claim
-            train(task_context(Settings(train_dir=str(directory), train_steps=steps, hidden_units=4, **saving)))
+            train(task_context(saving))
 
     return train_in
 
