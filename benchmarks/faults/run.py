@@ -150,10 +150,10 @@ def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence
     return found if back else replace(found, problems=[*found.problems, problem])
 
 
-def _keep_logs(case: Case, seen: Observation) -> None:
+def keep_logs(name: str, seen: Observation) -> None:
     """Write all lines of a run that has a problem to a file beside the results."""
     FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"faults-{re.sub('[^a-z0-9]+', '-', case.name.lower())}.log"
+    path = FOLDER / f"faults-{re.sub('[^a-z0-9]+', '-', name.lower())}.log"
     lines = sorted(seen.lines, key=lambda line: line.time)
     path.write_text("".join(f"{line.time:.3f} {line.task}: {line.text}\n" for line in lines))
     print(f"all logs: {path}", flush=True)
@@ -176,7 +176,7 @@ def _row(case: Case, cluster: Cluster, seen: Observation, hung: bool, times: tup
     with contextlib.suppress(FaultError):
         restarts = cluster.restarts()
     if problems:
-        _keep_logs(case, seen)
+        keep_logs(case.name, seen)
     accuracy = result.get("test_accuracy") if case.workload.train_steps is None else None
     return Row(case.name, finished - first, restarts, accuracy, found, problems)
 

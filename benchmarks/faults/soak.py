@@ -28,7 +28,7 @@ from benchmarks.faults.faults import Fault
 from benchmarks.faults.measure import Cost
 from benchmarks.faults.observation import Observation
 from benchmarks.faults.plan import PLACES, Place
-from benchmarks.faults.run import HUNG_SECONDS, disturb, last_lines, start, wait_for_end, wait_for_training
+from benchmarks.faults.run import HUNG_SECONDS, disturb, keep_logs, last_lines, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import MODES, Workload
 from benchmarks.report import row
 
@@ -96,6 +96,8 @@ def soak(workload: Workload, place: Place, choice: random.Random, tag: str) -> i
                 _pause(cluster, found, choice.uniform(*PAUSE_SECONDS))
                 _disturb(cluster, seen, found, choice, place)
             _end(cluster, seen, found)
+            if found.problems:
+                keep_logs(f"soak {place} {workload.mode}", seen)
         print(f"\n{table(found, cluster)}")
     return 1 if found.problems else 0
 
