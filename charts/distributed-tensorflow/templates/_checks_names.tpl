@@ -4,8 +4,8 @@
 {{- $values := .Values -}}
 {{- $tasks := list "common" "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $names := dict
-  "trainingDirectory.storageClassName" $values.trainingDirectory.storageClassName
-  "data.storageClassName" $values.data.storageClassName
+  "trainingDirectory.storageClassName" (trimPrefix "-" $values.trainingDirectory.storageClassName)
+  "data.storageClassName" (trimPrefix "-" $values.data.storageClassName)
   "tensorboard.ingress.className" $values.tensorboard.ingress.className
 -}}
 {{- $labels := dict "metrics.podMonitor" $values.metrics.podMonitor "metrics.prometheusRule" $values.metrics.prometheusRule "metrics.dashboard" $values.metrics.dashboard -}}
