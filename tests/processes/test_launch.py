@@ -277,8 +277,8 @@ def test_a_signal_ends_all_tasks_and_saves_a_checkpoint(trainer: Trainer, number
     assert launcher.returncode == 128 + number
     assert "Traceback" not in output
     assert not trainer.processes()
-    (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
-    step = int(saved.stem.rpartition("-")[2])
+    saved = (trainer.folder / "run").glob("model.ckpt-*.index")
+    step = max(int(each.stem.rpartition("-")[2]) for each in saved)  # a slow machine has saved others before the signal
     assert step >= 50
     assert f"saved step {step}; continue with: " in output
     assert "trainer launch --config run/logs/config.yaml --ps " in output
