@@ -80,7 +80,8 @@ def create(manifests: str, namespace: str) -> None:
         item["metadata"]["namespace"] = namespace
     done = subprocess.run(
         ["kubectl", "create", "--dry-run=server", "--validate=strict", "-f-"],
-        input=yaml.safe_dump_all(objects),
+        # As JSON: PyYAML writes a text such as 12e45678 without quotes, which kubectl takes for a number.
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
         capture_output=True,
         text=True,
     )
