@@ -2,7 +2,7 @@
 
 Writes: the scale of the run's StatefulSets and of TensorBoard, the service accounts of TensorBoard and of stages,
 `suspend` of the Jobs of the client and of stages, `backoffLimit` and annotations of the supervisor's own Job, the data
-of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. With `run.nodeLossSeconds`, it also deletes pods.
+of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. It deletes pods of tasks, to replace them.
 """
 
 import logging
@@ -55,25 +55,41 @@ class KubernetesApi:
 
     def set_scale(self, component: str, replicas: int) -> None:
         """Set the replicas of a role or of TensorBoard. An absent object is no error: the watches show its absence."""
+        self._unless_absent(lambda: self._patch_scale(component, replicas))
+
+    def _unless_absent(self, call: Callable[[], _Result]) -> _Result | None:
+        """Call, and return None if the object does not exist."""
         try:
-            self._connection.retry(lambda: self._patch_scale(component, replicas))
+            return self._connection.retry(call)
         except ApiError as error:
             if error.status.code != 404:
                 raise
+            return None
 
     def _patch_scale(self, component: str, replicas: int) -> None:
         role = self.run.roles.get(component)
         if role and role.job:
-            self._client.patch(Job, role.job, {"spec": {"suspend": replicas == 0}}, patch_type=PatchType.MERGE)
+            self._patch_suspend(role.job, replicas == 0)
             return
         kind = StatefulSet.Scale if role else Deployment.Scale
         name, change = f"{self.run.fullname}-{component}", {"spec": {"replicas": replicas}}
         self._client.patch(kind, name, change, patch_type=PatchType.MERGE)
 
+    def _patch_suspend(self, job: str, suspend: bool) -> None:
+        self._client.patch(Job, job, {"spec": {"suspend": suspend}}, patch_type=PatchType.MERGE)
+
     def provide_tensorboard_account(self, name: str, annotations: Mapping[str, str]) -> None:
         """Create TensorBoard's service account, or update its annotations. It is deleted together with the notes."""
         notes = (self._notes or self._read("run")).metadata or ObjectMeta()
         owner = OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
+        self._provide_account(name, owner, annotations)
+
+    def provide_stage_account(self, job: str, uid: str) -> None:
+        """Create the service account of a stage's Job, without which it has no pods. It is deleted with the Job."""
+        self._provide_account(job, OwnerReference(apiVersion="batch/v1", kind="Job", name=job, uid=uid), {})
+
+    def _provide_account(self, name: str, owner: OwnerReference, annotations: Mapping[str, str]) -> None:
+        """Create a service account without permissions, or update its annotations. It is deleted with its owner."""
         metadata = ObjectMeta(name=name, annotations=dict(annotations), ownerReferences=[owner])
         account = ServiceAccount(metadata=metadata, automountServiceAccountToken=False)
 
@@ -83,20 +99,15 @@ class KubernetesApi:
             except ApiError as error:
                 if error.status.reason != "AlreadyExists":
                     raise
-                change = {"metadata": {"annotations": dict(annotations)}}
-                self._client.patch(ServiceAccount, name, change, patch_type=PatchType.MERGE)
+                if annotations:
+                    change = {"metadata": {"annotations": dict(annotations)}}
+                    self._client.patch(ServiceAccount, name, change, patch_type=PatchType.MERGE)
 
         self._connection.retry(provide)
 
     def suspend_job(self, name: str, suspend: bool) -> None:
         """Suspend or resume the Job of a stage. An absent Job is no error: the watches show its absence."""
-        try:
-            self._connection.retry(
-                lambda: self._client.patch(Job, name, {"spec": {"suspend": suspend}}, patch_type=PatchType.MERGE)
-            )
-        except ApiError as error:
-            if error.status.code != 404:
-                raise
+        self._unless_absent(lambda: self._patch_suspend(name, suspend))
 
     def suspend_stages(self) -> None:
         """Suspend the Jobs of stages that have not ended, so that Kubernetes does not try to start them."""
@@ -107,28 +118,8 @@ class KubernetesApi:
 
     def _stage_job(self, name: str) -> StageJob | None:
         """The Job of a stage; None if it does not exist."""
-        try:
-            return stages.observe(self._connection.retry(lambda: self._client.get(Job, name)))
-        except ApiError as error:
-            if error.status.code != 404:
-                raise
-            return None
-
-    def provide_stage_account(self, job: str, uid: str) -> None:
-        """Create the service account of a stage's Job, without which it has no pods. It is deleted with the Job."""
-        owner = OwnerReference(apiVersion="batch/v1", kind="Job", name=job, uid=uid)
-        account = ServiceAccount(
-            metadata=ObjectMeta(name=job, ownerReferences=[owner]), automountServiceAccountToken=False
-        )
-
-        def provide() -> None:
-            try:
-                self._client.create(account)
-            except ApiError as error:
-                if error.status.reason != "AlreadyExists":
-                    raise
-
-        self._connection.retry(provide)
+        found = self._unless_absent(lambda: self._client.get(Job, name))
+        return stages.observe(found) if found else None
 
     def stage_pods(self, job: str) -> list[Pod]:
         """The pods of a stage's Job, the newest last."""
