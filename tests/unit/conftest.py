@@ -88,19 +88,26 @@ def servers(_servers: Servers) -> Iterator[Servers]:
     tf1.Session.reset(_servers.running[Task("worker", 0)].target)
 
 
-@pytest.fixture
-def log_lines() -> Iterator[list[str]]:
-    """The messages that the trainer logs."""
-    messages: list[str] = []
+@contextlib.contextmanager
+def listening(note: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+    """Passes each record that the trainer logs to a function."""
     handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = note  # type: ignore[method-assign, assignment]
     logger = logging.getLogger("trainer")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    yield messages
+    yield
     logger.removeHandler(handler)
     logger.setLevel(level)
+
+
+@pytest.fixture
+def log_lines() -> Iterator[list[str]]:
+    """The messages that the trainer logs."""
+    messages: list[str] = []
+    with listening(lambda record: messages.append(record.getMessage())):
+        yield messages
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from trainer.storage import writer
 from trainer.training.context import TaskContext
 from trainer.training.train import train
 
+from .conftest import listening
+
 SAVED, LAST = (2, 4, 6), 8
 FILES = [
     *(f"model.ckpt-{step}.{part}" for step in SAVED for part in ("index", "data-00000-of-00001")),
@@ -58,15 +60,8 @@ def restored() -> Iterator[list[int]]:
         path = getattr(record, "report", {}).get("restored")
         steps.extend([int(path.rpartition("-")[2])] if path else [])
 
-    handler = logging.Handler()
-    handler.emit = note  # type: ignore[method-assign]
-    logger = logging.getLogger("trainer")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield steps
-    logger.removeHandler(handler)
-    logger.setLevel(level)
+    with listening(note):
+        yield steps
 
 
 @examples(30)
