@@ -29,13 +29,14 @@
 {{- include "distributed-tensorflow.checkLabels" (list (printf "%s.nodeSelector" $component) (get $spec "nodeSelector")) -}}
 {{- end -}}
 
+{{- $subdomain := "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*" -}}
 {{- range $key, $name := $names -}}
-{{- if not (regexMatch "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$" ($name | default "" | toString)) -}}
+{{- if not (regexMatch (printf "^(%s)?$" $subdomain) ($name | default "" | toString)) -}}
 {{- fail (printf "%s: %q is no name of an object of Kubernetes; set lower-case letters, digits, dashes and dots, such as high-priority." $key $name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $index, $host := $values.tensorboard.ingress.hosts -}}
-{{- if not (regexMatch "^(\\*\\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" $host) -}}
+{{- if not (regexMatch (printf "^(\\*\\.)?%s$" $subdomain) $host) -}}
 {{- fail (printf "tensorboard.ingress.hosts[%d]: %q is no name of a host; set a name, such as tensorboard.example.com." $index $host) -}}
 {{- end -}}
 {{- end -}}
