@@ -68,8 +68,9 @@ def _stop(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if all(cluster.processes(task) for task in tasks):
-            cluster.send_signal(tasks, signal.SIGCONT)
+        for task in tasks:  # one of them may have ended meanwhile
+            if cluster.processes(task):
+                cluster.send_signal([task], signal.SIGCONT)
 
 
 @contextmanager

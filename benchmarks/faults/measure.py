@@ -79,6 +79,8 @@ def _back(
             for replica in workload.replicas
         ]
         return None if None in firsts else max(first for first in firsts if first is not None)
+    if target in workload.tasks and fault.replaces:  # an evaluator; its former process also logs that it ends
+        return next((line.time for line in own if "started" in report.split(line.text)[1]), None)
     return own[0].time if own else None
 
 

@@ -1,7 +1,7 @@
 """Render the results of the matrix as the tables of docs/faults.md. This module measures nothing."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.faults.plan import PLACES, Case, Place
@@ -21,12 +21,31 @@ TITLES: dict[Place, str] = {"processes": "Processes on one machine", "cluster": 
 
 
 def publish(cases: Sequence[Case], entries: Mapping[str, Entry], document: Path = DOCUMENT) -> None:
-    """Write the report into the document."""
-    insert(document, render(cases, entries))
+    """Write the report into the document, whose rows stay for cases without a result."""
+    missing = [case for case in cases if not ((entry := entries.get(case.name)) and entry.row)]
+    insert(document, render(cases, entries, _rows_of(document.read_text(), missing)))
 
 
-def render(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
-    """Render all cases, those that were not run too."""
+def _rows_of(text: str, cases: Iterable[Case]) -> dict[str, str]:
+    """The measured rows of these cases in a document, by their names."""
+    found = {}
+    for case in cases:
+        _, _, section = text.partition(f"### {TITLES[case.place]}\n")
+        for line in section.partition("\n### ")[0].splitlines():
+            if line.startswith(row(_title(case))) and "| not run" not in line:
+                found[case.name] = line
+    return found
+
+
+def render(cases: Sequence[Case], entries: Mapping[str, Entry], earlier: Mapping[str, str] | None = None) -> str:
+    """Render all cases, those that were not run too.
+
+    Args:
+        cases: The cases.
+        entries: Their results, by their names.
+        earlier: Rows of an earlier report for cases without a result, by their names.
+    """
+    earlier = earlier or {}
     machines = {
         f"{entry.machine['cores']} cores of {entry.machine['cpu']}, TensorFlow {entry.machine['tensorflow']}, Python "
         f"{entry.machine['python']}"
@@ -35,9 +54,9 @@ def render(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
     parts = [
         f"Measured on {'; '.join(sorted(machines)) or 'no machine yet'}. Steps take about "
         f"{STEP_SECONDS * 1000:g} ms; a checkpoint is saved every {SAVE_SECONDS} s. Times are exact to a second."
-        f"{_load(entries)}{_code(entries)}",
-        *(_table(place, [case for case in cases if case.place == place], entries) for place in PLACES),
-        accuracy(cases, entries),
+        f"{_load(entries)}{_code(entries)}{_origin(earlier)}",
+        *(_table(place, [case for case in cases if case.place == place], entries, earlier) for place in PLACES),
+        accuracy(cases, entries, earlier),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -54,16 +73,28 @@ def _load(entries: Mapping[str, Entry]) -> str:
     return f" The load average was {spread(loads, '{:.0f}')}." if loads else ""
 
 
-def _table(place: Place, cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
+def _origin(earlier: Mapping[str, str]) -> str:
+    """A sentence on the rows that were not measured now."""
+    if not earlier:
+        return ""
+    return f" {len(earlier)} rows were measured before: the history of this file has their machine and commit."
+
+
+def _title(case: Case) -> list[object]:
+    """The cells that name a case."""
+    return [case.workload.mode, case.workload, case.fault.name if case.fault else "none", case.what or "–"]
+
+
+def _table(place: Place, cases: Sequence[Case], entries: Mapping[str, Entry], earlier: Mapping[str, str]) -> str:
     rows = []
     for case in cases:
-        workload, entry = case.workload, entries.get(case.name)
-        cells: list[object] = [workload.mode, workload, case.fault.name if case.fault else "none", case.what or "–"]
+        entry = entries.get(case.name)
         if entry and entry.row:
-            cells += [*_figures(case, entry.row), verdict(case, entry.row, entries, cases)]
+            rows.append(row([*_title(case), *_figures(case, entry.row), verdict(case, entry.row, entries, cases)]))
+        elif case.name in earlier:
+            rows.append(earlier[case.name])
         else:
-            cells += ["–"] * 5 + [f"not run{f': {entry.not_run}' if entry else ''}"]
-        rows.append(row(cells))
+            rows.append(row([*_title(case), *["–"] * 5, f"not run{f': {entry.not_run}' if entry else ''}"]))
     if not rows:
         return ""
     return "\n".join([f"### {TITLES[place]}", "", row(HEAD), row(["---"] * len(HEAD)), *rows])
@@ -93,12 +124,15 @@ def verdict(case: Case, found: Row, entries: Mapping[str, Entry], cases: Sequenc
     return "; ".join(problems) or "good"
 
 
-def accuracy(cases: Sequence[Case], entries: Mapping[str, Entry]) -> str:
+def accuracy(cases: Sequence[Case], entries: Mapping[str, Entry], earlier: Mapping[str, str]) -> str:
     """Compare the mean accuracy of disturbed and undisturbed runs of each mode."""
     lines = []
     for mode in MODES:
-        quiet = _accuracies(mode, cases, entries, disturbed=False)
-        hit = _accuracies(mode, cases, entries, disturbed=True)
+        quiet, hit = (
+            _accuracies(mode, cases, entries, disturbed=disturbed)
+            + _earlier_accuracies(mode, cases, earlier, disturbed)
+            for disturbed in (False, True)
+        )
         if quiet and hit:
             difference = statistics.mean(hit) - statistics.mean(quiet)
             word = "reached" if difference >= -MAX_LOSS_OF_MEAN else "missed"
@@ -116,3 +150,12 @@ def _accuracies(mode: str, cases: Sequence[Case], entries: Mapping[str, Entry], 
         if case.workload.mode == mode and bool(case.fault) == disturbed
         if (entry := entries.get(case.name)) and entry.row and entry.row.accuracy is not None
     ]
+
+
+def _earlier_accuracies(mode: str, cases: Sequence[Case], earlier: Mapping[str, str], disturbed: bool) -> list[float]:
+    cells = [
+        earlier[case.name].split(" | ")[HEAD.index("accuracy")]
+        for case in cases
+        if case.workload.mode == mode and bool(case.fault) == disturbed and case.name in earlier
+    ]
+    return [float(each) for each in cells if each != "–"]

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.faults.cluster import Cluster, FaultError
 from benchmarks.faults.faults import Fault
 from benchmarks.faults.launch import Launch
@@ -146,8 +148,20 @@ def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence
     found = cost(seen, workload, fault, targets, began, ended)
     if fault.damages:
         seen.forget_damaged()
-    problem = f"{', '.join(targets)}: not back after {HUNG_SECONDS:g} s"
+    problem = f"{', '.join(targets)}: not back after {HUNG_SECONDS:g} s; {_states(cluster)}"
     return found if back else replace(found, problems=[*found.problems, problem])
+
+
+def _states(cluster: Cluster) -> str:
+    """The state of each task's process: that of a stopped one says why nobody steps."""
+    found = []
+    for task in cluster.workload.tasks:
+        states = []
+        for number in cluster.processes(task):
+            with contextlib.suppress(psutil.Error):
+                states.append(psutil.Process(number).status())
+        found.append(f"{task} {', '.join(states) or 'has no process'}")
+    return ", ".join(found)
 
 
 def keep_logs(name: str, seen: Observation) -> None:

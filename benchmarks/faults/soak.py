@@ -140,8 +140,10 @@ def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Ra
 def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
     """Wait for the end of the run, and judge it."""
     workload = cluster.workload
-    if not found.problems and not wait_for_end(cluster, seen):
-        found.problems.append(f"no step within {HUNG_SECONDS:g} s after step {seen.step}")
+    if not found.problems:
+        print(f"step {seen.step:6}  no more faults; waiting for step {workload.steps}", flush=True)
+        if not wait_for_end(cluster, seen):
+            found.problems.append(f"no step within {HUNG_SECONDS:g} s after step {seen.step}")
     result, code = cluster.result(), cluster.exit_code()
     if code:
         found.problems.append(f"the run ended with code {code}: {last_lines(seen)}")

@@ -1,6 +1,7 @@
 """The matrix of faults: what a record of a run says a fault cost, the plan, the results and the table."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def test_a_lost_server_is_back_when_every_replica_steps_again_and_costs_the_step
     )
     found = cost(seen, WORKLOAD, faults.DELETE, ["ps-0"], 100, 100)
     assert (found.back, found.pause, found.lost, found.problems) == (13, 12, 50, [])
+
+
+def test_a_terminated_evaluator_is_back_when_its_next_process_starts() -> None:
+    workload = Workload("asynchronous", ps=1, workers=2, evaluator=True)
+    ending = Line(100.1, "evaluator-0", "12:00:00 evaluator 0: SIGTERM: ending")
+    started = Line(102, "evaluator-0", '12:00:02 evaluator 0: trainer 0.1.0 #trainer {"started": {}, "time": 102}')
+    assert cost(Record(lines=[ending]), workload, faults.TERMINATE, ["evaluator-0"], 100, 100).back is None
+    assert cost(Record(lines=[ending, started]), workload, faults.TERMINATE, ["evaluator-0"], 100, 100).back == 2
 
 
 def test_the_way_back_from_a_fault_that_lasts_is_also_counted_from_its_end() -> None:
@@ -115,6 +124,24 @@ def test_the_table_has_a_row_for_each_case_and_says_what_was_not_run(tmp_path: P
     assert "not run: no cluster" in text
     assert "| 4 s | 5 s | 120 | 1 | 0.9500 | the accuracy is below 0.9600 |" in text
     assert "**Target, asynchronous: -3.00 points of accuracy" in text
+
+
+def test_the_document_keeps_the_rows_of_cases_without_a_result(tmp_path: Path) -> None:
+    cases, file, document = plan(), tmp_path / "faults.jsonl", tmp_path / "faults.md"
+    shutil.copy(report.DOCUMENT, document)
+    before = document.read_text().splitlines()
+    case = next(case for case in cases if case.fault)
+    results.add(file, case.name, Row(case.name, 70, 1, 0.97, Cost(44.2, 55.1, None, 123, "", []), []))
+    results.add(file, cases[-1].name, None, "no cluster")
+    for _ in range(2):
+        report.publish(cases, results.read(file), document)
+        after = document.read_text().splitlines()
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new and old.startswith("| ")]
+        ((_, new),) = changed
+        assert "| 44 s | 55 s | 123 | 1 | 0.9700 | good |" in new
+    assert f" {len(cases) - 1} rows were measured before" in document.read_text()
+    targets = [line.partition("mean of")[2] for line in before if line.startswith("**Target")]
+    assert [line.partition("mean of")[2] for line in after if line.startswith("**Target")] == targets
 
 
 def test_the_document_has_every_case() -> None:
