@@ -49,10 +49,10 @@ Between-graph distributed TensorFlow training.
 commands:
   launch         run a whole cluster of real processes on this machine
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
-  data           make versions of data from raw files, name and compare them
+  data           make versions of data from raw files, name, compare and watch them
   report         write one HTML page about a run
-  models         compare two trained models, or predict the classes of images with one
-  serve          serve a packaged model by HTTP and gRPC
+  models         compare two trained models, predict the classes of images with one, or publish one to MLflow
+  serve          serve a model by HTTP and gRPC: a packaged one, that of a run, or a version in MLflow
   tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
@@ -235,14 +235,17 @@ def _data(words: Sequence[str]) -> int:
     from trainer.datasets import commands
     from trainer.datasets.importing import Progress
 
-    arguments = commands.parser().read(words)
+    arguments = commands.read(words)
     _log_to(logging.StreamHandler(sys.stderr), "")
     progress = Progress()
     try:
         code = _code_of(lambda: commands.run(arguments, progress))
     except SystemExit as end:
-        written = "look whether it was written: trainer data versions" if progress.is_committing else "none was written"
-        print(f"trainer: stopped before the version was complete; {written}.", file=sys.stderr)
+        if arguments.command == "import":
+            written = (
+                "look whether it was written: trainer data versions" if progress.is_committing else "none was written"
+            )
+            print(f"trainer: stopped before the version was complete; {written}.", file=sys.stderr)
         code = int(str(end.code))
     return _exit_at_once(code)  # Lance's threads may block the end of the interpreter for ever
 
@@ -274,10 +277,11 @@ def _models(words: Sequence[str]) -> int:
 
 
 def _serve(words: Sequence[str]) -> int:
-    _require("serve", ("kserve", "tensorflow"), "serving")
     from trainer.serving import serve
 
-    return serve.main(words)
+    arguments = serve.read(words)  # --help needs no KServe
+    _require("serve", ("kserve", "tensorflow"), "serving")
+    return serve.run(arguments)
 
 
 def _tensorboard(words: Sequence[str]) -> int:

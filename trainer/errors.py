@@ -20,6 +20,10 @@ class ConfigurationError(Exception):
     """The user's configuration is wrong: one sentence naming the setting, the value and what was expected."""
 
 
+class AbsentError(ConfigurationError):
+    """What is named does not exist: one sentence. It may exist later, as the model of a run that goes on."""
+
+
 class RollBackError(Exception):
     """The run diverges and must continue from its best checkpoint. `trainer.training.train` always catches it."""
 
@@ -41,7 +45,7 @@ class LostPeersError(Exception):
 
 
 class StoreError(Exception):
-    """An object store or a volume failed, also when it was tried again: one sentence. A retry may succeed."""
+    """An object store, a volume or MLflow failed, also when tried again: one sentence. A retry may succeed."""
 
 
 class SupersededError(Exception):

@@ -22,7 +22,7 @@ def _without_banner() -> Iterator[None]:
         os.dup2(buffer.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:  # not Ctrl-C
             buffer.seek(0)
             os.write(stderr, buffer.read())
             raise

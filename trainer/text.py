@@ -1,6 +1,7 @@
 """Text of one line and of bounded length, for messages that quote input."""
 
 import re
+from collections.abc import Sequence
 
 CREDENTIALS = re.compile("[^:]+://[^/]*[:@]")
 """Matches the start of a URI with a user, a password or a port, which no message may show."""
@@ -14,6 +15,12 @@ def truncate(text: str, length: int) -> str:
 def abridge(text: str, length: int) -> str:
     """Return the text, cut to at most `length` characters in the middle: a sentence keeps culprit and remedy."""
     return text if len(text) <= length else f"{text[: length // 2]}...{text[3 - (length - length // 2) :]}"
+
+
+def enumerate_last(words: Sequence[str], one: str, several: str) -> str:
+    """Return the noun and the last 20 words: "version 1", "versions 1, 2", "versions …, 30, 31" or "no version"."""
+    shown = ", ".join([*(["…"] if len(words) > 20 else []), *words[-20:]])
+    return f"{several if len(words) > 1 else one} {shown}" if words else f"no {one}"
 
 
 def one_line(text: str) -> str:

@@ -24,8 +24,9 @@ def model(input_shape: tuple[int, ...], classes: int) -> keras.Model:
             layers.Dense(classes),
         ]
     )
+    steps = 1000  # the train_steps of values-keras-model.yaml: the rate is zero at the end of the run
     network.compile(
-        optimizer=keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.003, 2000), weight_decay=0.004),
+        optimizer=keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.003, steps), weight_decay=0.004),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

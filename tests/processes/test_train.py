@@ -177,8 +177,8 @@ def test_a_chief_that_waits_for_a_lost_worker_saves_after_a_signal(trainer: Trai
     assert chief.returncode == 143, output
     ps_output, _ = ps.communicate(timeout=10)
     assert ps.returncode == 143, ps_output
-    (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
-    assert int(saved.stem.rpartition("-")[2]) >= reached
+    saved = [int(path.stem.rpartition("-")[2]) for path in (trainer.folder / "run").glob("model.ckpt-*.index")]
+    assert max(saved, default=-1) >= reached
 
 
 def test_a_parameter_server_restarted_by_hand_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:

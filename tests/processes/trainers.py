@@ -18,6 +18,8 @@ from trainer.telemetry.progress import parse
 PATIENCE = 120.0
 """Seconds after which a test treats a process as hung."""
 MARK = "RUN_OF_TEST"
+SET_BY_IMPORT = {"TF_CPP_MIN_LOG_LEVEL", "TF_USE_LEGACY_KERAS"}
+"""What importing `trainer.tensorflow` sets in the process of the tests: a user's shell does not have it."""
 
 
 class Trainer:
@@ -50,13 +52,14 @@ class Trainer:
         return process
 
     def _start(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in SET_BY_IMPORT}
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.folder,
-            env={**os.environ, **environment, MARK: self._mark},
+            env={**inherited, **environment, MARK: self._mark},
         )
         self._started.append(process)
         return process

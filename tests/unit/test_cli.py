@@ -54,7 +54,8 @@ def test_the_version_flag_prints_the_version(run_python: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--help"], ["train", "--help"], ["launch", "--help"], ["convert-tfjob", "--help"]]
+    "words",
+    [[], ["--help"], ["train", "--help"], ["launch", "--help"], ["serve", "--help"], ["convert-tfjob", "--help"]],
 )
 def test_help_comes_without_tensorflow(run_python: Run, words: list[str]) -> None:
     program = f"""
@@ -70,6 +71,33 @@ sys.exit(code)
     done = run_python("-c", program)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: trainer")
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("trainer.config", ["train"]),
+        ("trainer.launcher", ["launch"]),
+        ("tensorflow", ["report", "."]),
+        ("tensorflow", ["models", "compare", ".", "."]),
+    ],
+)
+def test_ctrl_c_during_an_import_ends_it_with_code_130_and_no_traceback(
+    run_python: Run, module: str, words: list[str]
+) -> None:
+    program = f"""
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = {words!r}
+runpy.run_module("trainer", run_name="__main__")
+"""
+    done = run_python("-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize(

@@ -342,8 +342,9 @@ def test_a_tag_is_given_to_the_new_version(data: DataCommand, uri: str, tmp_path
     data.json("import", tmp_path / "a.csv", uri, "--tag=best")
     with pytest.raises(ConfigurationError, match=r"tag=best: version 1 of .* has this tag; .* move it with --force"):
         data.json("import", tmp_path / "a.csv", uri, "--append", "--tag=best")
-    with pytest.raises(ConfigurationError, match="tag=12: "):
-        data.json("import", tmp_path / "a.csv", uri, "--append", "--tag=12")
+    for wrong in ("12", ""):
+        with pytest.raises(ConfigurationError, match=f"tag={wrong}: "):
+            data.json("import", tmp_path / "a.csv", uri, "--append", f"--tag={wrong}")
     assert len(data.json("versions", uri)) == 1
     data.json("import", tmp_path / "a.csv", uri, "--append", "--tag=best", "--force")
     assert [each["tags"] for each in data.json("versions", uri)] == [[], ["best"]]

@@ -57,7 +57,9 @@ def test_tasks_that_start_together_read_the_newest_version_of_now(tmp_path: Path
     assert data_version.fix(settings(tmp_path, None)) == "2"
     assert data_version.fix(settings(tmp_path, "best")) == "1"
     assert data_version.fix(settings(tmp_path, None, "digits")) is None
-    with pytest.raises(ConfigurationError, match=r"t\.lance cannot be read in version none: "):
+    with pytest.raises(
+        ConfigurationError, match=r"t\.lance has no version 'none': it has versions 1, 2 and tag best; "
+    ):
         data_version.fix(settings(tmp_path, "none"))
 
 

@@ -130,10 +130,13 @@ def test_a_tag_that_is_no_name_is_refused(data: DataCommand, imported: str, name
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["versions", "{none}"], "{none} cannot be read: .*not found"),
-        (["stats", "{uri}", "--data_version=77"], "{uri} cannot be read in version 77"),
-        (["diff", "{uri}", "first", "none"], "{uri} cannot be read in version none"),
-        (["tag", "{uri}", "new", "77"], "{uri} cannot be read in version 77"),
+        (["versions", "{none}"], "{none}: there is no Lance dataset; name another place, or make one"),
+        (
+            ["stats", "{uri}", "--data_version=77"],
+            "{uri} has no version '77': it has versions 1, 2, 3 and tag first; name one of these",
+        ),
+        (["diff", "{uri}", "first", "none"], "{uri} has no version 'none': it has versions 1, 2, 3 and tag first"),
+        (["tag", "{uri}", "new", "77"], "{uri} has no version '77': it has"),
         (["tag", "{uri}", "first", "1", "--delete"], "--delete: the version 1 was given"),
         (["versions", "s3://key:secret@bucket/t.lance"], "URI: the URI has a user, a password or a port"),
     ],

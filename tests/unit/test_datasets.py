@@ -219,7 +219,7 @@ def test_a_missing_file_is_named_without_download(tmp_path: Path) -> None:
     message = error_of("mnist", tmp_path)
     assert "train-images-idx3-ubyte" in message
     assert str(tmp_path) in message
-    assert "download=false" in message
+    assert "add the file" in message
     assert list(tmp_path.iterdir()) == []
 
 

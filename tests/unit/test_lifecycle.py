@@ -54,6 +54,12 @@ def test_a_run_is_suspended_and_resumed() -> None:
     assert (changed.state, changed.hash) == ("Starting", "new")
 
 
+def test_a_run_without_a_version_of_its_data_is_suspended_until_it_has_one() -> None:
+    notes = lifecycle.begin(a_run(waits_for_data=True), Notes(), [], NOW)
+    assert notes.state == "Suspended"
+    assert lifecycle.begin(a_run(), notes, [], NOW + 9).state == "Starting"
+
+
 @pytest.mark.parametrize(
     ("run", "starts"),
     [

@@ -162,6 +162,31 @@ def test_models_are_export_folders_or_saved_models_too(command: Command, runs: d
     assert output.startswith("trainer: dataset: neither A nor B is the directory of a run")
 
 
+def test_a_run_whose_data_is_elsewhere_is_compared_on_data_that_is_named(
+    command: Command, make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = write_data(tmp_path / "data", 3, 8)
+    run = make_run(dataset="npz", data_dir=str(folder))
+    moved = folder.rename(tmp_path / "moved")
+    code, output = command("models", "compare", run, run)
+    assert code == 2
+    assert output.endswith("; if the data of the run is elsewhere, name it with --dataset and --data_dir.\n")
+    assert compare(command, run, run, "--dataset", "npz", "--data_dir", moved)["different_predictions"] == 0
+
+
+def test_a_comparison_on_absent_data_neither_fetches_it_nor_makes_its_folder(
+    command: Command, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    code, output = command("models", "compare", runs["mlp"], runs["mlp"], "--dataset=mnist", "--data_dir", folder)
+    assert code == 2
+    assert output == (
+        f"trainer: data_dir={folder} contains neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz; add the "
+        "file, which a training with download=true fetches.\n"
+    )
+    assert not folder.exists()
+
+
 def shift(data: bytes) -> bytes:
     return data[:5000] + bytes(255 - byte for byte in data[5000:5100]) + data[5100:]
 
@@ -251,7 +276,9 @@ def test_the_projector_gets_the_last_hidden_layer(runs: dict[str, Path], kind: s
         assert np.allclose(tensor, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_model_of_something_else_has_histograms_only(make_run: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_model_of_something_else_has_histograms_only_and_is_not_compared(
+    make_run: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
     random = np.random.default_rng(0)
     np.savez(tmp_path / "data" / "all.npz", x=random.random((100, 5), np.float32), y=random.random(100))
@@ -264,3 +291,6 @@ def test_a_model_of_something_else_has_histograms_only(make_run: Callable[..., P
     assert "misread" not in found
     assert any(tag.startswith("weights/") for tag in found)
     assert not (run / "test" / "projector_config.pbtxt").exists()
+    code, output = command("models", "compare", run, run)
+    assert code == 2
+    assert output.startswith(f"trainer: A: the model {run} is no classifier: an output probabilities [n, classes] was")

@@ -15,6 +15,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import shared_event
 from trainer.graph.shared_event import SharedEvent
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_errors import brief
 from trainer.training import parameter_server, server
 from trainer.training.context import TaskContext
 
@@ -133,17 +134,17 @@ def test_an_unreachable_parameter_server_is_logged(log_lines: list[str], monkeyp
 
 
 def test_an_error_is_shortened_to_its_first_line() -> None:
-    assert server.brief(RuntimeError("what\nwhere\nwhy")) == "what"
+    assert brief(RuntimeError("what\nwhere\nwhy")) == "what"
     placed = "Graph execution error:\n\nDetected at node 'a':\n    File b\nNode: 'a'\nFrom /job:c:\nwhat\nwhy"
-    assert server.brief(RuntimeError(placed)) == "what"
-    assert len(server.brief(RuntimeError("x" * 1000))) == 200
+    assert brief(RuntimeError(placed)) == "what"
+    assert len(brief(RuntimeError("x" * 1000))) == 200
 
 
 def test_a_line_without_letters_is_skipped() -> None:
     listed = "\n=====================\nFrom /job:worker/replica:0/task:1:\nwhat\nwhy\n=====================\n"
-    assert server.brief(RuntimeError(listed)) == "what"
-    assert server.brief(RuntimeError("2 root error(s) found.\n  (0) UNKNOWN: what\nwhy\n  (1) UNKNOWN: that")) == "what"
+    assert brief(RuntimeError(listed)) == "what"
+    assert brief(RuntimeError("2 root error(s) found.\n  (0) UNKNOWN: what\nwhy\n  (1) UNKNOWN: that")) == "what"
     coded = "=====================\nINVALID_ARGUMENT: From /job:worker/replica:0/task:0:\nwhat\nINVALID_ARGUMENT: why\n"
-    assert server.brief(RuntimeError(coded)) == "what"
-    assert server.brief(RuntimeError("=====")) == "RuntimeError"
-    assert server.brief(RuntimeError()) == "RuntimeError"
+    assert brief(RuntimeError(coded)) == "what"
+    assert brief(RuntimeError("=====")) == "RuntimeError"
+    assert brief(RuntimeError()) == "RuntimeError"

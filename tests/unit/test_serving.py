@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer import cli
-from trainer.errors import ConfigurationError
-from trainer.serving import model_folder, package, rest_v1, serve
+from trainer.errors import AbsentError, ConfigurationError
+from trainer.serving import model_folder, package, rest_v1, serve, sources
 from trainer.serving.model_folder import EXPORT, ModelRecord
 from trainer.serving.predictor import BadRequestError, Predictor
 from trainer.tensorflow import tf, tf1
@@ -198,7 +200,7 @@ def test_infinity_and_nan_pass(one: Predictor) -> None:
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot be loaded .*; export it again\.$"):
+    with pytest.raises(ConfigurationError, match=r"is incomplete or altered .*; export it again, or copy"):
         Predictor(tmp_path)
 
 
@@ -206,7 +208,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def packaged(export: Path, context: Path) -> tuple[ModelRecord, Path]:
-    return package.stage(export, "digits", package.read_data(export), context)
+    return package.stage(export, "digits", sources.read_data(export), context)
 
 
 def test_the_model_has_only_the_files_for_serving(sums: Path, tmp_path: Path) -> None:
@@ -257,19 +259,19 @@ def test_a_folder_that_is_no_packaged_model_is_refused(tmp_path: Path, content: 
 def test_a_run_gives_the_export_of_its_result(sums: Path, tmp_path: Path) -> None:
     for step in (100, 300, 900):
         shutil.copytree(sums, tmp_path / "export" / str(step))
-    assert package.find_export(tmp_path).name == "900"
+    assert sources.find_export(tmp_path).name == "900"
     (tmp_path / "result.json").write_text(json.dumps({"export": "elsewhere/export/100"}))
-    assert package.find_export(tmp_path).name == "100"
-    assert package.find_export(tmp_path / "export").name == "900"
-    assert package.find_export(tmp_path / "export" / "300").name == "300"
+    assert sources.find_export(tmp_path).name == "100"
+    assert sources.find_export(tmp_path / "export").name == "900"
+    assert sources.find_export(tmp_path / "export" / "300").name == "300"
 
 
 def test_a_place_without_a_model_is_refused(sums: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^MODEL=.*: it has no exported model; name the directory of a run"):
-        package.find_export(tmp_path)
+        sources.find_export(tmp_path)
     shutil.copytree(sums, tmp_path / "best")
     with pytest.raises(ConfigurationError, match=r"the folder best has no step in its name"):
-        package.find_export(tmp_path / "best")
+        sources.find_export(tmp_path / "best")
 
 
 @pytest.mark.parametrize(
@@ -283,12 +285,12 @@ def test_a_place_without_a_model_is_refused(sums: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_model_has_the_name_of_its_data(data: dict[str, str], name: str) -> None:
-    assert package.name_of(data) == name
+    assert sources.name_of(data) == name
 
 
 def test_a_model_without_data_needs_a_name() -> None:
     with pytest.raises(ConfigurationError, match=r"give NAME=digits"):
-        package.name_of({})
+        sources.name_of({})
 
 
 def test_the_image_is_labelled_with_version_data_and_digest(
@@ -316,10 +318,79 @@ def test_a_name_that_urls_and_images_cannot_have_is_refused(sums: Path, name: st
         package.main([str(sums), "--name", name, "--", "true"])
 
 
+# The model to serve
+
+
+def found(place: Path, name: str | None = None) -> tuple[str, str, Path]:
+    source = sources.find(str(place), name, None, place / "downloads")
+    return source.name, source.version, source.export
+
+
+def test_a_packaged_model_a_run_and_an_export_are_found(sums: Path, tmp_path: Path) -> None:
+    _, folder = packaged(sums, tmp_path)
+    assert found(folder) == ("digits", "300", folder / EXPORT)
+    assert found(folder, "mine") == ("mine", "300", folder / EXPORT)
+    assert found(sums.parents[1]) == found(sums) == ("hand-digits", "300", sums)
+    assert found(sums, "mine")[0] == "mine"
+
+
+def test_a_packaged_model_that_was_altered_is_not_found(sums: Path, tmp_path: Path) -> None:
+    _, folder = packaged(sums, tmp_path)
+    (folder / EXPORT / "data.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"^MODEL=.*: a file of the model digits was altered"):
+        found(folder)
+
+
+def test_a_run_that_goes_on_has_no_model_yet(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(AbsentError, match=r"^MODEL=.*: it has no exported model; name the directory of a run that is"):
+        found(tmp_path)
+
+
+def test_a_name_that_urls_cannot_have_is_refused(sums: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^NAME=a/b: a name of at most 63 small letters"):
+        found(sums, "a/b")
+
+
+def test_a_model_of_mlflow_needs_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ConfigurationError, match=r"^tracking_uri: the MLflow server is not known"):
+        serve.run(serve.read(["models:/digits/1"]))
+
+
+def test_a_damaged_model_is_refused(sums: Path, tmp_path: Path) -> None:
+    export = shutil.copytree(sums, tmp_path / "export" / "300")
+    (export / "saved_model.pb").write_bytes(b"garbage")
+    with pytest.raises(ConfigurationError, match=r"^MODEL: the model .* is incomplete or altered .*; export it again"):
+        serve.run(serve.read([str(tmp_path)]))
+
+
+def test_it_waits_for_the_model(
+    sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model that comes is damaged: it is found, and KServe is not needed."""
+    monkeypatch.setattr(serve, "WAIT_SECONDS", 0.01)
+
+    def finish() -> None:
+        time.sleep(0.2)
+        export = shutil.copytree(sums, tmp_path / "partial")
+        (export / "saved_model.pb").write_bytes(b"garbage")
+        (tmp_path / "export").mkdir()
+        export.rename(tmp_path / "export" / "300")
+
+    run = threading.Thread(target=finish)
+    run.start()
+    with pytest.raises(ConfigurationError, match="is incomplete or altered"):
+        serve.run(serve.read([str(tmp_path), "--wait"]))
+    run.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"trainer: waiting for the model: MODEL={tmp_path}: it has no exported model")
+
+
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http"])
 def test_a_port_that_is_none_is_refused(port: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^--http_port: '{port}' is no port; give a number from 1 to 65535"):
-        serve.main([f"--http_port={port}"])
+        serve.read([f"--http_port={port}"])
 
 
 def test_serving_without_kserve_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:

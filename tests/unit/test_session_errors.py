@@ -13,6 +13,7 @@ from hack.ports import free_ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ModelError
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_errors import brief
 from trainer.training import server, session_errors
 from trainer.training.session_errors import is_lost_task, model_error
 
@@ -112,7 +113,7 @@ def test_several_exceptions_at_once_are_not_a_lost_task(servers: Servers) -> Non
         error = error_of(make, target, device)
         assert is_lost_task(error, WORKER, never) is False
         assert sentence_of(error).startswith("RuntimeError: my data is bad (test_session_errors.py, line ")
-        assert server.brief(error) == "RuntimeError: my data is bad"
+        assert brief(error) == "RuntimeError: my data is bad"
 
 
 FAILED_ON_BOTH_SIDES = """Graph execution error:

@@ -528,6 +528,30 @@ def test_a_pods_status_is_that_of_its_tasks_container() -> None:
     assert found.run_hash == "abc"
 
 
+@pytest.mark.parametrize(
+    ("image", "digest"),
+    [
+        (f"registry.example.com:5000/mine@sha256:{'a' * 64}", f"sha256:{'a' * 64}"),
+        (f"docker-pullable://mine@sha256:{'b' * 64}", f"sha256:{'b' * 64}"),
+        (f"sha256:{'c' * 64}", f"sha256:{'c' * 64}"),
+        ("", ""),
+        ("sha256:abc", ""),
+    ],
+)
+def test_a_pod_shows_the_digest_of_its_image(image: str, digest: str) -> None:
+    worker = REST | {"name": "worker", "imageID": image, "state": {"running": {}}}
+    assert observe(OBJECT | {"status": {"phase": "Running", "containerStatuses": [worker]}}).image == digest
+
+
+def test_the_notes_keep_the_image_of_the_first_task_of_each_role() -> None:
+    found = [a_pod("mnist-worker-0", image="sha256:1"), a_pod("mnist-worker-1", image="sha256:2"), a_pod("mnist-ps-0")]
+    known = policy.observe_pods(a_run(), STARTED, found, NOW)
+    assert known.images == {"worker": "sha256:1"}
+    assert policy.observe_pods(a_run(), known, [a_pod("mnist-worker-0")], NOW).images == known.images
+    data = notes.to_data(known, {"image.chief": "sha256:3"})
+    assert {key: data[key] for key in data if key != "notes.json"} == {"image.worker": "sha256:1", "image.chief": None}
+
+
 def test_a_pod_that_waits_for_the_kubelets_back_off_shows_how_long_it_ran() -> None:
     ended = {"exitCode": 137, "startedAt": "2026-11-21T10:01:00Z", "finishedAt": "2026-11-21T10:05:00Z"}
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}

@@ -52,8 +52,8 @@ def _find_idx(folder: Path, name: str, download: bool) -> Path:
             return path
     if not download:
         raise ConfigurationError(
-            f"data_dir={folder} contains neither {plain.name} nor {name}, and download=false; add the file or set "
-            "download=true."
+            f"data_dir={folder} contains neither {plain.name} nor {name}; add the file, which a training with "
+            "download=true fetches."
         )
     fetch(ADDRESS + name, compressed, FILES[name])
     return compressed

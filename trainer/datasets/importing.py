@@ -109,7 +109,7 @@ def _existing(request: Request) -> Any | None:
             f"{request.uri} exists in version {existing.version}; add a version with --append (more rows) or "
             "--overwrite (other rows; the earlier versions stay), or choose another URI."
         )
-    if request.tag:
+    if request.tag is not None:
         tags.check_name(request.tag)
         if existing is not None and not request.moves_tag:
             tags.check_free(existing, request.uri, request.tag)

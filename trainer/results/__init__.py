@@ -1,1 +1,1 @@
-"""What a run has learnt: `trainer report` shows a run, `trainer models compare` compares two models."""
+"""What a run has learnt: `trainer report` shows it; `trainer models` compares models, and publishes them to MLflow."""

@@ -15,7 +15,8 @@ from trainer.data.examples import Array
 from trainer.data.files import write_atomically
 from trainer.data.image_files import UnreadableImageError, convert, reading
 from trainer.errors import ConfigurationError
-from trainer.results.compare import open_model
+from trainer.results import named_model
+from trainer.results.named_model import open_model
 from trainer.results.predictions import SavedModel
 
 BATCH_IMAGES = 200
@@ -34,21 +35,24 @@ def add(commands: Any) -> None:
         f"to the size and channels of the model's input. FOLDER gets {CSV_FILE} and {PARQUET_FILE}: a\n"
         "row for each image, with its file, the predicted class, its probability, and that of each class.",
     )
-    predict.add_argument("model", metavar="MODEL", help="a training directory or its URI, an export or a SavedModel")
+    predict.add_argument("model", metavar="MODEL", help=named_model.HELP)
     predict.add_argument("--data", metavar="IMAGES", type=Path, required=True, help="the folder with the images")
     predict.add_argument("--output", metavar="FOLDER", type=Path, required=True, help="where to write; made if absent")
-    predict.set_defaults(run=run_command)
+    named_model.add_options(predict)
+    predict.set_defaults(run=run)
 
 
-def run_command(arguments: argparse.Namespace) -> None:
-    """Predict, and write the predictions. Nothing is written unless each image has been read.
+def run(arguments: argparse.Namespace) -> int:
+    """Predict, and write the predictions; return the exit code. Nothing is written unless each image has been read.
 
     Raises:
         ConfigurationError: the model or an image cannot be read, or the output cannot be written.
-        StoreError: an object store does not respond.
+        StoreError: an object store or MLflow does not respond.
     """
     files = _files(arguments.data)
-    with open_model(arguments.model, "MODEL") as named, SavedModel(named.folder, "MODEL") as model:
+    registry = named_model.read_options(arguments)
+    what = f"MODEL: the model {arguments.model}"
+    with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what) as model:
         shape = model.picture_shape()
         found = [
             _probabilities(model, np.stack([_read(file, shape) for file in files[start : start + BATCH_IMAGES]]))
@@ -63,6 +67,7 @@ def run_command(arguments: argparse.Namespace) -> None:
     except OSError as error:
         raise ConfigurationError(f"--output: {folder} cannot be written ({error.strerror}); name another.") from None
     print(f"{folder}: the predictions of {len(files):,} images in {CSV_FILE} and {PARQUET_FILE}")
+    return 0
 
 
 def _files(folder: Path) -> Sequence[Path]:
@@ -95,8 +100,8 @@ def _probabilities(model: SavedModel, images: Array) -> Array:
     found = model.predict({"images": images})
     if found.min() < 0 or np.abs(found.sum(axis=1) - 1).max() > SUM_TOLERANCE:
         raise ConfigurationError(
-            f"MODEL: the output of {model.folder} for an image is no probabilities, as it does not add up to 1; export "
-            "the model with a softmax."
+            f"{model.what} gives no probabilities for an image, as its output does not add up to 1; export it with a "
+            "softmax."
         )
     return found
 

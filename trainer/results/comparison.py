@@ -1,28 +1,14 @@
 """Two models on the same held-out examples."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.config import Settings
 from trainer.data.datasets import Dataset
 from trainer.results import statistics
+from trainer.results.named_model import Named
 from trainer.results.predictions import Predictions
-
-
-@dataclass(frozen=True)
-class Named:
-    """A model that a user has named: a run, an export folder or a SavedModel."""
-
-    place: str
-    folder: Path
-    """The folder of the SavedModel."""
-    settings: Settings | None
-    """Of its run, if it is known."""
-    digest: str | None
-    """Of the data of its run, if it is known."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,16 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from trainer.data.examples import Array
+
+EVENT_FILES = "events.out.tfevents.*"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Curve:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __iter__(self) -> Iterator[tuple[int, float, float]]:
+        """The points: step, time and value."""
+        return zip(self.steps.tolist(), self.times.tolist(), self.values.tolist(), strict=True)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -49,16 +57,44 @@ def read(folder: Path) -> dict[str, Curve]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     points: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
-    files = [LegacyEventFileLoader(str(path)).Load() for path in sorted(folder.glob("events.out.tfevents.*"))]
+    files = [LegacyEventFileLoader(str(path)).Load() for path in sorted(folder.glob(EVENT_FILES))]
     for events in files:
         found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+        plugins: dict[str, str] = {}
         for event in events:
             for value in event.summary.value if event.HasField("summary") else ():
-                if value.HasField("simple_value"):
-                    found[value.tag].append((event.step, event.wall_time, value.simple_value))
+                plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
+                number = _scalar(value, plugins[value.tag])
+                if number is not None:
+                    found[value.tag].append((event.step, event.wall_time, number))
         for tag, new in found.items():
             points[tag] += new
     return {tag: _curve(each) for tag, each in points.items()}
+
+
+def read_below(folder: Path) -> dict[str, Curve]:
+    """The curves in the event files of a folder and of those in it, by the path of their folder and their tag."""
+    found = {}
+    for each in sorted({file.parent for file in event_files(folder)}):
+        place = each.relative_to(folder).as_posix()
+        found.update({tag if place == "." else f"{place}/{tag}": curve for tag, curve in read(each).items()})
+    return found
+
+
+def event_files(folder: Path) -> list[Path]:
+    """TensorBoard's event files in a folder and in those in it."""
+    return [*folder.rglob(EVENT_FILES)]
+
+
+def _scalar(value: Any, plugin: str) -> float | None:
+    """The number of a value of TensorFlow 1, or of `tf.summary.scalar` of TensorFlow 2; None if it is no number."""
+    from tensorboard.util import tensor_util
+
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if plugin == "scalars" and value.HasField("tensor"):
+        return float(tensor_util.make_ndarray(value.tensor).item())
+    return None
 
 
 def _curve(points: list[tuple[int, float, float]]) -> Curve:

@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 
 from trainer.config import Parser
-from trainer.results import batch_inference, compare
+from trainer.results import batch_inference, compare, publish
 
 
 def main(words: Sequence[str]) -> int:
     """Run `trainer models` with these arguments; return its exit code.
 
     Raises:
-        ConfigurationError: a model or the data cannot be read, or they do not fit.
-        StoreError: an object store does not respond.
+        ConfigurationError: an argument is wrong, or names what cannot be read.
+        StoreError: an object store or MLflow does not respond.
     """
     parser = Parser(prog="trainer models", description="Use trained models.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     compare.add(commands)
     batch_inference.add(commands)
+    publish.add(commands)
     arguments = parser.read(words)
-    arguments.run(arguments)
-    return 0
+    code: int = arguments.run(arguments)
+    return code

@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
+from trainer import saved_model
 from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.telemetry import pictures
-from trainer.tensorflow import tf, tf1
-from trainer.training.server import brief
 
 CHUNK = 1000
 """Examples per session run."""
 KEPT = 500
 """The most examples of which the inputs are kept."""
-SIGNATURE = "serving_default"
 PROBABILITIES = "probabilities"
 CHANNELS = (1, 3, 4)
 """Of pictures: grey, RGB, RGBA."""
@@ -28,31 +25,18 @@ CHANNELS = (1, 3, 4)
 class SavedModel:
     """A SavedModel that classifies. A context manager that closes its session."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, what: str) -> None:
         """Load the model of a folder.
 
         Args:
             folder: It has saved_model.pb.
-            name: The name of the model in errors.
+            what: What errors call the model, such as "A: the model runs/mine".
 
         Raises:
             ConfigurationError: it is damaged, or it does not classify.
         """
-        self.folder, self._name = folder, name
-        self._session = tf1.Session(graph=tf.Graph(), config=tf1.ConfigProto(device_count={"GPU": 0}))
-        try:
-            with self._session.graph.as_default():
-                loaded = tf1.saved_model.load(self._session, ["serve"], str(folder))
-        except (tf.errors.OpError, OSError, ValueError, RuntimeError, DecodeError) as error:
-            raise ConfigurationError(
-                f"{name}: the model {folder} is incomplete or altered ({brief(error).rstrip('.')}); export it "
-                "again, or copy it again."
-            ) from None
-        if SIGNATURE not in loaded.signature_def:
-            raise ConfigurationError(f"{name}: the model {folder} has no signature {SIGNATURE}; export it with one.")
-        signature = loaded.signature_def[SIGNATURE]
-        self._inputs = {key: self._tensor(each) for key, each in signature.inputs.items()}
-        outputs = {key: self._tensor(each) for key, each in signature.outputs.items()}
+        self.what = what
+        self._session, self._inputs, outputs = saved_model.load(folder, what, {"GPU": 0})
         if PROBABILITIES not in outputs and len(outputs) == 1:
             (self._output,) = outputs.values()
         else:
@@ -60,8 +44,7 @@ class SavedModel:
         if self._output is None or self._output.shape.rank != 2 or (self._output.shape[1] or 0) < 2:
             found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
             raise ConfigurationError(
-                f"{name}: the model {folder} is no classifier: an output {PROBABILITIES} [n, classes] was expected, "
-                f"not {found}."
+                f"{what} is no classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
             )
         self.classes = int(self._output.shape[1])
 
@@ -70,9 +53,6 @@ class SavedModel:
 
     def __exit__(self, *error: object) -> None:
         self._session.close()
-
-    def _tensor(self, info: Any) -> Any:
-        return self._session.graph.get_tensor_by_name(info.name)
 
     def check(self, signature: Signature) -> None:
         """Check that the model takes such examples.
@@ -91,12 +71,12 @@ class SavedModel:
             taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self._inputs.items())
             given = ", ".join(f"{key} {spec}" for key, spec in specs.items())
             raise ConfigurationError(
-                f"{self._name}: the model {self.folder} takes {taken}, but an example of the data is {given}; name the "
+                f"{self.what} takes {taken}, but an example of the data is {given}; name the "
                 "data that the model was trained on."
             )
         if signature.classes and signature.classes > self.classes:
             raise ConfigurationError(
-                f"{self._name}: the model {self.folder} knows {self.classes} classes, but the data has labels up to "
+                f"{self.what} knows {self.classes} classes, but the data has labels up to "
                 f"{signature.classes - 1}; name the data that the model was trained on."
             )
 
@@ -113,7 +93,7 @@ class SavedModel:
                 return shapes[0][1], shapes[0][2], shapes[0][3]
         taken = ", ".join(f"{key} {each.dtype.name} {each.shape}" for key, each in self._inputs.items())
         raise ConfigurationError(
-            f"{self._name}: the model {self.folder} takes {taken}, but images as float32 [n, height, width, channels] "
+            f"{self.what} takes {taken}, but images as float32 [n, height, width, channels] "
             "were expected; name a model of images."
         )
 

@@ -1,6 +1,5 @@
 """`trainer report`: reads a run, lets its exported model predict the held-out split, and writes the page."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,9 +64,9 @@ def misread(run: Run) -> Misreadings:
     if run.settings is None:
         return Misreadings(None, 0, "The confusion matrix needs the settings of the run, and they are not known.")
     try:
-        dataset = problem.load_dataset(dataclasses.replace(run.settings, download=False))
+        dataset = problem.load_dataset(run.settings)
         _check_digest(run, dataset)
-        with SavedModel(run.export, "export") as model:
+        with SavedModel(run.export, f"export: the model {run.export}") as model:
             return Misreadings(predict([model], dataset.test), model.classes)
     except (ConfigurationError, StoreError) as error:
         return Misreadings(None, 0, f"There is no confusion matrix: {error}")

@@ -9,10 +9,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainer import config
+from trainer import config, export_folder
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.results import curves, task_logs
@@ -84,14 +84,12 @@ class Run:
             return "failed"
         if codes:
             return "stopped"
-        return "running" if time.time() - self.written < RUNNING_SECONDS else "silent"
+        return state_by_time(self.written)
 
     @property
     def export(self) -> Path | None:
-        """The exported model, which may have moved with the directory; None if there is none."""
-        name = Path(str(self.result.get("export", ""))).name
-        path = self.directory.path / "export" / name
-        return path if name and (path / "saved_model.pb").exists() else None
+        """The exported model; None if there is none."""
+        return export_folder.of_result(self.directory.path, self.result)
 
     @property
     def pauses(self) -> list[Pause]:
@@ -109,45 +107,79 @@ class Run:
         return sorted(found, key=lambda pause: -pause.seconds)
 
 
+def state_by_time(written: float) -> str:
+    """Running or silent: the state of a run of which only the time is known when it has written last."""
+    return "running" if time.time() - written < RUNNING_SECONDS else "silent"
+
+
 @contextlib.contextmanager
-def open_run(place: str, argument: str) -> Iterator[Run]:
-    """Read the run in a directory, or in a temporary copy of one on an object store, without its checkpoints.
+def open_directory(place: str, argument: str) -> Iterator[TrainingDirectory]:
+    """Find a directory, or make a temporary copy of one on an object store, without its checkpoints.
 
     Args:
         place: A path or a URI.
         argument: What names it, for errors.
 
     Raises:
-        ConfigurationError: it is no training directory.
+        ConfigurationError: it does not exist.
         StoreError: the object store does not respond.
     """
     if not is_uri(place):
-        yield _read(TrainingDirectory(Path(place)), argument)
+        if not Path(place).is_dir():
+            raise ConfigurationError(f"{argument}: {place} is no directory; name the training directory of a run.")
+        yield TrainingDirectory(Path(place))
         return
     store = ObjectStore(place, argument)
     with tempfile.TemporaryDirectory() as folder:
-        for name in store.names():
-            if ".data-" not in name or name.startswith("export/"):
-                store.download(name, Path(folder) / name)
-        yield _read(TrainingDirectory(Path(folder), store.uri), argument)
+        names = [*store.names()]
+        models = {PurePosixPath(name).parent for name in names if PurePosixPath(name).name == export_folder.SAVED_MODEL}
+        for name in names:
+            if ".data-" not in name or models.intersection(PurePosixPath(name).parents):
+                file = Path(folder) / name
+                written = store.download(name, file)
+                os.utime(file, (written, written))  # the state of a run depends on when it has written
+        yield TrainingDirectory(Path(folder), store.uri)
+
+
+@contextlib.contextmanager
+def open_run(place: str, argument: str) -> Iterator[Run]:
+    """Read the run in a directory, or in a temporary copy of one on an object store, without its checkpoints.
+
+    Raises:
+        ConfigurationError: it is no training directory.
+        StoreError: the object store does not respond.
+    """
+    with open_directory(place, argument) as directory:
+        yield read_run(directory, argument)
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a training directory."""
-    logs = path / "logs"
-    return (path / "run.json").is_file() or (path / "result.json").is_file() or bool([*logs.glob("*-[0-9]*.log")])
+    """Whether a path is a training directory of the trainer. Other programs may have files of these names too."""
+    directory = TrainingDirectory(path)
+    try:
+        claim = directory.read_claim()
+    except ConfigurationError:  # it is damaged, as its reader says
+        return True
+    if (path / "run.json").is_file() and ("model" in claim or not claim):
+        return True
+    with contextlib.suppress(ConfigurationError):  # it is not the trainer's JSON
+        if {"state", "global_step"} <= directory.read_result().keys():
+            return True
+    return any(task.events for task in task_logs.read(directory.logs))
 
 
-def _read(directory: TrainingDirectory, argument: str) -> Run:
+def read_run(directory: TrainingDirectory, argument: str) -> Run:
+    """Read the run in a directory.
+
+    Raises:
+        ConfigurationError: it is no training directory, or a file is damaged.
+    """
     path = directory.path
-    if not path.is_dir() and not directory.uri:
-        raise ConfigurationError(f"{argument}: {directory} is no directory; name the training directory of a run.")
     if not is_run(path):
         raise ConfigurationError(
-            f"{argument}: {directory} is no training directory: it has neither run.json nor result.json nor logs/; "
-            "name the directory that a run has printed as its training directory."
+            f"{argument}: {directory} is no training directory: it has no run.json, result.json or logs of the "
+            "trainer; name the directory that a run has printed as its training directory."
         )
-    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names if not name.endswith(".html")]
     return Run(
         directory,
         directory.read_result(),
@@ -157,8 +189,15 @@ def _read(directory: TrainingDirectory, argument: str) -> Run:
         task_logs.read(directory.logs),
         _read_lines(directory.divergences),
         _find_checkpoints(path),
-        max(filter(None, map(_written, files)), default=math.nan),
+        last_written(directory),
     )
+
+
+def last_written(directory: TrainingDirectory) -> float:
+    """When a file of a run was written last, in seconds since the epoch; nan if there is none."""
+    walk = os.walk(directory.path)
+    files = [Path(folder, name) for folder, _, names in walk for name in names if not name.endswith(".html")]
+    return max(filter(None, map(_written, [file for file in files if file != directory.mlflow])), default=math.nan)
 
 
 def _written(path: Path) -> float | None:

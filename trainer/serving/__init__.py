@@ -1,1 +1,1 @@
-"""`trainer serve`: one packaged model behind KServe's model server; `make package-model` makes its image."""
+"""`trainer serve`: one model behind KServe's model server; `make package-model` makes its image."""

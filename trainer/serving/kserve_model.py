@@ -1,4 +1,4 @@
-"""A packaged model as a model of KServe's model server, which has the protocols, the metrics and the stop.
+"""A model as a model of KServe's model server, which has the protocols, the metrics and the stop.
 
 KServe reads the command line when it is imported, so `trainer.serving.serve` imports this module after its own.
 """
@@ -16,16 +16,16 @@ from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.utils.numpy_codec import from_np_dtype
 
 from trainer.serving import rest_v1
-from trainer.serving.model_folder import ModelRecord
 from trainer.serving.predictor import Array, BadRequestError, Predictor, TensorSpec
+from trainer.serving.sources import Source
 
 
 class ServedModel(Model):  # type: ignore[misc] # KServe has no types
-    """A packaged model."""
+    """A predictor with the name and the version of its model."""
 
-    def __init__(self, record: ModelRecord, predictor: Predictor) -> None:
-        super().__init__(record.name)
-        self._version, self._predictor = record.version, predictor
+    def __init__(self, source: Source, predictor: Predictor) -> None:
+        super().__init__(source.name)
+        self._version, self._predictor = source.version, predictor
         self.ready = True
 
     def get_input_types(self) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ class _OneModel(ModelRepositoryExtension):  # type: ignore[misc]
     unload = load
 
 
-def serve(record: ModelRecord, predictor: Predictor, http_port: int, grpc_port: int, grace_seconds: int) -> None:
+def serve(source: Source, predictor: Predictor, http_port: int, grpc_port: int, grace_seconds: int) -> None:
     """Serve a model until a signal, and then finish the requests that have begun."""
     server = ModelServer(
         http_port=http_port, grpc_port=grpc_port, grace_period=grace_seconds, enable_latency_logging=False
@@ -77,7 +77,7 @@ def serve(record: ModelRecord, predictor: Predictor, http_port: int, grpc_port: 
     logging.getLogger("kserve").addFilter(_shorten)
     logging.getLogger("kserve.trace").setLevel(logging.WARNING)  # two lines for each request
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")  # KServe uses it
-    server.start([ServedModel(record, predictor)])
+    server.start([ServedModel(source, predictor)])
 
 
 def _shorten(record: logging.LogRecord) -> bool:

@@ -3,27 +3,23 @@
 It writes below dist/models/ and starts the build command; it imports neither TensorFlow nor KServe.
 """
 
-import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from trainer.config import Parser
 from trainer.errors import EXIT_CONFIGURATION, ConfigurationError
+from trainer.export_folder import digest
 from trainer.serving import model_folder
-from trainer.serving.model_folder import EXPORT, SAVED_MODEL, ModelRecord
+from trainer.serving.model_folder import EXPORT, ModelRecord
+from trainer.serving.sources import check_name, find_export, name_of, read_data
 
 CONTEXT = Path("dist/models")
 """Where the build context has packaged models."""
 DOCKERFILE = "images/model/Dockerfile"
-NAME = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-PLACES = {"npz": "dataset_uri", "lance": "dataset_uri", "train_data": "model"}
-"""The facts that say more than the name of a data set: the place of its files, or the file of the model that has it."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -42,11 +38,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     export = find_export(arguments.model)
     data = read_data(export)
-    name = arguments.name or name_of(data)
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"NAME={name}: a name of at most 63 small letters, digits and dashes was expected, as in NAME=digits."
-        )
+    name = check_name(arguments.name or name_of(data))
     record, folder = stage(export, name, data, CONTEXT)
     image = f"distributed-tensorflow/model-{record.name}:{record.version}"
     options = ["--file", DOCKERFILE, "--tag", image, "--build-arg", f"MODEL={folder.as_posix()}"]
@@ -61,64 +53,6 @@ def main(words: Sequence[str]) -> int:
     return code
 
 
-def find_export(place: Path) -> Path:
-    """The export folder that a user has named: itself, or the one that a run has written last.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
-    if (place / SAVED_MODEL).is_file():
-        found = place.resolve()
-    else:
-        exports = {path.name: path for path in _exports(place)}
-        if not exports:
-            raise ConfigurationError(
-                f"MODEL={place}: it has no exported model; name the directory of a run that is done, or its "
-                "export/STEP folder."
-            )
-        last = PurePosixPath(str(_read_json(place / "result.json").get("export", ""))).name
-        found = exports.get(last) or max(exports.values(), key=lambda path: int(path.name))
-    if not found.name.isdigit():
-        raise ConfigurationError(
-            f"MODEL={place}: the folder {found.name} has no step in its name; name a folder such as export/2000."
-        )
-    return found
-
-
-def _exports(place: Path) -> Iterator[Path]:
-    for path in [*place.glob("*"), *place.glob("export/*")]:
-        if path.name.isdigit() and (path / SAVED_MODEL).is_file():
-            yield path
-
-
-def read_data(export: Path) -> dict[str, str]:
-    """The facts about the data and the model of an export; empty if it has none."""
-    return {name: str(value) for name, value in _read_json(export / "data.json").items() if value is not None}
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"MODEL: {path} cannot be read ({error}); copy the run again.") from None
-
-
-def name_of(data: Mapping[str, str]) -> str:
-    """The name of the model by default: that of the data set, or of the file or folder that it is in.
-
-    Raises:
-        ConfigurationError: the data has no name.
-    """
-    name = data.get("dataset", "")
-    if name in PLACES:
-        name = PurePosixPath(data.get(PLACES[name], "")).stem
-    if not name:
-        raise ConfigurationError("NAME: the export does not say what data it was trained on; give NAME=digits.")
-    return name.lower().replace("_", "-")
-
-
 def stage(export: Path, name: str, data: Mapping[str, str], context: Path) -> tuple[ModelRecord, Path]:
     """Copy what serving needs of an export into the build context; return its record and its folder there.
 
@@ -128,7 +62,7 @@ def stage(export: Path, name: str, data: Mapping[str, str], context: Path) -> tu
     partial = Path(tempfile.mkdtemp(dir=context))
     # `model.keras` is for further training.
     shutil.copytree(export, partial / EXPORT, ignore=shutil.ignore_patterns("model.keras"), copy_function=shutil.copy)
-    record = ModelRecord(name, export.name, model_folder.digest(partial / EXPORT), data)
+    record = ModelRecord(name, export.name, digest(partial / EXPORT), data)
     model_folder.write(partial, record)
     for path in [partial, *partial.rglob("*")]:  # the server has another user
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
-from trainer.errors import ConfigurationError
-from trainer.tensorflow import tf, tf1
-from trainer.text import one_line, truncate
+from trainer import saved_model
+from trainer.tensorflow import tf
+from trainer.tensorflow_errors import brief
 
 Array = npt.NDArray[Any]
-SIGNATURE = "serving_default"
 
 
 class BadRequestError(Exception):
@@ -47,24 +45,11 @@ class Predictor:
         Raises:
             ConfigurationError: the folder has no SavedModel, or none with this signature.
         """
-        self._session = tf1.Session(graph=tf.Graph())
-        try:
-            with self._session.graph.as_default():
-                loaded = tf1.saved_model.load(self._session, ["serve"], str(folder))
-        except (tf.errors.OpError, OSError, ValueError, RuntimeError, DecodeError) as error:
-            reason = truncate(one_line(str(error)), 200).rstrip(".")
-            raise ConfigurationError(f"the model {folder} cannot be loaded ({reason}); export it again.") from None
-        if SIGNATURE not in loaded.signature_def:
-            raise ConfigurationError(f"the model {folder} has no signature {SIGNATURE}; export it with one.")
-        signature = loaded.signature_def[SIGNATURE]
-        self._inputs = {name: self._tensor(each) for name, each in sorted(signature.inputs.items())}
+        self._session, self._inputs, outputs = saved_model.load(folder, f"MODEL: the model {folder}")
         with self._session.graph.as_default():
-            self._outputs = {name: _plain(self._tensor(each)) for name, each in sorted(signature.outputs.items())}
+            self._outputs = {name: _plain(each) for name, each in outputs.items()}
         self.inputs = {name: _spec(each) for name, each in self._inputs.items()}
         self.outputs = {name: _spec(each) for name, each in self._outputs.items()}
-
-    def _tensor(self, info: Any) -> Any:
-        return self._session.graph.get_tensor_by_name(info.name)
 
     def predict(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Predict a batch.
@@ -84,14 +69,8 @@ class Predictor:
         try:
             found = self._session.run(self._outputs, {self._inputs[name]: array for name, array in arrays.items()})
         except tf.errors.InvalidArgumentError as error:  # such as a number of a word that the model does not know
-            raise BadRequestError(f"the model cannot use these values: {_reason(error.message)}.") from None
+            raise BadRequestError(f"the model cannot use these values: {brief(error).rstrip('.')}.") from None
         return {name: np.asarray(array) for name, array in found.items()}
-
-
-def _reason(message: str) -> str:
-    """The line of TensorFlow's message that says what is wrong, not where."""
-    places = ("Graph execution error", "Detected at node", "Node:", " ", "\t")
-    return truncate(next((line for line in message.splitlines() if line and not line.startswith(places)), message), 200)
 
 
 def _plain(tensor: Any) -> Any:

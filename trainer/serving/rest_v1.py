@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.serving.predictor import SIGNATURE, Array, BadRequestError
+from trainer.saved_model import SIGNATURE
+from trainer.serving.predictor import Array, BadRequestError
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,46 @@
-"""`trainer serve`: checks a packaged model, and serves it."""
+"""`trainer serve`: finds a model, and serves it."""
 
 import argparse
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.config import Parser
-from trainer.serving import model_folder
+from trainer.errors import AbsentError, StoreError
+from trainer.serving import sources
 
-MODEL_DIR = Path("/model")
+MODEL = "/model"
+"""Where the image of a packaged model has it."""
+WAIT_SECONDS = 5.0
 
 
-def main(words: Sequence[str]) -> int:
-    """Run `trainer serve` with these arguments; return its exit code.
+def read(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments.
 
     Raises:
-        ConfigurationError: the folder has no packaged model, or one that was altered.
+        ConfigurationError: an argument is unknown, or its value is wrong.
     """
     parser = Parser(
         prog="trainer serve",
-        description="Serve a packaged model by HTTP (TensorFlow Serving's REST API, the Open Inference Protocol,\n"
+        description="Serve a model by HTTP (TensorFlow Serving's REST API, the Open Inference Protocol,\n"
         "metrics) and gRPC (the Open Inference Protocol). make package-model makes an image that runs this.",
     )
-    parser.add_argument("--model_dir", metavar="PATH", type=Path, default=MODEL_DIR, help="default: %(default)s")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default=MODEL,
+        help="the folder of a packaged model, the directory of a run, an export/STEP folder, or models:/NAME/VERSION "
+        "or models:/NAME@ALIAS of MLflow (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--name", help="the model's name in URLs (default: that of the packaged or registered model, or of the data)"
+    )
+    parser.add_argument("--tracking_uri", metavar="URI", help="MLflow server (default: MLFLOW_TRACKING_URI)")
+    parser.add_argument("--wait", action="store_true", help="wait until the model is there and MLflow responds")
     parser.add_argument("--http_port", metavar="N", type=_port, default=8080, help="default: %(default)s")
     parser.add_argument("--grpc_port", metavar="N", type=_port, default=8081, help="default: %(default)s")
     parser.add_argument(
@@ -33,19 +50,44 @@ def main(words: Sequence[str]) -> int:
         default=25,
         help="how long to finish requests after SIGTERM (default: %(default)s)",
     )
-    arguments = parser.read(words)
+    return parser.read(words)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; return the exit code.
+
+    Raises:
+        ConfigurationError: there is no such model, or it is damaged or altered.
+        StoreError: MLflow does not respond.
+    """
     # Process 1 of a container ignores signals without a handler. KServe sets others when it serves.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    record = model_folder.read(arguments.model_dir)
-    from trainer.serving.predictor import Predictor
+    with tempfile.TemporaryDirectory() as folder:
+        source = _find(arguments, Path(folder))
+        from trainer.serving.predictor import Predictor
 
-    predictor = Predictor(arguments.model_dir / model_folder.EXPORT)
+        predictor = Predictor(source.export)
     sys.argv = sys.argv[:1]  # KServe reads the command line when it is imported
     from trainer.serving import kserve_model
 
-    kserve_model.serve(record, predictor, arguments.http_port, arguments.grpc_port, arguments.grace_seconds)
+    kserve_model.serve(source, predictor, arguments.http_port, arguments.grpc_port, arguments.grace_seconds)
     return 0
+
+
+def _find(arguments: argparse.Namespace, folder: Path) -> sources.Source:
+    """Find the model; with --wait, as soon as it is there."""
+    said = ""
+    while True:
+        try:
+            return sources.find(arguments.model, arguments.name, arguments.tracking_uri, folder)
+        except (AbsentError, StoreError) as error:
+            if not arguments.wait:
+                raise
+            if str(error) != said:
+                said = str(error)
+                print(f"trainer: waiting for the model: {said}", file=sys.stderr, flush=True)
+        time.sleep(WAIT_SECONDS)
 
 
 def _port(text: str) -> int:

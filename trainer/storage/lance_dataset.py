@@ -1,5 +1,6 @@
 """Lance datasets (https://lance.org) by their paths and URIs: opening them, their access, and their errors."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +8,7 @@ from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage.object_store import SCHEMES, ObjectStore, is_uri, may_recover, reason
-from trainer.text import truncate
+from trainer.text import enumerate_last, truncate
 
 ERRORS = (OSError, ValueError)
 """What pylance raises."""
@@ -39,16 +40,31 @@ def open_dataset(uri: str, version: str | None, origin: str) -> Any:
         origin: The setting and the URI, for errors.
 
     Raises:
-        ConfigurationError: the dataset or its version cannot be read.
+        ConfigurationError: the dataset or its version does not exist, or cannot be read.
     """
     import lance
 
     try:
         number = int(version) if version and version.isdigit() else version
         return lance.dataset(uri, version=number, storage_options=storage_options(uri))
-    except ERRORS as error:
-        at = f" in version {version}" if version else ""
-        raise ConfigurationError(f"{origin} cannot be read{at}: {brief(error)}.") from None
+    except (*ERRORS, OverflowError) as error:
+        at = "" if version is None else f" in version {version}"
+        sentence = f"{origin} cannot be read{at}: {brief(error)}."
+    raise ConfigurationError(_absence(uri, version, origin) or sentence)
+
+
+def _absence(uri: str, version: str | None, origin: str) -> str:
+    """A sentence on a dataset or a version that does not exist; empty if it exists, or if this is not known."""
+    with contextlib.suppress(ConfigurationError, *ERRORS):
+        found = find_dataset(uri)
+        if found is None:
+            return f"{origin}: there is no Lance dataset; name another place, or make one with trainer data import."
+        numbers = [str(each["version"]) for each in found.versions()]
+        tags = sorted(found.tags.list())
+        if version is not None and version not in (*numbers, *tags):
+            known = f"{enumerate_last(numbers, 'version', 'versions')} and {enumerate_last(tags, 'tag', 'tags')}"
+            return f"{origin} has no version {version!r}: it has {known}; name one of these."
+    return ""
 
 
 def find_dataset(uri: str) -> Any | None:

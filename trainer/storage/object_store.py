@@ -102,19 +102,21 @@ class ObjectStore:
         except self._errors as error:
             raise self._error("read", "", error) from error
 
-    def download(self, name: str, file: Path) -> None:
-        """Write an object to a file.
+    def download(self, name: str, file: Path) -> float:
+        """Write an object to a file; return when it was written to the store, in seconds since the epoch.
 
         Raises:
             StoreError: the request failed.
         """
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
+            found = self._store.get(name)
             with file.open("wb") as target:
-                for chunk in self._store.get(name).stream():
+                for chunk in found.stream():
                     target.write(chunk)
         except self._errors as error:
             raise self._error("read", name, error) from error
+        return float(found.meta["last_modified"].timestamp())
 
     def read(self, name: str) -> bytes | None:
         """Return the content of an object; None if it does not exist.

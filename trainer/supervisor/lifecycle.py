@@ -21,7 +21,7 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     current = dataclasses.replace(notes, definition=run.definition, attempt=run.attempt)
     if is_over(run, notes):
         return dataclasses.replace(current, hash=run.hash)
-    if run.suspend:
+    if run.suspend or run.waits_for_data:
         return dataclasses.replace(notes, state="Suspended", reason="")
     first: State = "Preparing" if run.stages.before else "Starting"
     if has_trained(run, notes):

@@ -81,6 +81,8 @@ class Notes:
     """How often the failure policy has restarted all tasks."""
     finished: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By task: the exit code with which it ended for good."""
+    images: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """By role: the digest of the image of its first task, as sha256:…."""
     trained: str = ""
     """The definition of the run whose training has succeeded; empty before that."""
     training: str = ""
@@ -105,9 +107,13 @@ def parse(data: Mapping[str, str]) -> Notes:
 
 
 def to_data(notes: Notes, before: Mapping[str, str]) -> dict[str, str | None]:
-    """The merge patch that makes the data of FULLNAME-run hold these notes; None removes a key."""
+    """The merge patch that makes the data of FULLNAME-run hold these notes; None removes a key.
+
+    The stage that publishes the run reads the key image.ROLE, because a pod cannot know the digest of its own image.
+    """
     text = json.dumps(dataclasses.asdict(notes), indent=1, sort_keys=True)
-    return {**dict.fromkeys(before), "notes.json": text}
+    images = {f"image.{role}": digest for role, digest in notes.images.items()}
+    return {**dict.fromkeys(before), "notes.json": text, **images}
 
 
 def to_ended(notes: Notes, waits: bool, before: Mapping[str, str]) -> dict[str, str | None]:

@@ -1,6 +1,7 @@
 """The state of a task's pod, reduced to what decides a run. Pure: Kubernetes objects in, values out."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -82,6 +83,8 @@ class Pod:
     """Whether the container has ended, and the kubelet has not started it again yet."""
     problem: str
     """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
+    image: str = ""
+    """The digest of the image that the container runs, as sha256:…; empty before the node has reported it."""
 
     @property
     def ending(self) -> str:
@@ -125,6 +128,7 @@ def observe(pod: KubernetesPod) -> Pod:
         awaits_restart=state.terminated is not None
         or (state.waiting is not None and state.waiting.reason == "CrashLoopBackOff"),
         problem=_problem(status, conditions),
+        image=_digest((container and container.imageID) or ""),
     )
 
 
@@ -202,6 +206,12 @@ def _disrupted_at(metadata: ObjectMeta, conditions: Mapping[str, PodCondition]) 
 
 def _seconds(time: datetime | None) -> float:
     return time.timestamp() if time else 0.0
+
+
+def _digest(image: str) -> str:
+    """The digest at the end of an image's ID; empty if it has none. Container runtimes differ in what is before it."""
+    found = re.search(r"sha256:[0-9a-f]{64}$", image)
+    return found.group() if found else ""
 
 
 def _problem(status: PodStatus, conditions: Mapping[str, PodCondition]) -> str:

@@ -63,6 +63,7 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
     restarts, incidents, by_role = notes.restarts, notes.incidents, dict(notes.restarts_by_role)
     restarted, incident_began = notes.restarted, notes.incident_began
     leader, ungated, admitted = notes.leader, dict(notes.ungated), notes.admitted
+    images = dict(notes.images)
     for pod in pods:
         admitted = admitted or (0.0 if pod.gated else now)
         if pod.gated:
@@ -71,6 +72,8 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
             ungated[pod.uid] = now
         if pod.name == run.leader and pod.node:
             leader = pod.uid
+        if pod.image and [pod.name] == run.tasks(pod.role, 1):
+            images[pod.role] = pod.image
         if pod.name in notes.finished:  # later changes of the pod have no effect
             continue
         by_itself = ended_by_itself(pod, now)
@@ -106,6 +109,7 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
         leader=leader,
         ungated=ungated,
         admitted=admitted,
+        images=images,
     )
 
 

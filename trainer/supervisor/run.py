@@ -215,6 +215,8 @@ class Run(RunValues):
     """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """The port of the run's metrics; None to serve none."""
+    waits_for_data: bool = False
+    """Whether the run is suspended until the watch of the data has found a version to train on."""
     stages: Stages = dataclasses.field(default_factory=Stages)
 
     @property

@@ -20,6 +20,7 @@ from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf
+from trainer.tensorflow_errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training import best
 from trainer.training.background import Background
@@ -29,7 +30,6 @@ from trainer.training.divergence import DivergenceDetector
 from trainer.training.evaluation import UNREADABLE
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_record import RunRecord
-from trainer.training.server import brief
 from trainer.training.training_directory import TrainingDirectory
 from trainer.training.volume import WriteFailures, reason, wait_for_room
 

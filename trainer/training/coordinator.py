@@ -19,6 +19,7 @@ from trainer.graph.replication.membership import ABSENT
 from trainer.poll import poll_until
 from trainer.telemetry import report
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training import parameter_server, server, session_errors
 from trainer.training.callback import Callback
@@ -207,10 +208,8 @@ class ParameterServerCoordinator(ClusterCoordinator):
         self._raise_unless_peer_lost(error)
         settings = self._context.settings
         if time.monotonic() - self._context.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
-            raise LostPeersError(
-                f"the parameter servers respond, but no step succeeds: {server.brief(error)}"
-            ) from error
-        reason = f"lost a parameter server ({server.brief(error)})"
+            raise LostPeersError(f"the parameter servers respond, but no step succeeds: {brief(error)}") from error
+        reason = f"lost a parameter server ({brief(error)})"
         report.log(logger, f"{reason}; reconnecting", lost={"reason": reason})
         with self._context.metrics.waiting():
             time.sleep(1)
@@ -310,7 +309,7 @@ class CollectiveCoordinator(ClusterCoordinator):
                 session.run(self._group.leave, options=_timeout(parameter_server.LINGER_SECONDS))
 
     def _raise_lost(self, error: Exception) -> NoReturn:
-        sentence = f"another replica was lost ({server.brief(error)})"
+        sentence = f"another replica was lost ({brief(error)})"
         if self._context.clock.own_seconds > 0:
             raise CollectiveLostError(sentence) from error
         raise LostPeersError(f"{sentence} before the first step") from error

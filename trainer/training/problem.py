@@ -1,6 +1,6 @@
 """The learning problem of a run: its data set, its model and the model's parameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -44,11 +44,12 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
 
 
 def load_dataset(settings: Settings) -> Dataset:
-    """Load the data set that the settings name.
+    """Load the data set that the settings name, without a download: a trained model is used on data that is there.
 
     Raises:
         ConfigurationError: it cannot be loaded.
     """
+    settings = replace(settings, download=False)
     return _load_dataset(settings, None if settings.dataset else model_files.load(settings.model), None)
 
 

@@ -6,7 +6,6 @@ replica. Collective ops use the servers, not the sessions, so the filters do not
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from trainer.cluster.spec import Cluster
 from trainer.graph.devices import count_cpus
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Session
-from trainer.text import truncate
 from trainer.training.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -33,9 +31,6 @@ LOST = (
     tf.errors.UnimplementedError,  # a server of another kind has the address of a lost task
 )
 """The errors that TensorFlow raises when another task is lost during a run."""
-
-LIST_PREFIX = re.compile(rf"^(?:\s*\(\d+\) )?(?:{'|'.join(filter(str.isupper, dir(tf.errors)))}): ")
-"""The prefix of an error in a list: its number and code, such as "  (0) UNKNOWN: " or "UNKNOWN: "."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +101,3 @@ def _session_config(threads: Threads, device_filters: list[str]) -> Any:
     config.gpu_options.allow_growth = True
     config.experimental.disable_thread_spinning = True  # a spinning thread takes CPU time from another task's gRPC
     return config
-
-
-def brief(error: Exception) -> str:
-    """Return the first line of an error that describes the error, not its location."""
-    locations = ("Graph execution error", "Detected at node", "Node:", "From /job:", " ")
-    # TensorFlow lists several errors below "2 root error(s) found." or between lines of equals signs.
-    lines = [LIST_PREFIX.sub("", line) for line in str(error).splitlines()]
-    text = [line for line in lines if any(map(str.isalpha, line)) and not line.endswith(" root error(s) found.")]
-    found = (line for line in text if not line.startswith(locations))
-    return truncate(next(found, (text or [type(error).__name__])[0]), 200)

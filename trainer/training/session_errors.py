@@ -12,8 +12,8 @@ from pathlib import Path
 import trainer
 from trainer.errors import ModelError
 from trainer.tensorflow import tf
+from trainer.tensorflow_errors import LIST_PREFIX, brief
 from trainer.text import truncate
-from trainer.training.server import LIST_PREFIX, brief
 
 LOST_TASK_ERRORS = (
     tf.errors.UnavailableError,

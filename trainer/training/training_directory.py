@@ -13,10 +13,11 @@
     train/, test/                   TensorBoard summaries
     test/evaluations.jsonl          the evaluator's evaluations
     test/evaluator                  the evaluator touches this file while it runs
+    mlflow.json                     the identifier by which `trainer models publish` finds the run in MLflow
     logs/                           each task's log; `trainer launch` adds config.yaml, the settings of the tasks
 
 Only the chief (or a single process) writes here, with these exceptions: the evaluator writes `test/` and `best/`, and
-the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`.
+the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`; `trainer models publish` writes `mlflow.json`.
 """
 
 import errno
@@ -122,6 +123,11 @@ class TrainingDirectory:
     def logs(self) -> Path:
         """The tasks' logs."""
         return self.path / "logs"
+
+    @property
+    def mlflow(self) -> Path:
+        """The identifier of the directory in MLflow."""
+        return self.path / "mlflow.json"
 
     def newest_step(self) -> int | None:
         """Return the global step of the newest checkpoint in TensorFlow's `checkpoint` file, or None."""

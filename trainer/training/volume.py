@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from trainer.errors import StoreError
 from trainer.tensorflow import tf
+from trainer.tensorflow_errors import brief
 from trainer.training.context import TaskContext
-from trainer.training.server import brief
 
 logger = logging.getLogger(__name__)
 
