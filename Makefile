@@ -4,23 +4,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAINER_IMAGE := distributed-tensorflow/trainer
 SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
+MLFLOW_IMAGE := distributed-tensorflow/mlflow
+MODEL_SERVER_IMAGE := distributed-tensorflow/model-server
+WATCH_IMAGE := distributed-tensorflow/watch
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
-	build-images package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
+	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## create .venv with pinned packages, about 2.1 GB (requires Python 3.10 to 3.13)
+setup: $(SETUP) ## create .venv with pinned packages, about 2.4 GB (requires Python 3.10 to 3.13)
 
 # --require-hashes rejects packages that differ from the lock file.
 $(SETUP): constraints/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \
 	  "$(PYTHON) is Python %d.%d, but 3.10 to 3.13 is required: choose another one, as in make PYTHON=python3.12 ..." % v)'
 	$(PYTHON) -m venv --clear $(VENV)
-	@echo 'installing pinned packages: about 2.1 GB on disk'
+	@echo 'installing pinned packages: about 2.4 GB on disk'
 	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r constraints/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -87,6 +90,9 @@ TAGS = $(VERSION) $(shell $(DESCRIBE))
 VARIANT = $(if $(DATA),-data)$(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW))
 TRAINER_NAMES = $(addprefix $(TRAINER_IMAGE):,$(addsuffix $(VARIANT),$(TAGS)))
 SUPERVISOR_NAMES = $(addprefix $(SUPERVISOR_IMAGE):,$(TAGS))
+MLFLOW_NAMES = $(addprefix $(MLFLOW_IMAGE):,$(TAGS))
+MODEL_SERVER_NAMES = $(addprefix $(MODEL_SERVER_IMAGE):,$(TAGS))
+WATCH_NAMES = $(addprefix $(WATCH_IMAGE):,$(TAGS))
 # Debian's docker command supports build secrets; newer ones need the buildx plug-in. Use the first on PATH that does.
 CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
 CLIENT = $(or $(firstword $(shell for client in $$(which -a docker); do $(CAN_BUILD) && echo $$client; done)), \
@@ -102,7 +108,7 @@ BUILD_COMMAND = $(CLIENT) build $(if $(CA),$(SECRET)) \
 BUILD = DOCKER_BUILDKIT=1 $(BUILD_COMMAND)
 PRINT_SIZE = @docker image inspect --format
 
-build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; DATA=yes: with Lance; CA=FILE: certificates for pip)
+build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; cpu-mlflow: with MLflow's client; DATA=yes: with Lance; CA=FILE: certificates for pip)
 	$(BUILD) --file images/supervisor/Dockerfile $(addprefix --tag ,$(SUPERVISOR_NAMES)) .
 	$(BUILD) --file images/trainer/Dockerfile $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) \
 	  --build-arg DATA=$(DATA) .
@@ -114,11 +120,31 @@ package-model: $(SETUP) engine ## build an image that serves one model: make pac
 	  'make package-model MODEL=runs/20261121-083615' >&2; exit 2; }
 	@DOCKER_BUILDKIT=1 $(BIN)/python -m trainer.serving.package $(if $(NAME),--name '$(NAME)') '$(MODEL)' -- $(BUILD_COMMAND)
 
-push-images: ## push the images: make push-images REGISTRY=registry.example.com/team
+build-model-server: engine ## build the image that serves the models of runs and of MLflow, without packaging each
+	$(BUILD) --file images/model/Dockerfile --target model-server $(addprefix --tag ,$(MODEL_SERVER_NAMES)) .
+	$(PRINT_SIZE) 'built $(MODEL_SERVER_NAMES): {{.Size}} bytes' $(firstword $(MODEL_SERVER_NAMES))
+
+build-mlflow-image: engine ## build the image of an MLflow server, for those who have none
+	$(BUILD) --file images/mlflow/Dockerfile $(addprefix --tag ,$(MLFLOW_NAMES)) .
+	$(PRINT_SIZE) 'built $(MLFLOW_NAMES): {{.Size}} bytes' $(firstword $(MLFLOW_NAMES))
+
+build-watch-image: CHART_TOOLS += kubectl
+build-watch-image: chart-tools engine ## build the image that upgrades a release for each new version of its data (data.watch)
+	rm -rf dist/watch && mkdir -p dist/watch
+	PATH="$$($(CHART_TOOLS)):$$PATH"; cp "$$(command -v helm)" "$$(command -v kubectl)" dist/watch
+	cp -r charts/distributed-tensorflow dist/watch/chart
+	$(BUILD) --file images/supervisor/Dockerfile --build-arg EXTRA=data --tag $(WATCH_IMAGE)-base .
+	$(BUILD) --file images/watch/Dockerfile --build-arg BASE=$(WATCH_IMAGE)-base $(addprefix --tag ,$(WATCH_NAMES)) dist/watch
+	$(PRINT_SIZE) 'built $(WATCH_NAMES): {{.Size}} bytes' $(firstword $(WATCH_NAMES))
+
+# The images of trainer and supervisor; of the others those that were built.
+OTHER_NAMES = $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES) $(WATCH_NAMES)
+BUILT_NAMES = $$(docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -Fx $(addprefix -e ,$(OTHER_NAMES)))
+push-images: ## push the images that were built: make push-images REGISTRY=registry.example.com/team (IMAGES='NAME:TAG …': only these)
 	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: name the registry, as in' \
 	  'make push-images REGISTRY=registry.example.com/team' >&2; exit 2; }
-	@set -e; for name in $(SUPERVISOR_NAMES) $(TRAINER_NAMES); do docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; done
-	@printf 'pushed %s\n' $(addprefix $(REGISTRY)/,$(SUPERVISOR_NAMES) $(TRAINER_NAMES))
+	@set -e; for name in $(or $(IMAGES),$(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(BUILT_NAMES)); do \
+	  docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; echo "pushed $(REGISTRY)/$$name"; done
 
 test-images: $(SETUP) ## test the images from build-images in locked-down containers
 	$(BIN)/python -m pytest tests/images
@@ -161,9 +187,13 @@ lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: ne
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu -o constraints/cpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra gpu -o constraints/gpu.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra data -o constraints/data.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra mlflow -o constraints/cpu-mlflow.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra supervisor -o constraints/supervisor.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving -o constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving --extra mlflow -o constraints/model-server.txt \
+	  -c constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) --group mlflow -o constraints/mlflow.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (keeps runs/)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,6 +20,7 @@ import trainer
 ROOT = Path(__file__).parents[2]
 IMAGE = f"distributed-tensorflow/trainer:{trainer.__version__}"
 SUPERVISOR_IMAGE = f"distributed-tensorflow/supervisor:{trainer.__version__}"
+WATCH_IMAGE = f"distributed-tensorflow/watch:{trainer.__version__}"
 LOCKED_DOWN = (
     "--read-only",
     "--tmpfs=/tmp",
@@ -41,6 +42,14 @@ def inspected(image: str) -> Any:
     return json.loads(done.stdout)[0] if done.returncode == 0 else None
 
 
+def inspected_or_skip(image: str, command: str) -> Any:
+    """The output of `docker image inspect`; skips the test if the engine lacks the image, which a command builds."""
+    found = inspected(image)
+    if not found:
+        pytest.skip(f"the Docker engine has no image {image}: `{command}` builds it")
+    return found
+
+
 @dataclass(frozen=True)
 class Packaged:
     """An image that `make package-model` has built, and the export in it."""
@@ -53,12 +62,19 @@ class Packaged:
 
 
 @pytest.fixture(scope="session")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packaged]:
-    """Train on the digits, and package the model."""
-    run, name = tmp_path_factory.mktemp("packaged") / "run", "image-test"
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train on the digits."""
+    run = tmp_path_factory.mktemp("trained") / "run"
     words = ["launch", "--ps", "1", "--workers", "1", "--train_steps", "300", "--train_dir", str(run), "--json"]
-    trained = subprocess.run([sys.executable, "-m", "trainer", *words], capture_output=True, text=True, timeout=240)
-    assert trained.returncode == 0, trained.stderr
+    done = subprocess.run([sys.executable, "-m", "trainer", *words], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture(scope="session")
+def packaged(trained: Path) -> Iterator[Packaged]:
+    """Package the model of the run."""
+    run, name = trained, "image-test"
     # The environment of the tests stays as it is.
     make = ["make", "--old-file=.venv/.setup-done", "package-model", f"MODEL={run}", f"NAME={name}"]
     built = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, timeout=1000)

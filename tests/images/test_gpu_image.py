@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.images.conftest import IMAGE, LOCKED_DOWN, docker, inspected
+from tests.images.conftest import IMAGE, LOCKED_DOWN, docker, inspected_or_skip
 
 GPU_IMAGE = f"{IMAGE}-gpu"
 LIBRARIES = "/opt/trainer/lib/python3.11/site-packages/nvidia/"
@@ -15,10 +15,7 @@ LIBRARIES = "/opt/trainer/lib/python3.11/site-packages/nvidia/"
 @pytest.fixture(scope="module")
 def gpu_image() -> Any:
     """The output of `docker image inspect` for the GPU image; skips if it is not built, because it is large."""
-    found = inspected(GPU_IMAGE)
-    if not found:
-        pytest.skip(f"the Docker engine has no image {GPU_IMAGE}: `make build-images TENSORFLOW=gpu` builds it")
-    return found
+    return inspected_or_skip(GPU_IMAGE, "make build-images TENSORFLOW=gpu")
 
 
 def test_tensorflow_loads_cuda_from_its_wheels_and_lacks_only_the_driver(gpu_image: Any) -> None:

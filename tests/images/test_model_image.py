@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +52,26 @@ def image_name(packaged: Packaged) -> str:
 def server(image_name: str) -> Iterator[str]:
     """The name of a locked-down container whose server is ready."""
     name = start(image_name)
+    wait_until_ready(name)
     yield name
     docker("rm", "--force", name)
 
 
-def start(image: str) -> str:
-    begun = time.monotonic()
-    started = docker("run", "--detach", *LOCKED_DOWN, image)
+def start(image: str, *arguments: str, options: Sequence[str] = ()) -> str:
+    """Start a locked-down container, with more options of `docker run`; return its name."""
+    started = docker("run", "--detach", *LOCKED_DOWN, *options, image, *arguments)
     assert started.returncode == 0, started.stderr
-    name = started.stdout.strip()
+    return started.stdout.strip()
+
+
+def wait_until_ready(name: str) -> None:
+    begun = time.monotonic()
     while docker("exec", name, "python", "-c", CLIENT, "/v2/health/ready").returncode:
         state = json.loads(docker("inspect", name).stdout)[0]["State"]
         assert state["Running"], docker("logs", name).stderr
         assert time.monotonic() < begun + 240, docker("logs", name).stderr
         time.sleep(0.5)
     print(f"ready after {time.monotonic() - begun:.1f} s")
-    return name
 
 
 def ask(server: str, path: str, body: Any = None, content_type: str = JSON) -> tuple[int, Any]:
@@ -216,6 +220,7 @@ def test_its_metrics_count_predictions(server: str, packaged: Packaged) -> None:
 
 def test_it_finishes_a_request_before_it_stops(image_name: str, packaged: Packaged) -> None:
     server = start(image_name)
+    wait_until_ready(server)
     try:
         # In a container of its own, because the server's end would kill it.
         options = ["--rm", "--interactive", f"--network=container:{server}", "--entrypoint=python", image_name]
@@ -240,7 +245,7 @@ def test_it_finishes_a_request_before_it_stops(image_name: str, packaged: Packag
 
 def test_a_model_whose_file_was_altered_is_refused(image_name: str) -> None:
     alter = "cp -r /model /tmp/model && echo >> /tmp/model/export/variables/variables.index"
-    command = f"{alter} && exec trainer serve --model_dir /tmp/model"
+    command = f"{alter} && exec trainer serve /tmp/model"
     done = docker("run", "--rm", *LOCKED_DOWN, "--entrypoint=sh", image_name, "-c", command)
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
@@ -248,9 +253,9 @@ def test_a_model_whose_file_was_altered_is_refused(image_name: str) -> None:
 
 
 def test_an_unknown_option_is_reported_in_one_sentence(image_name: str) -> None:
-    done = docker("run", "--rm", *LOCKED_DOWN, image_name, "--port", "80")
+    done = docker("run", "--rm", *LOCKED_DOWN, image_name, "--port=80")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "trainer: unrecognized arguments: --port 80 (see trainer serve --help).\n"
+    assert done.stderr == "trainer: unrecognized arguments: --port=80 (see trainer serve --help).\n"
 
 
 def test_kserve_knows_every_key_of_the_example(server: str) -> None:
