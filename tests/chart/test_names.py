@@ -1,5 +1,6 @@
 """Runs in one namespace do not collide: all names differ, and each selector matches the intended pods only."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,15 +21,22 @@ EVERYTHING = {
     "tensorboard.httpRoute.enabled": True,
     "tensorboard.httpRoute.parentRefs": [{"name": "gateway"}],
     "serving.enabled": True,
-    "serving.versions": [{"name": "v1", "image": {"repository": "model"}}],
+    "serving.versions": [{"name": "v1", "model": "."}],
+    "serving.httpRoute.enabled": True,
+    "serving.httpRoute.parentRefs": [{"name": "gateway"}],
+    "mlflow.server.enabled": True,
+    "train.dataset": "lance",
+    "data.watch.enabled": True,
 }
-RELEASES = ("mnist", "mnist-worker", "mnist-ps", "mnist-tensorboard", "mnist-serving", "mnist-2", "mnist-worker-0")
+PARTS = ("worker", "ps", "tensorboard", "serving", "mlflow", "data-watch", "data", "2", "worker-0")
+RELEASES = ("mnist", *(f"mnist-{part}" for part in PARTS))
 OTHERS = {
     ("NetworkPolicy", "tasks", "app=prometheus"),
     ("NetworkPolicy", "tensorboard", ""),
     ("NetworkPolicy", "serving", ""),
+    ("NetworkPolicy", "mlflow", ""),
 }
-"""Selectors from values, for pods outside the run: those that scrape metrics, open TensorBoard or ask models."""
+"""Selectors from values, for pods outside the run: those of metrics, TensorBoard, served models and MLflow."""
 
 
 def selectors(place: Any) -> Iterator[dict[str, Any]]:
@@ -85,18 +93,27 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
 def test_each_selector_matches_the_intended_pods_only(
     releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
 ) -> None:
-    every: set[str] = {*ROLES, "tensorboard", "serving", "test", "supervisor"}
-    mounting = {"chief", "evaluator", "tensorboard"}
+    every: set[str] = {*ROLES, "tensorboard", "serving", "mlflow", "stage", "test", "supervisor", "data-watch"}
+    mounting = {"chief", "evaluator", "tensorboard", "stage", "serving"}
     intended: dict[tuple[str, str], list[set[str]]] = {
-        ("NetworkPolicy", "tasks"): [{*ROLES, "supervisor"}, every],  # the pods it applies to; the pods it admits
-        ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
+        ("NetworkPolicy", "tasks"): [
+            {*ROLES, "stage", "supervisor"},
+            every,
+        ],  # the pods it applies to; the pods it admits
+        ("NetworkPolicy", "egress"): [every - {"supervisor", "data-watch"}, every],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
         ("NetworkPolicy", "serving"): [{"serving"}],
+        ("NetworkPolicy", "mlflow"): [{"mlflow"}, every],
         ("PodMonitor", "tasks"): [every],
         ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own pods; the pods whose node it shares
         ("Service", "tensorboard"): [{"tensorboard"}],
-        ("Deployment", "serving-v1"): [{"serving"}],
+        ("Deployment", "serving-v1"): [{"serving"}, {"tensorboard"}],
         ("Service", "serving"): [{"serving"}],
+        ("Service", "serving-v1"): [{"serving"}],
+        ("Deployment", "mlflow"): [{"mlflow"}],
+        ("Service", "mlflow"): [{"mlflow"}],
+        ("Deployment", "data-watch"): [{"data-watch"}],
+        ("Job", "stage-publish"): [mounting],
         ("StatefulSet", "chief"): [{"chief"}, mounting],
         ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
     }
@@ -105,7 +122,8 @@ def test_each_selector_matches_the_intended_pods_only(
     for release, manifests in releases.items():
         found: dict[tuple[str, str], list[set[tuple[str, str]]]] = {}
         for item in manifests:
-            key = (item["kind"], item["metadata"]["name"].removeprefix(f"{release}-"))
+            word = re.sub("-[0-9a-f]{8}$", "", item["metadata"]["name"].removeprefix(f"{release}-"))
+            key = (item["kind"], word)
             for selector in selectors(item.get("spec", {})):
                 labels = ",".join("=".join(pair) for pair in selector.get("matchLabels", {}).items())
                 if (*key, labels) not in OTHERS:
@@ -131,7 +149,20 @@ def test_custom_labels_do_not_override_the_labels_of_selectors() -> None:
         assert pod["metadata"]["labels"]["team"] == "a"
 
 
-def test_every_object_and_pod_has_the_common_labels_and_annotations() -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {
+            "client.replicas": 1,
+            "client.command": ["ask"],
+            "mlflow.server.enabled": False,
+            "data.watch.enabled": False,
+        },
+    ],
+    ids=["MLflow and a watch", "a client"],
+)
+def test_every_object_and_pod_has_the_common_labels_and_annotations(more: dict[str, Any]) -> None:
     common = {"team": "{{ .Release.Name }}-team", "app.kubernetes.io/instance": "other", "release": "other"}
     values = {
         **EVERYTHING,
@@ -139,8 +170,8 @@ def test_every_object_and_pod_has_the_common_labels_and_annotations() -> None:
         "commonAnnotations": common,
         "metrics.podMonitor.labels.release": "p",
     }
-    values |= {"client.replicas": 1, "client.command": ["ask"], "worker.annotations": {"team": "own"}}
-    values |= {"tensorboard.ingress.annotations": {"team": "own"}, "data.keep": True}
+    values |= {"worker.annotations": {"team": "own"}, "tensorboard.ingress.annotations": {"team": "own"}}
+    values |= {"data.keep": True, **more}
     manifests = render(values)
     for item in [*manifests, *manifests.pods().values()]:
         metadata = item["metadata"]

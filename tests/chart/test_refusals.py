@@ -11,6 +11,13 @@ OWN = {"worker.image": {"repository": "mine"}}
 
 STAGE = {"name": "infer", "command": ["run"]}
 
+SERVED = {"name": "v1", "image": {"repository": "model", "tag": "7"}}
+ROUTED: dict[str, Any] = {
+    "serving.enabled": True,
+    "serving.httpRoute.enabled": True,
+    "serving.httpRoute.parentRefs": [{"name": "gateway"}],
+}
+
 BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "stages without a supervisor": ("stages", {"stages.after": [STAGE], "supervisor.enabled": False}),
     "two stages of one name": ("stages.after[0].name", {"stages.before": [STAGE], "stages.after": [STAGE]}),
@@ -41,6 +48,89 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "stages.after[0].resources.requests.cpu",
         {"stages.after": [{**STAGE, "resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}]},
     ),
+    "a user's stage with the name of the one that publishes": (
+        "stages.after[0].name",
+        {"stages.after": [{**STAGE, "name": "publish"}], "mlflow.server.enabled": True},
+    ),
+    "a watch without a supervisor": (
+        "data.watch.enabled",
+        {"data.watch.enabled": True, "train.dataset": "lance", "data.enabled": True, "supervisor.enabled": False},
+    ),
+    "a watch for a program of one's own": (
+        "data.watch.enabled",
+        {"data.watch.enabled": True, **OWN, "worker.command": ["run"]},
+    ),
+    "a watch of data without versions": (
+        "data.watch.enabled",
+        {"data.watch.enabled": True, "train.dataset": "mnist", "data.enabled": True},
+    ),
+    "a version in the arguments beside a watch": (
+        "extraArgs",
+        {
+            "data.watch.enabled": True,
+            "train.dataset": "lance",
+            "data.enabled": True,
+            "data.uri": "/data/digits.lance",
+            "extraArgs": ["--data_version=3"],
+        },
+    ),
+    "a watch with more memory than its limit": (
+        "data.watch.resources.requests.memory",
+        {"data.watch.resources.limits.memory": "64Mi"},
+    ),
+    "a tag of the watch with a space": ("data.watch.tag", {"data.watch.tag": "a b"}),
+    "a tag of the watch that is a version": ("data.watch.tag", {"data.watch.tag": "3"}),
+    "a scheme in the registry of the watch": (
+        "data.watch.image.registry",
+        {"data.watch.image.registry": "https://registry.example.com"},
+    ),
+    "an address of MLflow without a scheme": ("mlflow.trackingUri", {"mlflow.trackingUri": "mlflow:5000"}),
+    "an address of MLflow that is a file": ("mlflow.trackingUri", {"mlflow.trackingUri": "sqlite:///mlflow.db"}),
+    "credentials in the address of MLflow": (
+        "mlflow.trackingUri",
+        {"mlflow.trackingUri": "https://me:secret@mlflow.example.com"},
+    ),
+    "publishing without a supervisor": (
+        "mlflow.trackingUri",
+        {"mlflow.trackingUri": "http://mlflow:5000", "supervisor.enabled": False},
+    ),
+    "publishing what a program of one's own writes without a training directory": (
+        "mlflow.server.enabled",
+        {
+            "mlflow.server.enabled": True,
+            "common.image": OWN["worker.image"],
+            "common.command": ["run"],
+            "trainingDirectory.enabled": False,
+            "tensorboard.enabled": False,
+        },
+    ),
+    "publishing with more memory than the limit": (
+        "mlflow.resources.requests.memory",
+        {"mlflow.server.enabled": True, "mlflow.resources.limits.memory": "256Mi"},
+    ),
+    "an MLflow server that requests more than its limit": (
+        "mlflow.server.resources.requests.memory",
+        {"mlflow.server.resources.limits.memory": "256Mi"},
+    ),
+    "an address of MLflow with a space": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow 5000"}),
+    "an address of MLflow whose port is a word": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow:port"}),
+    "an address of MLflow with a query": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow/?token=secret"}),
+    "an address of MLflow without a host": ("mlflow.trackingUri", {"mlflow.trackingUri": "http:///mlflow"}),
+    "an experiment of two lines": ("mlflow.experiment", {"mlflow.experiment": "digits\nmnist"}),
+    "a registered model with a slash": ("mlflow.model", {"mlflow.model": "team/digits"}),
+    "a claim of MLflow with a capital": (
+        "mlflow.server.persistence.existingClaim",
+        {"mlflow.server.persistence.existingClaim": "MLflow"},
+    ),
+    "a claim of MLflow without a size": (
+        "mlflow.server.persistence.size",
+        {"mlflow.server.persistence.size": "much"},
+    ),
+    "a scheme in the registry of MLflow's server": (
+        "mlflow.server.image.registry",
+        {"mlflow.server.image.registry": "https://registry.example.com"},
+    ),
+    "a label of MLflow's server with a space": ("mlflow.server.labels", {"mlflow.server.labels": {"team": "a b"}}),
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
@@ -162,10 +252,60 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a version without a name": ("serving.versions[0].name", {"serving.versions": [{}]}),
     "a version whose name is no label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
     "a version without an image": ("serving.versions[0].image.repository", {"serving.versions": [{"name": "v1"}]}),
-    "a version with an unknown key": ("serving.versions[0].weight", {"serving.versions": [{"weight": 1}]}),
+    "a packaged model without a tag": (
+        "serving.versions[0].image.tag",
+        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}}]},
+    ),
+    "a version without pods in a route": (
+        "serving.versions[0].replicas",
+        {
+            "serving.versions": [{"name": "v1", "model": ".", "replicas": 0}],
+            "serving.httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
+        },
+    ),
+    "a version with an unknown key of its image": (
+        "serving.versions[0].image.tagg",
+        {"serving.versions": [{"name": "v1", "image": {"repository": "model", "tagg": "1"}}]},
+    ),
+    "a stage with an unknown key of its image": (
+        "stages.after[0].image.repositry",
+        {"stages.after": [{"name": "infer", "args": ["models"], "image": {"repositry": "mine"}}]},
+    ),
+    "a version with an unknown key": ("serving.versions[0].canary", {"serving.versions": [{"canary": 1}]}),
+    "a version with an image and a model": (
+        "serving.versions[0].image",
+        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}, "model": "."}]},
+    ),
+    "a model in MLflow without a server": (
+        "serving.versions[0].model",
+        {"serving.versions": [{"name": "v1", "model": "models:/digits/1"}]},
+    ),
+    "a model in MLflow without a version": (
+        "serving.versions[0].model",
+        {"serving.versions": [{"name": "v1", "model": "models:/digits"}], "mlflow.server.enabled": True},
+    ),
+    "a model outside of the training directory": (
+        "serving.versions[0].model",
+        {"serving.versions": [{"name": "v1", "model": "../model"}]},
+    ),
+    "an absolute path of a model": (
+        "serving.versions[0].model",
+        {"serving.versions": [{"name": "v1", "model": "/training"}]},
+    ),
+    "a model in a training directory that is no volume": (
+        "serving.versions[0].model",
+        {"serving.versions": [{"name": "v1", "model": "."}], "trainingDirectory.uri": "s3://bucket/run"},
+    ),
+    "a weight without a route": ("serving.versions[0].weight", {"serving.versions": [{**SERVED, "weight": 1}]}),
+    "weights that are all zero": ("serving.versions", {**ROUTED, "serving.versions": [{**SERVED, "weight": 0}]}),
+    "a route to models without a Gateway": (
+        "serving.httpRoute.parentRefs",
+        {**ROUTED, "serving.versions": [SERVED], "serving.httpRoute.parentRefs": []},
+    ),
+    "a served model's name with a slash": ("serving.name", {"serving.name": "team/digits"}),
     "two versions of one name": (
         "serving.versions[1].name",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}}] * 2},
+        {"serving.versions": [SERVED] * 2},
     ),
     "an HTTPRoute without a Gateway": ("tensorboard.httpRoute.parentRefs", {"tensorboard.httpRoute.enabled": True}),
     "a field of the pod that has a key": (
@@ -316,6 +456,7 @@ def test_a_rule_refuses(case: str) -> None:
     key, values = BY_RULE[case]
     error = refusal(values)
     assert f": {key}: " in error
+    assert "<nil>" not in error
     assert [rule for rule in rules() if re.search(rule, error)], "no rule of _checks*.tpl has this message"
 
 
@@ -424,6 +565,7 @@ def test_arguments_may_complete_the_settings_of_train() -> None:
         ("tensorboard.ingress.host", "did you mean tensorboard.ingress.hosts?"),
         ("ps.image.x", "values.yaml has all keys"),
         ("train.train_dir", "values.yaml has all keys"),
+        ("mlflow.enabled", "did you mean mlflow.server.enabled?"),
         ("train.steps", "did you mean train.save_steps?"),
     ],
 )

@@ -60,6 +60,36 @@ def test_the_ownership_of_volumes_changes_only_if_it_differs(pod: Object) -> Non
         assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
+def test_the_example_of_an_mlflow_server_is_restricted_too() -> None:
+    documents = list(yaml.safe_load_all((EXAMPLES / "mlflow-server.yaml").read_text()))
+    found = {each["kind"]: each for each in documents}
+    pod = found["Deployment"]["spec"]["template"]
+    test_it_meets_pod_security_restricted(pod)
+    test_its_root_file_system_is_read_only(pod)
+    test_the_ownership_of_volumes_changes_only_if_it_differs(pod)
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["enableServiceLinks"] is False
+    labels = {"matchLabels": pod["metadata"]["labels"]}
+    assert found["Deployment"]["spec"]["selector"] == labels
+    assert found["NetworkPolicy"]["spec"]["podSelector"] == labels
+    assert found["Service"]["spec"]["selector"] == labels["matchLabels"]
+
+
+def test_a_release_with_an_mlflow_server_is_restricted_too() -> None:
+    pods = render({"mlflow.server.enabled": True}).pods()
+    for pod in (pods["mlflow"], pods["stage"]):
+        test_it_meets_pod_security_restricted(pod)
+        test_its_root_file_system_is_read_only(pod)
+        test_it_is_outside_service_meshes_and_only_the_supervisor_has_a_token(pod)
+        test_the_ownership_of_volumes_changes_only_if_it_differs(pod)
+
+
+def test_the_watch_of_the_data_is_restricted_too() -> None:
+    pod = render({"train.dataset": "lance", "data.enabled": True, "data.watch.enabled": True}).pods()["data-watch"]
+    test_it_meets_pod_security_restricted(pod)
+    test_its_root_file_system_is_read_only(pod)
+
+
 @pytest.mark.parametrize("component", [*ROLES, "tensorboard", "supervisor"])
 def test_tmp_and_home_are_writable(component: str) -> None:
     (container,) = render(ALL_ROLES).pods()[component]["spec"]["containers"]

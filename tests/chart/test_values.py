@@ -23,6 +23,9 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "TENSORBOARD": "Deployment/tensorboard spec template spec",
         "SERVING": "Deployment/serving-v1 spec template spec",
         "SUPERVISOR": "Job/run spec template spec",
+        "PUBLISH": "Job/stage-publish spec template spec containers stage",
+        "WATCH": "Deployment/data-watch spec template spec",
+        "MLFLOW": "Deployment/mlflow spec template spec",
         "RUN": "ConfigMap/supervisor data run.json",
         "SETTINGS": "ConfigMap/config data trainer.yaml",
         "CLUSTER": "ConfigMap/config data cluster.json",
@@ -109,7 +112,15 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     explained = {f"common.{key}" for key in roles_own} | {"global", "run.elastic.min", "run.elastic.max"}
     explained |= {
         f"{image}.{key}"
-        for image in ("common.image", "tensorboard.image", "supervisor.image")
+        for image in (
+            "common.image",
+            "tensorboard.image",
+            "supervisor.image",
+            "mlflow.image",
+            "mlflow.server.image",
+            "data.watch.image",
+            "serving.image",
+        )
         for key in DEFAULTS["image"]
     }
     explained |= {key for key in allowed if key.startswith("train.")}

@@ -4,6 +4,7 @@ If KUBECONFIG is set, the tests use that cluster. Otherwise they start a throw-a
 after the last test unless KEEP_CLUSTER=1.
 """
 
+import json
 import os
 import secrets
 import subprocess
@@ -60,6 +61,33 @@ def packaged_images(kubeconfig: Path) -> None:
         for program in ("trainer", "supervisor"):
             done = cluster_tool("load", f"distributed-tensorflow/{program}:{trainer.__version__}")
             assert done.returncode == 0, f"{done.stderr}`make build-images` builds it."
+
+
+def load_or_skip(kubeconfig: Path, image: str, command: str) -> None:
+    """Load an image onto the throw-away cluster's node; any other cluster must have it. Otherwise skip the test.
+
+    Args:
+        kubeconfig: That of the cluster.
+        image: The name of the image.
+        command: What builds it.
+    """
+    if kubeconfig == KUBECONFIG:
+        absent = cluster_tool("load", image).returncode != 0
+    else:
+        nodes = subprocess.run(["kubectl", "get", "nodes", "--output=json"], check=True, capture_output=True)
+        listed = [each for node in json.loads(nodes.stdout)["items"] for each in node["status"].get("images", [])]
+        names = [name for each in listed for name in each.get("names") or []]
+        absent = not any(name == image or name.endswith(f"/{image}") for name in names)
+    if absent:
+        pytest.skip(f"the node has no image {image}: `{command}` builds it")
+
+
+@pytest.fixture
+def mlflow_images(packaged_images: None, kubeconfig: Path) -> None:
+    """Load the images of an MLflow server and of the stage that publishes, or skip the test."""
+    load_or_skip(kubeconfig, f"distributed-tensorflow/mlflow:{trainer.__version__}", "make build-mlflow-image")
+    publisher = f"distributed-tensorflow/trainer:{trainer.__version__}-cpu-mlflow"
+    load_or_skip(kubeconfig, publisher, "make build-images TENSORFLOW=cpu-mlflow")
 
 
 @pytest.fixture

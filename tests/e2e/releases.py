@@ -1,9 +1,10 @@
 """A release of the chart on a real cluster, operated with helm and kubectl, for the tests in `tests/e2e`."""
 
+import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,18 @@ class Release:
         """The log of a task, such as worker-0, in the training directory."""
         words = ["exec", f"deployment/{self.name}-tensorboard", "--", "cat", f"/training/logs/{task}.log"]
         return self.try_kubectl(*words).stdout
+
+    @contextlib.contextmanager
+    def forward(self, target: str, port: int) -> Iterator[str]:
+        """The address of a port of a Service or a Deployment on this machine, through `kubectl port-forward`."""
+        command = ["kubectl", "--namespace", self.namespace, "port-forward", target, f":{port}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+            try:
+                assert forwarding.stdout
+                address = forwarding.stdout.readline().split()[2]  # "Forwarding from 127.0.0.1:PORT -> 5000"
+                yield f"http://{address}"
+            finally:
+                forwarding.terminate()
 
     def describe(self) -> str:
         """The pods, events and logs, for the message of a failed test."""

@@ -80,8 +80,13 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
     assert container["image"].endswith("-gpu")
     (pending,) = set(workers) - set(placed())
     assert release.tasks()[pending]["status"]["phase"] == "Pending"
-    events = f"--field-selector=involvedObject.name={pending},reason=FailedScheduling"
-    wait(lambda: "Insufficient nvidia.com/gpu" in release.kubectl("get", "events", events), 30, release.describe)
+
+    def why() -> str:
+        # Not by events: Kubernetes adds one to an earlier one with another message, as that of a claim not bound yet.
+        conditions = release.tasks()[pending]["status"]["conditions"]
+        return str(next(each["message"] for each in conditions if each["type"] == "PodScheduled"))
+
+    wait(lambda: "Insufficient nvidia.com/gpu" in why(), 30, release.describe)
 
 
 def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:

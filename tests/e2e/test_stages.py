@@ -43,7 +43,7 @@ def stage_log(release: Release, name: str) -> str:
     return release.try_kubectl("logs", f"job/{newest}").stdout
 
 
-def upgrade_to_end(release: Release, values: dict[str, Any]) -> str:
+def upgrade_to_end(release: Release, values: dict[str, Any], seconds: float = 120) -> str:
     """Upgrade the release, wait until another supervisor has brought the run to success, and return its log."""
     before = release.notes()["supervisor"]
     release.upgrade(values)
@@ -52,7 +52,7 @@ def upgrade_to_end(release: Release, values: dict[str, Any]) -> str:
         notes = release.notes()
         return bool(notes["supervisor"] != before and notes["state"] == "Succeeded")
 
-    wait(is_over, 120, release.describe)
+    wait(is_over, seconds, release.describe)
     return release.finish()
 
 

@@ -156,8 +156,13 @@ def test_a_run_ends_although_its_node_no_longer_reports_the_exit_codes(
     release.wait_until_parked()
     for pod in release.tasks().values():
         remove_container(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["containerID"])
-    release.kubectl("annotate", "pods", "--all", "changed=now")  # makes the kubelet report the status again
-    wait(lambda: {exit_code(pod) for pod in release.tasks().values()} == {None}, 60, release.describe)
+
+    def are_forgotten() -> bool:
+        """Whether the kubelet has noticed it, which reports the status again when a pod changes."""
+        release.kubectl("annotate", "pods", "--all", "--overwrite", f"changed={time.time()}")
+        return {exit_code(pod) for pod in release.tasks().values()} == {None}
+
+    wait(are_forgotten, 60, release.describe)
     release.kubectl("patch", job, '--patch={"spec":{"suspend":false}}')
     assert "the run succeeded: mnist-worker-0 ended with code 0" in release.finish().splitlines()[-1]
     wait(lambda: not release.tasks(), 60, release.describe)

@@ -40,6 +40,7 @@
 {{- include "distributed-tensorflow.checkPods" . -}}
 {{- include "distributed-tensorflow.checkReserved" . -}}
 {{- include "distributed-tensorflow.checkStages" . -}}
+{{- include "distributed-tensorflow.checkMlflow" . -}}
 
 {{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
 {{- $replicas := int $worker.replicas -}}
@@ -49,6 +50,7 @@
 {{- end -}}
 {{- include "distributed-tensorflow.checkElastic" . -}}
 {{- include "distributed-tensorflow.checkServing" . -}}
+{{- include "distributed-tensorflow.checkWatch" . -}}
 {{- if gt $replicas $addresses -}}
 {{- fail (printf "worker.replicas: %d is more than the %d addresses of worker.maxReplicas; raise worker.maxReplicas." $replicas $addresses) -}}
 {{- end -}}
@@ -128,10 +130,10 @@
 {{- fail (printf "%s.existingClaim: %q is not a valid name of a claim; use lower-case letters, digits, dashes and dots." $key $volume.existingClaim) -}}
 {{- end -}}
 {{- if and $volume.nfs.server (not (hasPrefix "/" $volume.nfs.path)) -}}
-{{- fail (printf "%s.nfs.path: %q is not an absolute path; set the exported path on %s, such as /exports/mnist." $key $volume.nfs.path $volume.nfs.server) -}}
+{{- fail (printf "%s.nfs.path: %q is not an absolute path; set the exported path on %q, such as /exports/mnist." $key $volume.nfs.path $volume.nfs.server) -}}
 {{- end -}}
 {{- if and $volume.nfs.path (not $volume.nfs.server) -}}
-{{- fail (printf "%s.nfs.server: it is not set; set the server that exports %s." $key $volume.nfs.path) -}}
+{{- fail (printf "%s.nfs.server: it is not set; set the server that exports %q." $key $volume.nfs.path) -}}
 {{- end -}}
 {{- if and $volume.nfs.server $volume.existingClaim -}}
 {{- fail (printf "%s.existingClaim: it is set together with %s.nfs, but only one of them can be mounted; remove one." $key $key) -}}

@@ -8,14 +8,18 @@
   (list "metrics.podMonitor.interval" $values.metrics.podMonitor.interval "^[0-9]+(ms|s|m|h)$" "a number with the unit ms, s, m or h, such as 15s")
   (list "trainingDirectory.path" $values.trainingDirectory.path "^/" "an absolute path, such as /training")
   (list "trainingDirectory.logs" $values.trainingDirectory.logs "^([A-Za-z0-9_-][A-Za-z0-9._-]*(/|$))*$" "a folder inside the training directory, such as logs")
+  (list "data.watch.tag" $values.data.watch.tag "^([A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*)?$" "letters, digits, dots, dashes and underscores, and not only digits, such as latest")
   (list "data.path" $values.data.path "^/" "an absolute path, such as /data")
+  (list "serving.name" $values.serving.name "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$" "at most 63 lower-case letters, digits and dashes, such as digits")
+  (list "mlflow.experiment" $values.mlflow.experiment "^[^\\pC]*$" "a name of printable characters, such as digits")
+  (list "mlflow.model" $values.mlflow.model "^[\\pL\\pN_ .-]*$" "letters, digits, underscores, dashes, dots and spaces, such as digits")
 -}}
 {{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" -}}
 {{- with ((get $values $component).podDisruptionBudget | default dict).maxUnavailable -}}
 {{- $formats = append $formats (list (printf "%s.podDisruptionBudget.maxUnavailable" $component) (toString .) "^[0-9]+%?$" "a number or a percentage, such as 1 or 25%") -}}
 {{- end -}}
 {{- end -}}
-{{- $images := dict "image" $values.image -}}
+{{- $images := dict "image" $values.image "mlflow.image" ($values.mlflow.image | default dict) "data.watch.image" ($values.data.watch.image | default dict) "mlflow.server.image" ($values.mlflow.server.image | default dict) "serving.image" ($values.serving.image | default dict) -}}
 {{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" "tensorboard" "supervisor" -}}
 {{- $_ := set $images (printf "%s.image" $component) ((get $values $component).image | default dict) -}}
 {{- end -}}
@@ -37,6 +41,7 @@
 {{- end -}}
 {{- include "distributed-tensorflow.checkQuantity" (list "trainingDirectory.size" $values.trainingDirectory.size) -}}
 {{- include "distributed-tensorflow.checkQuantity" (list "data.size" $values.data.size) -}}
+{{- include "distributed-tensorflow.checkQuantity" (list "mlflow.server.persistence.size" $values.mlflow.server.persistence.size) -}}
 {{- end }}
 
 {{/* (list key value) */}}

@@ -19,8 +19,23 @@
 {{- end -}}
 {{- end }}
 
-{{/* The path of the key that is meant by an unknown one: the same key in another mapping, or a similar one in its own mapping;
-     empty if there is none. Takes a list: the known keys, the path and the unknown key. */}}
+{{/* Refuses unknown keys of an item of a list, which files/keys.json does not know. (list key what item known) */}}
+{{- define "distributed-tensorflow.checkItemKeys" -}}
+{{- $known := index . 3 -}}
+{{- range $key := keys (index . 2 | default dict) | sortAlpha -}}
+{{- if not (has $key $known) -}}
+{{- fail (printf "%s.%s: %s has no such key; it has %s." (index $ 0) $key (index $ 1) (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The same for its image. (list key image) */}}
+{{- define "distributed-tensorflow.checkImageKeys" -}}
+{{- include "distributed-tensorflow.checkItemKeys" (list (index . 0) "an image" (index . 1) (list "registry" "repository" "tag" "digest" "pullPolicy")) -}}
+{{- end }}
+
+{{/* The path of the key that is meant by an unknown one: the same key in another mapping, best one below its own, or a similar
+     key in its own mapping; empty if there is none. Takes a list: the known keys, the path and the unknown key. */}}
 {{- define "distributed-tensorflow.meantKey" -}}
 {{- $known := index . 0 -}}
 {{- $path := index . 1 -}}
@@ -28,6 +43,9 @@
 {{- $meant := "" -}}
 {{- range prepend (keys $known | sortAlpha) "worker" | reverse -}}
 {{- if has $key (get $known .) }}{{ $meant = printf "%s.%s" . $key }}{{ end -}}
+{{- end -}}
+{{- range keys $known | sortAlpha | reverse -}}
+{{- if and $path (hasPrefix (printf "%s." $path) .) (has $key (get $known .)) }}{{ $meant = printf "%s.%s" . $key }}{{ end -}}
 {{- end -}}
 {{- if not $meant -}}
 {{- $best := 75 -}}

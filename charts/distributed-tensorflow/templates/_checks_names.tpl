@@ -6,6 +6,8 @@
 {{- $names := dict
   "trainingDirectory.storageClassName" (trimPrefix "-" $values.trainingDirectory.storageClassName)
   "data.storageClassName" (trimPrefix "-" $values.data.storageClassName)
+  "mlflow.server.persistence.storageClassName" (trimPrefix "-" $values.mlflow.server.persistence.storageClassName)
+  "mlflow.server.persistence.existingClaim" $values.mlflow.server.persistence.existingClaim
   "tensorboard.ingress.className" $values.tensorboard.ingress.className
 -}}
 {{- $labels := dict "metrics.podMonitor" $values.metrics.podMonitor "metrics.prometheusRule" $values.metrics.prometheusRule "metrics.dashboard" $values.metrics.dashboard -}}
@@ -16,9 +18,11 @@
   "tensorboard.ingress" $values.tensorboard.ingress
   "tensorboard.httpRoute" $values.tensorboard.httpRoute
   "serving.service" $values.serving.service
+  "serving.httpRoute" $values.serving.httpRoute
 -}}
-{{- range $component := concat $tasks (list "tensorboard" "serving" "supervisor") -}}
-{{- $spec := get $values $component -}}
+{{- $pods := dict "mlflow.server" $values.mlflow.server "data.watch" $values.data.watch -}}
+{{- range concat $tasks (list "tensorboard" "serving" "supervisor") }}{{ $_ := set $pods . (get $values .) }}{{ end -}}
+{{- range $component, $spec := $pods -}}
 {{- range $key := list "priorityClassName" "runtimeClassName" "schedulerName" -}}
 {{- $_ := set $names (printf "%s.%s" $component $key) (get $spec $key) -}}
 {{- end -}}

@@ -17,7 +17,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving -}}
+{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving "mlflow.server" $values.mlflow.server "data.watch" $values.data.watch -}}
 {{- $onHost := list -}}
 {{- $onPodNetwork := list -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}

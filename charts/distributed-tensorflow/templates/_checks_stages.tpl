@@ -22,12 +22,8 @@
 {{- if gt $length 63 -}}
 {{- fail (printf "%s.name: the name of its Job, with the release's name, would have %d characters, and 63 are allowed; choose a shorter name." $key $length) -}}
 {{- end -}}
-{{- $known := list "name" "image" "command" "args" "env" "envFrom" "resources" "gpus" "volumes" "needs" "makes" "nodeSelector" "tolerations" "backoffLimit" "activeDeadlineSeconds" "always" -}}
-{{- range $unknown := keys $stage | sortAlpha -}}
-{{- if not (has $unknown $known) -}}
-{{- fail (printf "%s.%s: a stage has no such key; it has %s." $key $unknown (join ", " $known)) -}}
-{{- end -}}
-{{- end -}}
+{{- include "distributed-tensorflow.checkItemKeys" (list $key "a stage" $stage (list "name" "image" "command" "args" "env" "envFrom" "resources" "gpus" "volumes" "needs" "makes" "nodeSelector" "tolerations" "backoffLimit" "activeDeadlineSeconds" "always")) -}}
+{{- include "distributed-tensorflow.checkImageKeys" (list (printf "%s.image" $key) $stage.image) -}}
 {{- if not (or $stage.command $stage.args) -}}
 {{- fail (printf "%s.command: it is not set, and neither is args; set the program of the stage, such as args: [data, import, SOURCE, URI] of the packaged trainer." $key) -}}
 {{- end -}}

@@ -115,13 +115,20 @@
 {{- if $digest }}@{{ $digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- end }}
 
-{{/* The supervisor's image: the packaged one with this chart's appVersion, unless supervisor.image has a repository */}}
-{{- define "distributed-tensorflow.supervisorImage" -}}
-{{- $image := .Values.supervisor.image | default dict -}}
+{{/* The values of a packaged image that is not the training image, as JSON: in image.registry, with this repository and tag,
+     unless `image` has a repository. (list $ image repository tag) */}}
+{{- define "distributed-tensorflow.packagedImage" -}}
+{{- $image := index . 1 | default dict -}}
 {{- if not $image.repository -}}
-{{- $packaged := dict "registry" .Values.image.registry "repository" "distributed-tensorflow/supervisor" "tag" .Chart.AppVersion -}}
+{{- $packaged := dict "registry" (index . 0).Values.image.registry "repository" (index . 2) "tag" (index . 3) -}}
 {{- $image = mergeOverwrite $packaged $image -}}
 {{- end -}}
+{{- toJson $image -}}
+{{- end }}
+
+{{/* The supervisor's image: the packaged one with this chart's appVersion, unless supervisor.image has a repository */}}
+{{- define "distributed-tensorflow.supervisorImage" -}}
+{{- $image := include "distributed-tensorflow.packagedImage" (list . .Values.supervisor.image "distributed-tensorflow/supervisor" .Chart.AppVersion) | fromJson -}}
 {{- include "distributed-tensorflow.image" (list . $image 0) -}}
 {{- end }}
 

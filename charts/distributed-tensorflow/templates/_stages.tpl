@@ -1,5 +1,16 @@
 {{/* The stages: Jobs before and after the training. The supervisor starts them one after another. */}}
 
+{{/* The values of the stages before or after the training as a JSON list: those of the user, and at the end the one that
+     publishes the run to MLflow. (list $ when) */}}
+{{- define "distributed-tensorflow.stageValues" -}}
+{{- $root := index . 0 -}}
+{{- $stages := get $root.Values.stages (index . 1) | default list -}}
+{{- if and (eq (index . 1) "after") (include "distributed-tensorflow.mlflowUri" $root) -}}
+{{- $stages = append $stages (include "distributed-tensorflow.publishStage" $root | fromJson) -}}
+{{- end -}}
+{{- toJson $stages -}}
+{{- end }}
+
 {{/* The values of a stage, merged with those of `common` that apply to it, as YAML, with derived keys as those of a role.
      (list $ stage) */}}
 {{- define "distributed-tensorflow.stage" -}}
@@ -26,20 +37,23 @@
 {{- end }}
 
 {{/* The digests of the stages before or after the training, as JSON: each is the hash of what determines the output of a
-     stage, and of the digest before it. A new version of the chart does not change it. (list $ when) */}}
+     stage, and of the digest before it. A new version of the chart does not change it. The stage that publishes, which is the
+     last one, depends on the training and not on other stages. (list $ when) */}}
 {{- define "distributed-tensorflow.stageDigests" -}}
 {{- $root := index . 0 -}}
 {{- $digests := list -}}
-{{- with get $root.Values.stages (index . 1) -}}
+{{- with include "distributed-tensorflow.stageValues" . | fromJsonArray -}}
 {{- $places := dict -}}
 {{- range $key := list "trainingDirectory" "data" -}}
 {{- $_ := set $places $key (pick (get $root.Values $key) "enabled" "uri" "path" "existingClaim" "nfs" "subPath") -}}
 {{- end -}}
-{{- $last := "" -}}
-{{- if eq (index $ 1) "after" }}{{ $last = include "distributed-tensorflow.definition" $root }}{{ end -}}
+{{- $training := "" -}}
+{{- if eq (index $ 1) "after" }}{{ $training = include "distributed-tensorflow.definition" $root }}{{ end -}}
+{{- $last := $training -}}
 {{- range . -}}
-{{- $spec := include "distributed-tensorflow.stage" (list $root .) | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.stage" (list $root (ternary (omit . "env") . (hasKey . "identity"))) | fromYaml -}}
 {{- $image := merge (dict "own" .image) (omit $root.Values.image "pullPolicy") -}}
+{{- if .identity }}{{ $image = .identity }}{{ $spec = omit $spec "args" }}{{ $last = $training }}{{ end -}}
 {{- $what := list $last $image $places (pick $spec "name" "command" "args" "env" "envFrom" "gpus" "volumes") -}}
 {{- $last = toJson $what | sha256sum | trunc 8 -}}
 {{- $digests = append $digests $last -}}
@@ -48,9 +62,9 @@
 {{- toJson $digests -}}
 {{- end }}
 
-{{/* The digest of the last stage; empty without stages. (list $ when) */}}
+{{/* The digest of the last stage before the training; empty without stages. */}}
 {{- define "distributed-tensorflow.lastDigest" -}}
-{{- include "distributed-tensorflow.stageDigests" . | fromJsonArray | last -}}
+{{- include "distributed-tensorflow.stageDigests" (list . "before") | fromJsonArray | last -}}
 {{- end }}
 
 {{/* The stages before or after the training as a JSON list, each with `name`, `digest`, `job`, `always` and `spec`.
@@ -66,12 +80,12 @@
 {{- $attempt := toString $root.Values.run.attempt -}}
 {{- $always := false -}}
 {{- if eq $when "after" }}{{ range $root.Values.stages.before }}{{ $always = or $always .always }}{{ end }}{{ end -}}
-{{- range $index, $stage := get $root.Values.stages $when -}}
+{{- range $index, $stage := include "distributed-tensorflow.stageValues" . | fromJsonArray -}}
 {{- $spec := include "distributed-tensorflow.stage" (list $root $stage) | fromYaml -}}
 {{- $parts := list (include "distributed-tensorflow.stageTemplate" (list $root $spec "")) (index $digests $index) $attempt -}}
 {{- $always = or $always $stage.always -}}
 {{- if $always -}}
-{{- $parts = concat $parts (list (include "distributed-tensorflow.runHash" $root) (include "distributed-tensorflow.lastDigest" (list $root "after"))) -}}
+{{- $parts = concat $parts (list (include "distributed-tensorflow.runHash" $root) (include "distributed-tensorflow.stageDigests" (list $root "after"))) -}}
 {{- end -}}
 {{- $job := printf "%s-stage-%s-%s" (include "distributed-tensorflow.fullname" $root) $stage.name (join "\n" $parts | sha256sum | trunc 8) -}}
 {{- $stages = append $stages (dict "name" $stage.name "digest" (index $digests $index) "job" $job "always" (eq $stage.always true) "spec" $spec) -}}

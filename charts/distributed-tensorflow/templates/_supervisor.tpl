@@ -13,7 +13,7 @@
 {{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- end -}}
-{{- with include "distributed-tensorflow.lastDigest" (list . "before") }}{{ $parts = append $parts . }}{{ end -}}
+{{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
 
@@ -35,7 +35,7 @@
 {{- $_ := set $map "worker" (set $worker "maxReplicas" (int ($map.worker.maxReplicas | default $most | default $map.worker.replicas))) -}}
 {{- $most = 0 -}}
 {{- end -}}
-{{- with include "distributed-tensorflow.lastDigest" (list . "before") }}{{ $_ := set $values "stages" . }}{{ end -}}
+{{- with include "distributed-tensorflow.lastDigest" . }}{{ $_ := set $values "stages" . }}{{ end -}}
 {{- include "distributed-tensorflow.changed" (list $values $defaults) | sha256sum | trunc 8 -}}
 {{- end }}
 
@@ -106,7 +106,7 @@
   "resultCommand" ($result | default nil)
   "metricsPort" (ternary .Values.metrics.port nil .Values.metrics.enabled)
 -}}
-{{- if or .Values.stages.before .Values.stages.after -}}
+{{- if include "distributed-tensorflow.waitsForData" . }}{{ $_ := set $facts "waitsForData" true }}{{ end -}}
 {{- $stages := dict -}}
 {{- range $when := list "before" "after" -}}
 {{- $entries := list -}}
@@ -115,8 +115,7 @@
 {{- end -}}
 {{- $_ := set $stages $when $entries -}}
 {{- end -}}
-{{- $_ := set $facts "stages" $stages -}}
-{{- end -}}
+{{- if or $stages.before $stages.after }}{{ $_ := set $facts "stages" $stages }}{{ end -}}
 {{- merge $facts (omit .Values.run "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
 

@@ -1,4 +1,5 @@
-{{/* TensorBoard's values with derived keys. It mounts the training directory as the chief does, and uses the CPU image. */}}
+{{/* TensorBoard's values with derived keys. It mounts the training directory as the chief does, and uses the CPU image. As JSON:
+     YAML loses some characters. */}}
 {{- define "distributed-tensorflow.tensorboardSpec" -}}
 {{- $spec := deepCopy .Values.tensorboard -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
@@ -14,7 +15,7 @@
 {{- include "distributed-tensorflow.merge" (list $affinity ($spec.affinity | default dict)) -}}
 {{- $_ := set $spec "affinity" $affinity -}}
 {{- end -}}
-{{- toYaml $spec -}}
+{{- toJson $spec -}}
 {{- end }}
 
 {{/* Whether the supervisor starts TensorBoard after the chief has a node. Otherwise TensorBoard could bind a claim that only

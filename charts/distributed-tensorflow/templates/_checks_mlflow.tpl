@@ -1,0 +1,35 @@
+{{/* Checks of what is published to MLflow. */}}
+
+{{- define "distributed-tensorflow.checkMlflow" -}}
+{{- $values := .Values -}}
+{{- with $values.mlflow.trackingUri -}}
+{{- if regexMatch "^[^?#]*@" . -}}
+{{- fail "mlflow.trackingUri: it has a user or a password, which the arguments of a pod would show; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in a Secret, and name it in mlflow.envFrom." -}}
+{{- end -}}
+{{- if regexMatch "[?#]" . -}}
+{{- fail "mlflow.trackingUri: it has a query, which may be a token and which MLflow does not read; remove all from the ? on, and set MLFLOW_TRACKING_TOKEN in a Secret that mlflow.envFrom names." -}}
+{{- end -}}
+{{- if not (regexMatch "^https?://(\\[[0-9A-Fa-f:.]+\\]|[!-.0-9;-~]+)(:[0-9]+)?(/[!-~]*)?$" .) -}}
+{{- fail (printf "mlflow.trackingUri: %q is not the address of an MLflow server; set one such as http://mlflow:5000." .) -}}
+{{- end -}}
+{{- end -}}
+{{- if include "distributed-tensorflow.mlflowUri" . -}}
+{{- $key := ternary "mlflow.server.enabled" "mlflow.trackingUri" (empty $values.mlflow.trackingUri) -}}
+{{- if not $values.supervisor.enabled -}}
+{{- fail (printf "%s: it is set, but supervisor.enabled is false, and the supervisor runs the stage that publishes the run; set it to true." $key) -}}
+{{- end -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- if and (not $values.trainingDirectory.enabled) (not $leader.packaged) -}}
+{{- fail (printf "%s: it is set, but trainingDirectory.enabled is false, so %s has no directory that could be published; set it to true, or remove the key." $key $leader.role) -}}
+{{- end -}}
+{{- range $when := list "before" "after" -}}
+{{- range $index, $stage := get $values.stages $when -}}
+{{- if eq (toString $stage.name) "publish" -}}
+{{- fail (printf "stages.%s[%d].name: publish is the name of the stage that %s adds; choose another name." $when $index $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $stage := include "distributed-tensorflow.stage" (list . (include "distributed-tensorflow.publishStage" . | fromJson)) | fromYaml -}}
+{{- include "distributed-tensorflow.checkResources" (list "mlflow" ($stage.resources | default dict)) -}}
+{{- end -}}
+{{- end }}

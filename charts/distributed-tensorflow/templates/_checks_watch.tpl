@@ -1,0 +1,21 @@
+{{/* Checks of the watch of the data. */}}
+
+{{- define "distributed-tensorflow.checkWatch" -}}
+{{- if .Values.data.watch.enabled -}}
+{{- if not .Values.supervisor.enabled -}}
+{{- fail "data.watch.enabled: it is true, but supervisor.enabled is false, and the supervisor tells when a run has ended; set it to true." -}}
+{{- end -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- if not $leader.packaged -}}
+{{- fail (printf "data.watch.enabled: it is true, but %s runs a program of your own, to which the chart cannot give the version; set it to false, and run `trainer data watch` as in docs/data.md." $leader.role) -}}
+{{- end -}}
+{{- if ne (toString .Values.train.dataset) "lance" -}}
+{{- fail (printf "data.watch.enabled: it is true, but only a Lance dataset has versions, and train.dataset is %q; set train.dataset to lance, and data.uri." (toString (.Values.train.dataset | default ""))) -}}
+{{- end -}}
+{{- range .Values.extraArgs -}}
+{{- if hasPrefix "--data_version" (toString .) -}}
+{{- fail (printf "extraArgs: %s takes the place of the version that data.watch finds; remove it, or set data.watch.enabled to false." .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,70 @@
+{{/* MLflow: where the run is published, the stage that publishes it, and the server of the release. */}}
+
+{{/* The address of the MLflow server; empty if the run is not published. */}}
+{{- define "distributed-tensorflow.mlflowUri" -}}
+{{- if .Values.mlflow.trackingUri -}}
+{{- .Values.mlflow.trackingUri -}}
+{{- else if .Values.mlflow.server.enabled -}}
+http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
+{{- end -}}
+{{- end }}
+
+{{/* The values of the stage that publishes the run, as JSON. `identity` stands for its image and its arguments in its digest:
+     both have the chart's version, and a new version must not publish an old run again, as if its image had made it. Its own
+     variable, the digest of that image, which the supervisor learns from the node, is not in its digest either.
+
+     Of a program of one's own, the leader's command line becomes a parameter, in which Kubernetes must not replace $(VARIABLE):
+     the stage has the variables of common.envFrom, which may be secret.
+
+     Kubernetes waits for 10 seconds before the second pod, twice as long before each other one, and at most 6 minutes. So 20
+     more pods try it for an hour and a half. */}}
+{{- define "distributed-tensorflow.publishStage" -}}
+{{- $values := .Values -}}
+{{- $mlflow := $values.mlflow -}}
+{{- $uri := include "distributed-tensorflow.mlflowUri" . -}}
+{{- $experiment := $mlflow.experiment | default .Release.Name -}}
+{{- $name := ternary "worker" "chief" (gt (int $values.worker.replicas) 0) -}}
+{{- $words := list "models" "publish" ($values.trainingDirectory.uri | default $values.trainingDirectory.path) -}}
+{{- $words = concat $words (list (printf "--tracking_uri=%s" $uri) (printf "--experiment=%s" $experiment)) -}}
+{{- $model := $mlflow.model -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- if not $leader.packaged -}}
+{{- $name = include "distributed-tensorflow.leader" . -}}
+{{- $model = $model | default .Release.Name -}}
+{{- $words = concat $words (list "--done" (printf "--param=command=%s" (toRawJson $leader.program) | replace "$" "$$")) -}}
+{{- end -}}
+{{- with $model }}{{ $words = append $words (printf "--model=%s" .) }}{{ end -}}
+{{- $role := include "distributed-tensorflow.role" (list . $name) | fromYaml -}}
+{{- range list
+  (printf "image=%s" (include "distributed-tensorflow.image" (list . $role.image $role.gpus)))
+  (printf "release=%s" .Release.Name)
+  (printf "namespace=%s" .Release.Namespace)
+-}}
+{{- $words = concat $words (list "--tag" .) -}}
+{{- end -}}
+{{- $args := list -}}
+{{- range $words }}{{ $args = append $args (replace "{{" "{{ \"{{\" }}" .) }}{{ end -}}
+{{- $env := list -}}
+{{- range $values.common.env }}{{ if ne (toString .name) "IMAGE_DIGEST" }}{{ $env = append $env . }}{{ end }}{{ end -}}
+{{- $digest := dict "name" (printf "%s-run" (include "distributed-tensorflow.fullname" .)) "key" (printf "image.%s" $name) "optional" true -}}
+{{- dict
+  "name" "publish"
+  "image" (include "distributed-tensorflow.packagedImage" (list . $mlflow.image "distributed-tensorflow/trainer" (printf "%s-cpu-mlflow" .Chart.AppVersion)) | fromJson)
+  "args" $args
+  "env" (append $env (dict "name" "IMAGE_DIGEST" "valueFrom" (dict "configMapKeyRef" $digest)))
+  "envFrom" (concat ($values.common.envFrom | default list) ($mlflow.envFrom | default list))
+  "resources" ($mlflow.resources | default dict)
+  "volumes" (ternary list (list "training") (empty (include "distributed-tensorflow.trainingIsVolume" .)))
+  "backoffLimit" 20
+  "identity" (dict "uri" $uri "experiment" $experiment "model" $mlflow.model "image" (omit ($mlflow.image | default dict) "pullPolicy"))
+| toJson -}}
+{{- end }}
+
+{{/* The values of the server's pod, with the home directory of its image, as JSON. */}}
+{{- define "distributed-tensorflow.mlflowServer" -}}
+{{- $spec := deepCopy .Values.mlflow.server -}}
+{{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
+{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (list . $spec.image "distributed-tensorflow/mlflow" .Chart.AppVersion) | fromJson) -}}
+{{- $_ := set $spec "home" "/home/mlflow" -}}
+{{- toJson $spec -}}
+{{- end }}
