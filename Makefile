@@ -10,7 +10,7 @@ WATCH_IMAGE := distributed-tensorflow/watch
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e cluster-build cluster-up cluster-down engine \
+.PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
 	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
 
 help: ## list the commands
@@ -69,6 +69,11 @@ chart-docs: $(SETUP) chart-tools ## generate the chart's README, the schema of `
 e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
 	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest -m 'not long' $(if $(KUBECONFIG),,tests/images) tests/e2e
+
+e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (an hour)
+	$(MAKE) build-images DATA=yes
+	$(MAKE) build-images TENSORFLOW=cpu-mlflow
+	$(BIN)/python -m pytest -m long tests/images tests/e2e
 
 cluster-build: ## build the throw-away cluster's programs: minutes the first time, then no time
 	$(PYTHON) -m hack.cluster build

@@ -24,6 +24,8 @@ VALUES: dict[str, Any] = {
     "mlflow": {"model": "digits", "server": {"enabled": True, "persistence": {"size": "1Gi"}}},
 }
 
+pytestmark = pytest.mark.long  # CI does not build the images; `make e2e-long` does
+
 
 @pytest.fixture
 def server(release: Release, mlflow_images: None) -> Iterator[MlflowApi]:

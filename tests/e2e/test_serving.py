@@ -37,6 +37,8 @@ for _ in range({REQUESTS}):
 """
 HELD_OUT = digits.load()[1]
 
+pytestmark = pytest.mark.long  # CI does not build the images; `make e2e-long` does
+
 
 @pytest.fixture
 def server_image(packaged_images: None, kubeconfig: Path) -> None:

@@ -124,6 +124,7 @@ def data_image(packaged_images: None, kubeconfig: Path) -> None:
             pytest.skip(f"the Docker engine has no {image}: `make build-images DATA=yes` builds it")
 
 
+@pytest.mark.long  # CI does not build the image; `make e2e-long` does
 @pytest.mark.timeout(900)
 def test_the_pipeline_of_the_example(release: Release, data_image: None, tmp_path: Path) -> None:
     release.install(PIPELINE)

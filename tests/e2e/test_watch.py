@@ -36,6 +36,8 @@ for split, examples in zip(("train", "test"), digits.load()):
 trainer data import /tmp/raw {DATASET} --overwrite --tag latest --force
 """
 
+pytestmark = pytest.mark.long  # CI does not build the images; `make e2e-long` does
+
 
 @pytest.fixture
 def images(packaged_images: None, kubeconfig: Path) -> None:

@@ -11,6 +11,8 @@ from tests.images.conftest import IMAGE, LOCKED_DOWN, docker, inspected_or_skip
 GPU_IMAGE = f"{IMAGE}-gpu"
 LIBRARIES = "/opt/trainer/lib/python3.11/site-packages/nvidia/"
 
+pytestmark = pytest.mark.long  # CI does not build this image
+
 
 @pytest.fixture(scope="module")
 def gpu_image() -> Any:

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.timeout(1200)  # building an image installs TensorFlow
 
 
 @pytest.fixture(
-    scope="module", params=["trainer", "supervisor", "watch", pytest.param("model", marks=pytest.mark.long)]
+    scope="module",
+    params=["trainer", "supervisor", *(pytest.param(name, marks=pytest.mark.long) for name in ("watch", "model"))],
 )
 def image_name(request: pytest.FixtureRequest) -> str:
     if request.param == "watch":

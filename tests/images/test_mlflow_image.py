@@ -28,6 +28,9 @@ print(b"<html" in urllib.request.urlopen("http://127.0.0.1:5000/").read())
 """
 
 
+pytestmark = pytest.mark.long  # CI does not build this image; `make e2e-long` does
+
+
 @pytest.fixture(scope="module")
 def image() -> Any:
     """The output of `docker image inspect`; skips if it is not built, because most people have a server."""

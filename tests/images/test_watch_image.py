@@ -8,6 +8,8 @@ from tests.images.conftest import WATCH_IMAGE, docker, inspected_or_skip
 
 CHART = "/usr/share/distributed-tensorflow/chart"
 
+pytestmark = pytest.mark.long  # CI does not build this image; `make e2e-long` does
+
 
 @pytest.fixture(scope="module")
 def image_name() -> str:
