@@ -78,9 +78,12 @@ e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-ser
 cluster-build: ## build the throw-away cluster's programs: minutes the first time, then no time
 	$(PYTHON) -m hack.cluster build
 
-cluster-up: ## start a throw-away Kubernetes on this machine and print its KUBECONFIG (KEEP_CLUSTER=1 keeps it after e2e)
+# The others of this version that were built; that for GPUs is as large as all of them.
+OTHERS_TO_LOAD = $$(docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v -e '-gpu$$' \
+	| grep -F -e $(TRAINER_IMAGE):$(VERSION)- -e /mlflow:$(VERSION) -e /model-server:$(VERSION) -e /watch:$(VERSION))
+cluster-up: ## start a throw-away Kubernetes on this machine and print its KUBECONFIG; loads the images that were built (KEEP_CLUSTER=1 keeps it after e2e)
 	$(PYTHON) -m hack.cluster up
-	@for image in $(TRAINER_IMAGE):$(VERSION) $(SUPERVISOR_IMAGE):$(VERSION); do \
+	@for image in $(TRAINER_IMAGE):$(VERSION) $(SUPERVISOR_IMAGE):$(VERSION) $(OTHERS_TO_LOAD); do \
 	  if docker image inspect $$image > /dev/null 2>&1; then $(PYTHON) -m hack.cluster load $$image; \
 	  else echo "$$image is not on the node: run make build-images, then make cluster-up again"; fi; done
 

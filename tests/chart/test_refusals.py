@@ -296,6 +296,18 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "serving.versions[0].model",
         {"serving.versions": [{"name": "v1", "model": "."}], "trainingDirectory.uri": "s3://bucket/run"},
     ),
+    "a command for the chart's own server": (
+        "serving.versions[0].command",
+        {"serving.versions": [{"name": "v1", "model": ".", "command": ["serve"]}]},
+    ),
+    "a readiness path that is none": (
+        "serving.versions[0].readinessPath",
+        {"serving.versions": [{**SERVED, "readinessPath": "ready"}]},
+    ),
+    "another server of a training directory that is no volume": (
+        "serving.versions[0].mountTraining",
+        {"serving.versions": [{**SERVED, "mountTraining": True}], "trainingDirectory.uri": "s3://bucket/run"},
+    ),
     "a weight without a route": ("serving.versions[0].weight", {"serving.versions": [{**SERVED, "weight": 1}]}),
     "weights that are all zero": ("serving.versions", {**ROUTED, "serving.versions": [{**SERVED, "weight": 0}]}),
     "a route to models without a Gateway": (

@@ -212,6 +212,23 @@ def test_their_pods_meet_pod_security_restricted() -> None:
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= RESTRICTED_VOLUMES
 
 
+def test_another_server_has_its_own_command_and_mounts_the_training_directory() -> None:
+    server = {"name": "tf", "image": {"repository": "tensorflow/serving", "tag": "2.19.1"}, "mountTraining": True}
+    words = {"command": ["tensorflow_model_server"], "args": ["--model_base_path=/training/export"]}
+    versions = [{**server, **words, "readinessPath": "/v1/models/digits"}, VERSIONS[0]]
+    manifests = render({"serving.enabled": True, "serving.versions": versions, "image.registry": "example.com/team"})
+    found = container(manifests, "tf")
+    assert {key: found[key] for key in ("image", *words)} == {"image": "tensorflow/serving:2.19.1", **words}
+    assert found["readinessProbe"]["httpGet"] == {"path": "/v1/models/digits", "port": "http"}
+    assert {"name": "training", "mountPath": "/training", "readOnly": True} in found["volumeMounts"]
+    assert manifests.get("Deployment/serving-tf spec progressDeadlineSeconds") == 2**31 - 1
+    spec = manifests.get("Deployment/serving-tf spec template spec")
+    assert spec["affinity"]["podAffinity"], "it shares the node of a claim that only one node can mount"
+    other = container(manifests, "v1")
+    assert "command" not in other
+    assert "training" not in [mount["name"] for mount in other["volumeMounts"]]
+
+
 def test_the_route_shares_requests_by_the_weights() -> None:
     versions = [{**VERSIONS[0], "weight": 9}, {**VERSIONS[1], "weight": 0}, {"name": "run", "model": "."}]
     manifests = render({**TWO, **ROUTE, "serving.versions": versions, "serving.httpRoute.hostnames": ["a.example.com"]})

@@ -169,7 +169,7 @@ def test_the_example_has_the_image_of_this_version_and_one_name_for_its_data_and
     other = json.loads(json.dumps(values).replace('"first"', '"second"'))
     one, two = render(values), render(other)
     assert one.get("ConfigMap/config data trainer.yaml data_version") == "first"
-    assert facts(one, "digest").keys() == {"fetch", "prepare", "statistics", "evaluate", "infer"}
+    assert facts(one, "digest").keys() == {"fetch", "prepare", "statistics", "evaluate", "infer", "publish"}
     before, after = facts(one, "digest"), facts(two, "digest")
     assert not [name for name in before if before[name] == after[name]]
     assert run_of(one)["hash"] != run_of(two)["hash"]

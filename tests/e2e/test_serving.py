@@ -37,8 +37,6 @@ for _ in range({REQUESTS}):
 """
 HELD_OUT = digits.load()[1]
 
-pytestmark = pytest.mark.long  # CI does not build the images; `make e2e-long` does
-
 
 @pytest.fixture
 def server_image(packaged_images: None, kubeconfig: Path) -> None:
@@ -61,6 +59,7 @@ def predictions(address: str) -> int:
     return int(float(found[1])) if found else 0
 
 
+@pytest.mark.long  # CI does not build the images; `make e2e-long` does
 @pytest.mark.timeout(1500)
 def test_a_release_serves_its_own_model(release: Release, server_image: None) -> None:
     release.install(VALUES)
@@ -97,6 +96,7 @@ def test_a_release_serves_its_own_model(release: Release, server_image: None) ->
     assert sum(counts.values()) == REQUESTS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_version_in_mlflow_is_served_as_soon_as_it_is_registered(
     release: Release, server_image: None, mlflow_images: None
@@ -110,3 +110,17 @@ def test_a_version_in_mlflow_is_served_as_soon_as_it_is_registered(
         status, answer = ask(f"{address}/v1/models/digits:predict", {"instances": HELD_OUT.inputs[:20].tolist()})
     assert status == 200
     assert np.mean(np.argmax(answer["predictions"], axis=1) == HELD_OUT.targets[:20]) > 0.8
+
+
+def test_another_server_is_ready_when_the_run_has_exported_its_model(release: Release) -> None:
+    values = copy.deepcopy(VALUES)
+    image = {"repository": "distributed-tensorflow/trainer", "tag": trainer.__version__}
+    command = ["python", "-m", "http.server", "8080", "--directory=/training"]
+    server = {"image": image, "command": command, "readinessPath": "/result.json", "mountTraining": True}
+    values["serving"]["versions"] = [{"name": "other", **server}]
+    release.install(values)
+    release.finish()
+    wait(lambda: release.deployment_is_available("serving-other"), 60, release.describe)
+    with release.forward("service/mnist-serving", 80) as address:
+        with urllib.request.urlopen(f"{address}/result.json", timeout=60) as response:
+            assert json.load(response) == release.result()

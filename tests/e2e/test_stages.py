@@ -2,6 +2,10 @@
 
 import copy
 import csv
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import yaml
 from hack.cluster.places import KUBECONFIG
 from tests.e2e.conftest import cluster_tool
 from tests.e2e.releases import ROOT, Release, wait
+from tests.processes.mlflow_servers import MlflowApi
 
 PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "values-pipeline.yaml").read_text())
 CHEAP = {"requests": {"cpu": "10m", "memory": "32Mi"}}
@@ -125,8 +130,10 @@ def data_image(packaged_images: None, kubeconfig: Path) -> None:
 
 
 @pytest.mark.long  # CI does not build the image; `make e2e-long` does
-@pytest.mark.timeout(900)
-def test_the_pipeline_of_the_example(release: Release, data_image: None, tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)
+def test_the_pipeline_of_the_example(
+    release: Release, data_image: None, mlflow_images: None, tmp_path: Path
+) -> None:
     release.install(PIPELINE)
     finished = ["wait", "--for=condition=complete", "job", "--timeout=10m"]
     selector = "--selector=app.kubernetes.io/instance=mnist,app.kubernetes.io/component=supervisor"
@@ -140,8 +147,26 @@ def test_the_pipeline_of_the_example(release: Release, data_image: None, tmp_pat
     changed["stages"]["after"][1]["args"][-1] = "/training/others"
     log = upgrade_to_end(release, changed)
     assert "stage evaluate is skipped" in log
+    assert "stage publish is skipped" in log
     assert "starting" not in log
     assert predictions(release, "others") > 0.9
+
+    log = upgrade_to_end(release, json.loads(json.dumps(changed).replace('"first"', '"second"')), seconds=600)
+    order = ["prepare is done", "starting 1 ps", "evaluate is done", "infer is done", "publish is done"]
+    assert all(line in log for line in order), log
+    with release.forward("service/mnist-mlflow", 5000) as address:
+        versions = MlflowApi(address).versions("digits")
+        assert {each["version"]: each["tags"]["dataset_version"] for each in versions} == {"1": "1", "2": "2"}
+        words = ["models", "compare", "1", "2", "--data", "digits", "--json"]
+        compared = subprocess.run(
+            [sys.executable, "-m", "trainer", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "MLFLOW_TRACKING_URI": address},
+        )
+    assert compared.returncode == 0, compared.stderr
+    assert min(model["accuracy"] for model in json.loads(compared.stdout)["models"]) > 0.9
 
 
 def predictions(release: Release, folder: str) -> float:

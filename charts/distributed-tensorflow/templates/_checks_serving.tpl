@@ -9,7 +9,7 @@
 {{- $names := list -}}
 {{- range $index, $version := .Values.serving.versions -}}
 {{- $key := printf "serving.versions[%d]" $index -}}
-{{- include "distributed-tensorflow.checkItemKeys" (list $key "a version" $version (list "name" "image" "model" "weight" "replicas" "args")) -}}
+{{- include "distributed-tensorflow.checkItemKeys" (list $key "a version" $version (list "name" "image" "model" "weight" "replicas" "command" "args" "readinessPath" "mountTraining")) -}}
 {{- include "distributed-tensorflow.checkImageKeys" (list (printf "%s.image" $key) $version.image) -}}
 {{- $name := ternary "" (toString $version.name) (kindIs "invalid" $version.name) -}}
 {{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?$" $name) -}}
@@ -23,11 +23,22 @@
 {{- if $version.image -}}
 {{- fail (printf "%s.image: %s.model is set too, but a version has one model; remove one, and set serving.image for another image of the server." $key $key) -}}
 {{- end -}}
+{{- range list "command" "readinessPath" "mountTraining" -}}
+{{- if get $version . -}}
+{{- fail (printf "%s.%s: it is for the image of another server, but %s.model is served by the chart's own; remove one, and set %s.image with the first." $key . $key $key) -}}
+{{- end -}}
+{{- end -}}
 {{- include "distributed-tensorflow.checkServedModel" (list $ (printf "%s.model" $key) $version.model) -}}
 {{- else if not ($version.image | default dict).repository -}}
 {{- fail (printf "%s.image.repository: it is empty, but each version needs the image of a model, which make package-model builds, or %s.model; set one, such as model: . for the model of this run." $key $key) -}}
 {{- else if not (or $version.image.tag $version.image.digest) -}}
 {{- fail (printf "%s.image.tag: it is not set, and neither is digest, but make package-model gives an image the step of its model as the tag; set one, such as tag: \"2001\"." $key) -}}
+{{- end -}}
+{{- if and $version.mountTraining (not (include "distributed-tensorflow.trainingIsVolume" $)) -}}
+{{- fail (printf "%s.mountTraining: it is true, but the training directory is no volume; remove trainingDirectory.uri and set trainingDirectory.enabled to true." $key) -}}
+{{- end -}}
+{{- if and $version.readinessPath (not (regexMatch "^/[^\\pC ]*$" $version.readinessPath)) -}}
+{{- fail (printf "%s.readinessPath: %q is no path of a URL; set one such as /v1/models/digits." $key $version.readinessPath) -}}
 {{- end -}}
 {{- if and (not $route.enabled) (not (kindIs "invalid" $version.weight)) -}}
 {{- fail (printf "%s.weight: only a route has weights, but serving.httpRoute.enabled is false; set it to true, or set replicas instead." $key) -}}

@@ -2,7 +2,8 @@
      `mountsTraining`, and `sharesNode` as those of a role. (list $ version)
 
      Of a packaged model the image has everything; with the repository that make package-model gives it, it is in image.registry,
-     as the other packaged images. Otherwise the server finds the model, and waits until it is there. */}}
+     as the other packaged images. Any other server has its own arguments, and mounts the training directory if it wants to. With
+     `model` our server finds the model, and waits until it is there. */}}
 {{- define "distributed-tensorflow.servingSpec" -}}
 {{- $root := index . 0 -}}
 {{- $version := index . 1 -}}
@@ -10,17 +11,18 @@
 {{- $spec := deepCopy $values.serving -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default $values.common.imagePullSecrets) -}}
 {{- $_ := set $spec "labels" (merge (dict "distributed-tensorflow/model-version" (toString $version.name)) ($spec.labels | default dict)) -}}
-{{- $_ := set $spec "mountsTraining" (and (not (empty $version.model)) (not (hasPrefix "models:" $version.model))) -}}
+{{- $isPath := and (not (empty $version.model)) (not (hasPrefix "models:" $version.model)) -}}
+{{- $_ := set $spec "mountsTraining" (or $isPath (and $version.mountTraining true)) -}}
 {{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty (include "distributed-tensorflow.trainingIsShared" $root))) -}}
 {{- $args := list -}}
 {{- if $version.model -}}
 {{- $place := $version.model -}}
-{{- if $spec.mountsTraining -}}
+{{- if $isPath -}}
 {{- $place = printf "%s/%s" (trimSuffix "/" $values.trainingDirectory.path) $version.model | trimSuffix "/." -}}
 {{- end -}}
 {{- $args = list $place "--wait" -}}
 {{- with $spec.name }}{{ $args = append $args (printf "--name=%s" .) }}{{ end -}}
-{{- if not $spec.mountsTraining }}{{ $args = append $args (printf "--tracking_uri=%s" (include "distributed-tensorflow.mlflowUri" $root)) }}{{ end -}}
+{{- if not $isPath }}{{ $args = append $args (printf "--tracking_uri=%s" (include "distributed-tensorflow.mlflowUri" $root)) }}{{ end -}}
 {{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (list $root $spec.image "distributed-tensorflow/model-server" $root.Chart.AppVersion) | fromJson) -}}
 {{- else -}}
 {{- $registry := ternary $values.image.registry "" (hasPrefix "distributed-tensorflow/" (toString $version.image.repository)) -}}
