@@ -122,5 +122,5 @@ def test_another_server_is_ready_when_the_run_has_exported_its_model(release: Re
     release.finish()
     wait(lambda: release.deployment_is_available("serving-other"), 60, release.describe)
     with release.forward("service/mnist-serving", 80) as address:
-        with urllib.request.urlopen(f"{address}/result.json", timeout=60) as response:
-            assert json.load(response) == release.result()
+        found = json.load(urllib.request.urlopen(f"{address}/result.json", timeout=60))
+    assert found == release.result()

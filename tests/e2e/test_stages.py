@@ -131,9 +131,7 @@ def data_image(packaged_images: None, kubeconfig: Path) -> None:
 
 @pytest.mark.long  # CI does not build the image; `make e2e-long` does
 @pytest.mark.timeout(1500)
-def test_the_pipeline_of_the_example(
-    release: Release, data_image: None, mlflow_images: None, tmp_path: Path
-) -> None:
+def test_the_pipeline_of_the_example(release: Release, data_image: None, mlflow_images: None, tmp_path: Path) -> None:
     release.install(PIPELINE)
     finished = ["wait", "--for=condition=complete", "job", "--timeout=10m"]
     selector = "--selector=app.kubernetes.io/instance=mnist,app.kubernetes.io/component=supervisor"
