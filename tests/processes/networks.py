@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 SUBNET = "10.123.0"
 
@@ -65,6 +66,14 @@ class Network:
         self._in(name, "address", "add", f"{SUBNET}.{number}/24", "dev", "eth0")
         return f"{SUBNET}.{number}"
 
+    def publish(self, addresses: Mapping[str, str]) -> None:
+        """Make these the addresses of names, for programs that were started after the first call."""
+        lines = [f"{address} {host}\n" for host, address in {"localhost": "127.0.0.1", **addresses}.items()]
+        for name in self._numbers:
+            folder = self._etc(name)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "hosts").write_text("".join(lines))  # in place: it is mounted over /etc/hosts of running programs
+
     def connections(self, name: str) -> list[str]:
         """The TCP connections between a namespace and the others, as `ss` prints them."""
         words = [*self.command(name), "ss", "--tcp", "--numeric", "--no-header", "state", "established"]
@@ -79,11 +88,17 @@ class Network:
 
     def end(self) -> None:
         """Remove all namespaces."""
+        for name in self._numbers:
+            shutil.rmtree(self._etc(name), ignore_errors=True)
         for namespace in [*map(self._namespace, self._numbers), self._switch]:
             subprocess.run(["ip", "netns", "delete", namespace], check=False, capture_output=True)
 
     def _namespace(self, name: str) -> str:
         return f"{self._prefix}-{name}"
+
+    def _etc(self, name: str) -> Path:
+        """The files that `ip netns exec` mounts over those of /etc."""
+        return Path("/etc/netns", self._namespace(name))
 
     def _in(self, name: str, *words: str) -> None:
         ip("-n", self._namespace(name), *words)

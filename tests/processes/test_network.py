@@ -19,11 +19,12 @@ class Tasks:
 
     def __init__(self, trainer: Trainer, net: Network, names: list[str], *flags: str) -> None:
         self.net, self._trainer = net, trainer
-        self._addresses = {name: f"{net.add(name)}:{PORT}" for name in names}
+        self._addresses = {name: net.add(name) for name in names}
+        net.publish(self._addresses)
         self.replicas = [name for name in names if name.startswith("worker")]
-        servers = ",".join(self._addresses[name] for name in names if name not in self.replicas)
+        servers = ",".join(f"{name}:{PORT}" for name in names if name not in self.replicas)
         self._flags = [
-            f"--worker_hosts={','.join(self._addresses[name] for name in self.replicas)}",
+            f"--worker_hosts={','.join(f'{name}:{PORT}' for name in self.replicas)}",
             *([f"--ps_hosts={servers}"] if servers else []),
             "--train_steps=1000000",
             "--report_steps=20",
@@ -40,6 +41,14 @@ class Tasks:
         task = [f"--job_name={role}", f"--task_index={index}"]
         words = ["train", *self._flags, *task]
         self._processes[name] = self._trainer.start_in(self.net.command(name), self.log(name), *words)
+
+    def move(self, name: str, number: int) -> None:
+        """Kill a task, and start it at another address behind the same name, as Kubernetes replaces a pod."""
+        self._processes[name].kill()
+        self._processes[name].wait()
+        self._addresses[name] = self.net.change_address(name, number)
+        self.net.publish(self._addresses)
+        self.start(name)
 
     def log(self, name: str) -> Path:
         return self._trainer.folder / f"{name}.log"
@@ -98,4 +107,15 @@ def test_a_task_that_is_cut_off_goes_on_when_it_is_back(
     wait_for_line(tasks.log(waiting), "no step for ", "waiting for ps 0 at ")
     net.mend(cut)
     tasks.wait_for_steps()
+    tasks.end()
+
+
+@pytest.mark.parametrize("moved", ["ps-0", pytest.param("worker-1", marks=pytest.mark.long)])
+def test_a_task_with_another_address_behind_its_name_is_found(trainer: Trainer, net: Network, moved: str) -> None:
+    tasks = Tasks(trainer, net, PARAMETER_SERVER, "--sync_replicas")
+    tasks.wait_for_steps()
+    tasks.move(moved, 99)
+    tasks.wait_for_steps()
+    other = "worker-0" if moved == "ps-0" else "ps-0"
+    assert any(".99:" in line for line in net.connections(other))
     tasks.end()
