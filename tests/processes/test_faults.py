@@ -37,7 +37,11 @@ SECONDS = 15
             marks=pytest.mark.long,  # the soak has it too
         ),
         pytest.param(
-            Workload("synchronous", ps=1, workers=2, seconds=SECONDS), STOP, ("ps-0",), id="ps stopped, synchronous"
+            Workload("synchronous", ps=1, workers=2, seconds=SECONDS),
+            STOP,
+            ("ps-0",),
+            id="ps stopped, synchronous",
+            marks=pytest.mark.long,  # `make e2e` stops a worker in synchronous mode
         ),
         pytest.param(
             Workload("allreduce", ps=0, workers=2, seconds=SECONDS),

@@ -47,7 +47,7 @@ def single_process_accuracy(tmp_path_factory: pytest.TempPathFactory) -> float:
     ("ps", "workers", "chief"),
     [
         pytest.param(1, 2, False, id="1 ps, 2 workers"),
-        pytest.param(2, 3, False, id="2 ps, 3 workers"),
+        pytest.param(2, 3, False, id="2 ps, 3 workers", marks=pytest.mark.long),
         pytest.param(1, 1, True, id="with a chief", marks=pytest.mark.long),
     ],
 )
@@ -153,7 +153,7 @@ SYNC = ["--sync_replicas"]
     ("role", "options"),
     [
         pytest.param("worker", [], id="worker, asynchronous", marks=pytest.mark.long),
-        pytest.param("worker", SYNC, id="worker, synchronous"),
+        pytest.param("worker", SYNC, id="worker, synchronous", marks=pytest.mark.long),
         pytest.param("chief", [], id="chief, asynchronous", marks=pytest.mark.long),
         pytest.param("chief", SYNC, id="chief, synchronous"),
         pytest.param("ps", [], id="ps, asynchronous", marks=pytest.mark.long),

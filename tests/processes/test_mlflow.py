@@ -214,6 +214,7 @@ def test_the_run_of_a_directory_on_an_object_store_is_found_again(
     assert run["info"]["end_time"] == history_times(server, first["run_id"], "test_accuracy")[100], "not that of copies"
 
 
+@pytest.mark.long
 def test_an_export_of_the_same_step_leaves_the_files_of_earlier_versions_alone(
     trainer: Trainer, server: MlflowServer, run: Path, tmp_path: Path
 ) -> None:
@@ -397,6 +398,7 @@ def test_registered_versions_are_compared(trainer: Trainer, server: MlflowServer
         assert sentence in output
 
 
+@pytest.mark.long
 def test_a_number_names_a_version_of_the_only_registered_model_or_of_the_one_that_is_named(
     trainer: Trainer, run: Path, tmp_path: Path
 ) -> None:

@@ -87,11 +87,12 @@ PARAMETER_SERVER = ["ps-0", "worker-0", "worker-1"]
 @pytest.mark.parametrize(
     ("names", "cut", "flags"),
     [
-        (PARAMETER_SERVER, "worker-1", []),
-        (PARAMETER_SERVER, "ps-0", ["--sync_replicas"]),
-        (PARAMETER_SERVER, "worker-0", ["--sync_replicas"]),
+        pytest.param(PARAMETER_SERVER, "worker-1", [], id="a worker, asynchronous"),
+        pytest.param(PARAMETER_SERVER, "ps-0", ["--sync_replicas"], id="the ps, synchronous"),
+        pytest.param(
+            PARAMETER_SERVER, "worker-0", ["--sync_replicas"], id="the chief, synchronous", marks=pytest.mark.long
+        ),
     ],
-    ids=["a worker, asynchronous", "the ps, synchronous", "the chief, synchronous"],
 )
 def test_a_task_that_is_cut_off_goes_on_when_it_is_back(
     trainer: Trainer, net: Network, names: list[str], cut: str, flags: list[str]

@@ -303,7 +303,10 @@ def test_a_store_that_cannot_be_written_is_refused(run: Run, store: ObjectStore)
     assert re.search(r"train_dir=s3://runs/a: it cannot be written \(AccessDenied: .*\); check the address", output)
 
 
-@pytest.mark.parametrize("words", [["--train_dir=s3://runs/a"], ["--dataset=npz", "--data_dir=s3://runs/a"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--train_dir=s3://runs/a"], pytest.param(["--dataset=npz", "--data_dir=s3://runs/a"], marks=pytest.mark.long)],
+)
 def test_a_store_that_is_away_may_come_back(run: Run, store: ObjectStore, words: list[str]) -> None:
     store.stop()
     code, output = run("train", "--train_steps=10", *words)

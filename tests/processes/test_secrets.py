@@ -36,9 +36,11 @@ def assert_absent(folder: Path, output: str) -> None:
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_a_run_writes_no_secret(trainer: Trainer) -> None:
-    code, output = trainer.run("train", "--train_steps=10", "--train_dir=run", **ENVIRONMENT)
-    assert code == 0, output
+def test_a_run_and_its_report_have_no_secret(trainer: Trainer) -> None:
+    for words in (["train", "--train_steps=10", "--train_dir=run"], ["report", "run"]):
+        code, output = trainer.run(*words, **ENVIRONMENT)
+        assert code == 0, output
+    assert (trainer.folder / "run" / "report.html").exists()
     assert_absent(trainer.folder / "run", output)
 
 

@@ -181,6 +181,7 @@ def test_a_chief_that_waits_for_a_lost_worker_saves_after_a_signal(trainer: Trai
     assert max(saved, default=-1) >= reached
 
 
+@pytest.mark.long
 def test_a_parameter_server_restarted_by_hand_ends_with_the_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--train_steps=8000", "--save_steps=200"]
     first_ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
