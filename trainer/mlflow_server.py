@@ -5,6 +5,7 @@ Credentials come from the environment, as for MLflow's own client (`MLFLOW_TRACK
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -45,6 +46,8 @@ _DEFAULTS = {
     # A failed request is repeated after 0, 2, 4, 8 and 16 seconds. MLflow's own default is minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "5",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    # In seconds, for each of them; MLflow's own default is 120.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 """Environment variables of MLflow's client, unless they are set."""
 
@@ -56,11 +59,13 @@ _FOREIGN = re.compile(
 """What MLflow's client says of a response that is not JSON: its code, and its body."""
 _CAUSE = re.compile(
     r"\[Errno -?\d+\] ([^'\")]+)|\[SSL: \w+\] ([^()]+)|(BadStatusLine\(.*?\))|"
-    r"(too many \d+ error responses|Read timed out|Remote end closed connection|Connection reset by peer)"
+    r"(too many \d+ error responses|Read timed out|[Cc]onnect timeout|Remote end closed connection|"
+    r"Connection reset by peer)"
 )
 """The cause in a long error of MLflow's client."""
 _OTHER_PROTOCOL = re.compile(r"SSL: (WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE)|BadStatusLine\(")
 """Of a server that does not speak the protocol of the address."""
+_NO_ROOM = os.strerror(errno.ENOSPC)
 
 
 Point = tuple[int, float, float]
@@ -138,6 +143,11 @@ class Server:
         self._mlflow: Any = mlflow
         self._refusals: Any = mlflow.exceptions.MlflowException
         self._failures: Any = (requests.exceptions.RequestException, ConnectionError, TimeoutError)
+        with contextlib.suppress(ImportError):  # MLflow may let its clients write files to S3
+            import boto3.exceptions
+            import botocore.exceptions
+
+            self._failures += (boto3.exceptions.Boto3Error, botocore.exceptions.BotoCoreError)
         # A client with an address is not enough: models:/ URIs are resolved by the default.
         mlflow.set_tracking_uri(self.uri)
         mlflow.set_registry_uri(self.uri)
@@ -420,6 +430,8 @@ class Server:
             cause = _CAUSE.search(text)
             reason = next(filter(None, cause.groups())) if cause else text.partition("\n")[0]
             reason = truncate(one_line(reason).strip().rstrip("."), 300)
+        if _NO_ROOM in text:  # MLflow's client reports it as an error of the server
+            return ConfigurationError("the temporary folder has no room for the model; name a larger one in TMPDIR.")
         if _OTHER_PROTOCOL.search(text):
             return self._foreign(f"it does not speak {self.uri.partition(':')[0]} ({reason})")
         if "SSL: CERTIFICATE_VERIFY_FAILED" in text:

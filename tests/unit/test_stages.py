@@ -128,6 +128,13 @@ def test_a_change_of_a_stage_after_the_training_runs_this_stage_alone() -> None:
     assert states(found) == {"prepare": "done", "evaluate": "skipped", "infer": "running"}
 
 
+def test_a_changed_stage_runs_although_the_last_one_does_not_depend_on_it() -> None:
+    publish = a_stage("publish")
+    over = trained(with_stages([], [INFER, publish]), state="Failed", stages={"infer": StageNotes("failed")})
+    begun = lifecycle.begin(with_stages([], [a_stage("infer", "2"), publish]), over, [], NOW)
+    assert (begun.state, begun.stages["infer"]) == ("Finishing", StageNotes())
+
+
 def test_a_change_of_a_stage_before_the_training_is_another_run() -> None:
     old = with_stages([a_stage("prepare")], [INFER])
     over = trained(

@@ -3,6 +3,7 @@
 Of another program it knows the curves of TensorBoard's event files and the newest SavedModel. It only reads.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -109,8 +110,12 @@ def of_program(directory: TrainingDirectory, argument: str, is_done: bool) -> Pu
 
 def _saved_models(path: Path) -> list[Path]:
     """The folders with a SavedModel, without hidden ones, in which programs write; the newest first."""
-    found = [each for each in path.rglob(SAVED_MODEL) if not re.search(r"(^|/)\.", str(each.relative_to(path)))]
-    return [each.parent for each in sorted(found, key=lambda file: (-file.stat().st_mtime, str(file)))]
+    found = []
+    for file in path.rglob(SAVED_MODEL):
+        if not re.search(r"(^|/)\.", str(file.relative_to(path))):
+            with contextlib.suppress(FileNotFoundError):  # the program has replaced it meanwhile
+                found.append((-file.stat().st_mtime, str(file), file.parent))
+    return [folder for _, _, folder in sorted(found)]
 
 
 def of_run(run: Run) -> Publication:

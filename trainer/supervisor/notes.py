@@ -90,7 +90,7 @@ class Notes:
     stages: Mapping[str, StageNotes] = dataclasses.field(default_factory=dict)
     """By name."""
     after: str = ""
-    """The digest of the stages after the training that belong to this run."""
+    """The digests of the stages after the training that belong to this run."""
 
     @property
     def over(self) -> bool:

@@ -221,8 +221,8 @@ class Run(RunValues):
 
     @property
     def after(self) -> str:
-        """The digest of all that comes after the training; empty if nothing does."""
-        return self.stages.after[-1].digest if self.stages.after else ""
+        """The digests of all that comes after the training; the last stage need not depend on those before it."""
+        return ",".join(stage.digest for stage in self.stages.after)
 
     def is_final(self, role: str, code: int) -> bool:
         """Whether a task of this role does not restart after this exit code. The chart's `task.sh` applies this too."""

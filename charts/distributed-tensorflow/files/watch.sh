@@ -9,7 +9,8 @@ wait_for_end() {
   kubectl wait job $run --for=jsonpath='{.status.conditions}' --timeout=-1s > /dev/null
 }
 
-if [ -n "$(kubectl get job $run --output=name)" ] && [ -z "$(kubectl get job $run --output=jsonpath='{.items[*].status.conditions}')" ]; then
+jobs=$(kubectl get job $run --output=name) # on a line of its own, so that a failure ends the script
+if [ -n "$jobs" ] && ! kubectl wait job $run --for=jsonpath='{.status.conditions}' --timeout=0 > /dev/null 2>&1; then
   echo 'waiting for the end of the present run'
   wait_for_end
   echo 'a run that began before has ended: looking for the newest version again'

@@ -11,13 +11,14 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 
 {{/* The values of the stage that publishes the run, as JSON. `identity` stands for its image and its arguments in its digest:
      both have the chart's version, and a new version must not publish an old run again, as if its image had made it. Its own
-     variable, the digest of that image, which the supervisor learns from the node, is not in its digest either.
+     variable, the digest of that image, which the supervisor learns from the node, is not in its digest either. Another attempt
+     trains a program of one's own anew, so its number is in the digest.
 
      Of a program of one's own, the leader's command line becomes a parameter, in which Kubernetes must not replace $(VARIABLE):
      the stage has the variables of common.envFrom, which may be secret.
 
-     Kubernetes waits for 10 seconds before the second pod, twice as long before each other one, and at most 6 minutes. So 20
-     more pods try it for an hour and a half. */}}
+     Kubernetes waits for 10 seconds before the second pod, twice as long before each other one, and at most 10 minutes. So 20
+     more pods try it for more than an hour and a half. */}}
 {{- define "distributed-tensorflow.publishStage" -}}
 {{- $values := .Values -}}
 {{- $mlflow := $values.mlflow -}}
@@ -56,7 +57,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
   "resources" ($mlflow.resources | default dict)
   "volumes" (ternary list (list "training") (empty (include "distributed-tensorflow.trainingIsVolume" .)))
   "backoffLimit" 20
-  "identity" (dict "uri" $uri "experiment" $experiment "model" $mlflow.model "image" (omit ($mlflow.image | default dict) "pullPolicy"))
+  "identity" (dict "uri" $uri "experiment" $experiment "model" $mlflow.model "image" (omit ($mlflow.image | default dict) "pullPolicy") "attempt" (ternary 0 $values.run.attempt $leader.packaged))
 | toJson -}}
 {{- end }}
 

@@ -24,5 +24,6 @@
 {{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (list . $watch.image "distributed-tensorflow/watch" .Chart.AppVersion) | fromJson) -}}
 {{- $_ := set $spec "resources" $watch.resources -}}
 {{- $_ := set $spec "serviceAccount" $watch.serviceAccount -}}
+{{- $_ := set $spec "terminationGracePeriodSeconds" 300 -}}{{/* for an upgrade that is broken off locks the release */}}
 {{- toJson $spec -}}
 {{- end }}
