@@ -289,6 +289,17 @@ def test_keep_checkpoints_applies_across_restarts(start: Callable[..., ChiefRun]
     assert saved_steps(tmp_path) == [5, 6]
 
 
+@pytest.mark.parametrize(("hours", "steps"), [(1e-9, [1, 2, 3]), (1.0, [1, 3])])
+def test_the_first_checkpoint_of_each_period_is_kept_too(
+    start: Callable[..., ChiefRun], tmp_path: Path, hours: float, steps: list[int]
+) -> None:
+    run = start(keep_checkpoints=1, keep_checkpoint_hours=hours)
+    run.chief.prepare()
+    for _ in range(3):
+        run.step_and_save()
+    assert saved_steps(tmp_path) == steps
+
+
 def test_the_same_step_is_saved_once(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     run = start()
     run.chief.prepare()
