@@ -145,14 +145,14 @@ build-watch-image: chart-tools engine ## build the image that upgrades a release
 	$(BUILD) --file images/watch/Dockerfile --build-arg BASE=$(WATCH_IMAGE)-base $(addprefix --tag ,$(WATCH_NAMES)) dist/watch
 	$(PRINT_SIZE) 'built $(WATCH_NAMES): {{.Size}} bytes' $(firstword $(WATCH_NAMES))
 
-# The images of trainer and supervisor; of the others those that were built.
-OTHER_NAMES = $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES) $(WATCH_NAMES)
-BUILT_NAMES = $$(docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -Fx $(addprefix -e ,$(OTHER_NAMES)))
+ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES) $(WATCH_NAMES)
 push-images: ## push the images that were built: make push-images REGISTRY=registry.example.com/team (IMAGES='NAME:TAG …': only these)
 	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: name the registry, as in' \
 	  'make push-images REGISTRY=registry.example.com/team' >&2; exit 2; }
-	@set -e; for name in $(or $(IMAGES),$(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(BUILT_NAMES)); do \
-	  docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; echo "pushed $(REGISTRY)/$$name"; done
+	@set -e; pushed=; for name in $(or $(IMAGES),$(ALL_NAMES)); do \
+	  if ! docker image inspect $$name > /dev/null 2>&1; then echo "not built, so not pushed: $$name"; continue; fi; \
+	  docker tag $$name $(REGISTRY)/$$name; docker push $(REGISTRY)/$$name; pushed=yes; echo "pushed $(REGISTRY)/$$name"; done; \
+	  test -n "$$pushed" || { echo 'push-images: no image is built: run make build-images first.' >&2; exit 2; }
 
 test-images: $(SETUP) ## test the images from build-images in locked-down containers
 	$(BIN)/python -m pytest tests/images

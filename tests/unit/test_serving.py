@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -369,20 +368,18 @@ def test_it_waits_for_the_model(
     sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The model that comes is damaged: it is found, and KServe is not needed."""
-    monkeypatch.setattr(serve, "WAIT_SECONDS", 0.01)
+    looks: list[float] = []
 
-    def finish() -> None:
-        time.sleep(0.2)
-        export = shutil.copytree(sums, tmp_path / "partial")
-        (export / "saved_model.pb").write_bytes(b"garbage")
-        (tmp_path / "export").mkdir()
-        export.rename(tmp_path / "export" / "300")
+    def finish_after_the_second_look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            export = shutil.copytree(sums, tmp_path / "export" / "300")
+            (export / "saved_model.pb").write_bytes(b"garbage")
 
-    run = threading.Thread(target=finish)
-    run.start()
+    monkeypatch.setattr(time, "sleep", finish_after_the_second_look)
     with pytest.raises(ConfigurationError, match="is incomplete or altered"):
         serve.run(serve.read([str(tmp_path), "--wait"]))
-    run.join()
+    assert looks == [serve.WAIT_SECONDS] * 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"trainer: waiting for the model: MODEL={tmp_path}: it has no exported model")
 
