@@ -46,17 +46,19 @@ Predict = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def predict(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Predict:
-    """Runs the command; returns its exit code and its errors."""
+    """Runs the command; returns its exit code, and its error or what it prints."""
 
-    def start(data: Path, model: Any = run, output: Path = tmp_path / "out") -> tuple[int, str]:
-        code = cli.main(["models", "predict", str(model), "--data", str(data), "--output", str(output)])
-        return code, capsys.readouterr().err
+    def start(data: Path, model: Any = run, output: Path = tmp_path / "out", words: Any = ()) -> tuple[int, str]:
+        code = cli.main(["models", "predict", str(model), "--data", str(data), "--output", str(output), *words])
+        said = capsys.readouterr()
+        assert bool(said.err) == bool(code)
+        return code, said.err or said.out
 
     return start
 
 
 def test_each_image_has_a_row_in_csv_and_parquet(predict: Predict, pictures: Path, tmp_path: Path) -> None:
-    assert predict(pictures) == (0, "")
+    assert predict(pictures)[0] == 0
     with (tmp_path / "out" / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["file"] for row in rows] == sorted(str(each.relative_to(pictures)) for each in pictures.rglob("*.png"))
@@ -77,21 +79,36 @@ def test_images_of_another_kind_are_converted(predict: Predict, pictures: Path, 
     larger.mkdir()
     Image.open(first).resize((56, 56)).convert("RGB").save(larger / "a.jpg", quality=95)
     Image.open(first).save(larger / "b.png")
-    assert predict(larger) == (0, "")
+    assert predict(larger)[0] == 0
     found = pq.read_table(tmp_path / "out" / "predictions.parquet")["prediction"].to_pylist()
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", None], ids=["empty", "text", "cut off"])
-def test_a_damaged_image_is_named_and_nothing_is_written(
+def test_a_damaged_image_is_skipped_counted_and_named_up_to_a_limit(
     predict: Predict, pictures: Path, tmp_path: Path, content: bytes | None
 ) -> None:
     (victim,) = pictures.glob("*/007.png")
     victim.write_bytes(victim.read_bytes()[:100] if content is None else content)
-    code, errors = predict(pictures)
+    code, errors = predict(pictures, words=["--max_skipped=0"])
     assert (code, errors.count("\n")) == (2, 1)
     assert str(victim) in errors
     assert not (tmp_path / "out").exists()
+    code, text = predict(pictures)
+    assert (code, text.count("\n")) == (0, 1)
+    assert f"; 1 skipped: {victim}: " in text
+    with (tmp_path / "out" / "predictions.csv").open() as file:
+        found = [row["file"] for row in csv.DictReader(file)]
+    present = sorted(str(each.relative_to(pictures)) for each in pictures.glob("*/*.png"))
+    assert found == [each for each in present if not each.endswith("007.png")]
+
+
+def test_a_folder_without_an_image_is_named(predict: Predict, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("no image")
+    code, errors = predict(tmp_path / "texts")
+    assert code == 2
+    assert f"--data: {tmp_path / 'texts'} has no image that can be read" in errors
 
 
 def test_an_absent_folder_model_or_output_is_named(predict: Predict, pictures: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from trainer.data.image_files import UnreadableImageError
+from trainer.data.skipped import Skipped
 from trainer.datasets.images import Encoded, Shape, check
 from trainer.datasets.rows import DIGEST_BYTES, digests, is_numeric, numbers
-from trainer.datasets.skipped import Skipped
 from trainer.datasets.source import INPUT, SPLIT, TARGET, TEST, TRAIN, Rows, Source
 from trainer.datasets.statistics import Moments, Statistics
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config
+from trainer.data.skipped import DEFAULT_LIMIT, parse_limit
 from trainer.datasets import comparison, importing, tags, versions, watch
 from trainer.datasets.check import Rules
 from trainer.datasets.images import Shape
@@ -19,7 +20,6 @@ from trainer.datasets.statistics import Statistics
 from trainer.errors import ConfigurationError
 from trainer.storage import lance_dataset
 
-DEFAULT_MAX_SKIPPED = 10
 LISTED_CLASSES = 50
 """How many classes the text of `stats` and `diff` lists; JSON has all."""
 
@@ -103,10 +103,10 @@ def _add_import(commands: Any) -> None:
     command.add_argument(
         "--max_skipped",
         metavar="N",
-        type=_count,
-        default=DEFAULT_MAX_SKIPPED,
+        type=parse_limit,
+        default=DEFAULT_LIMIT,
         help="how many rows may be unusable: damaged images, NaN, wrong labels; more end the import (default: "
-        f"{DEFAULT_MAX_SKIPPED})",
+        f"{DEFAULT_LIMIT})",
     )
     command.add_argument(
         "--split",
@@ -162,12 +162,6 @@ def _add_watch(commands: Any) -> None:
         help="keep the last version for which the command succeeded in this file, so that a restart repeats none and "
         "misses none (default: a restart begins with the present version)",
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}, but a number from 0 was expected")
-    return int(text)
 
 
 def _fraction(text: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from trainer.data import idx
-from trainer.datasets.skipped import Skipped
+from trainer.data.skipped import Skipped
 from trainer.datasets.source import BATCH_ROWS, INPUT, SPLIT, TARGET, TEST, TRAIN, Rows, Source, column, numbered
 from trainer.errors import ConfigurationError
 

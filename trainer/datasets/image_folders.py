@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from trainer.datasets.skipped import Skipped
+from trainer.data.skipped import Skipped
 from trainer.datasets.source import INPUT, SPLIT, TARGET, TEST, TRAIN, Rows, Source, class_names
 from trainer.errors import ConfigurationError
 

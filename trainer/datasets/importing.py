@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 import trainer
+from trainer.data.skipped import Skipped
 from trainer.datasets import idx_files, image_folders, npz_files, table_files, tags
 from trainer.datasets.check import Check, Rules
 from trainer.datasets.images import Shape, check
 from trainer.datasets.metadata import CLASSES, FEATURES, names, with_names
 from trainer.datasets.record import IMPORT, NOTE, Record
-from trainer.datasets.skipped import Skipped
 from trainer.datasets.source import TEST, Choices, Source
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage import lance_dataset

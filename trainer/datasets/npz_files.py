@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from trainer.data.npz_file import read_arrays
-from trainer.datasets.skipped import Skipped
+from trainer.data.skipped import Skipped
 from trainer.datasets.source import BATCH_ROWS, SPLIT, TARGET, TEST, Rows, Source, column, numbered, split_of
 from trainer.errors import ConfigurationError
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.datasets.skipped import Skipped
+from trainer.data.skipped import Skipped
 from trainer.errors import ConfigurationError
 
 INPUT, TARGET, SPLIT = "x", "y", "split"

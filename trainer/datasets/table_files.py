@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from trainer.datasets.skipped import Skipped
+from trainer.data.skipped import Skipped
 from trainer.datasets.source import (
     BATCH_ROWS,
     INPUT,

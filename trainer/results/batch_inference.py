@@ -14,6 +14,7 @@ from trainer.config import Parser
 from trainer.data.examples import Array
 from trainer.data.files import write_atomically
 from trainer.data.image_files import UnreadableImageError, convert, reading
+from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
 from trainer.results import named_model
 from trainer.results.named_model import open_model
@@ -38,27 +39,44 @@ def add(commands: Any) -> None:
     predict.add_argument("model", metavar="MODEL", help=named_model.HELP)
     predict.add_argument("--data", metavar="IMAGES", type=Path, required=True, help="the folder with the images")
     predict.add_argument("--output", metavar="FOLDER", type=Path, required=True, help="where to write; made if absent")
+    predict.add_argument(
+        "--max_skipped",
+        metavar="N",
+        type=parse_limit,
+        default=DEFAULT_LIMIT,
+        help="how many files may be damaged or no images; more end the command (default: %(default)s)",
+    )
     named_model.add_options(predict)
     predict.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Predict, and write the predictions; return the exit code. Nothing is written unless each image has been read.
+    """Predict, and write the predictions; return the exit code. Nothing is written if too many files are no images.
 
     Raises:
         ConfigurationError: the model or an image cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
     files = _files(arguments.data)
+    skipped = Skipped(arguments.max_skipped)
+    names: list[str] = []
+    found: list[Array] = []
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
     with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what) as model:
         shape = model.picture_shape()
-        found = [
-            _probabilities(model, np.stack([_read(file, shape) for file in files[start : start + BATCH_IMAGES]]))
-            for start in range(0, len(files), BATCH_IMAGES)
-        ]
-    names = [str(file.relative_to(arguments.data)) for file in files]
+        for start in range(0, len(files), BATCH_IMAGES):
+            images = []
+            for file in files[start : start + BATCH_IMAGES]:
+                try:
+                    images.append(_read(file, shape))
+                    names.append(str(file.relative_to(arguments.data)))
+                except UnreadableImageError as error:
+                    skipped.add(str(file), str(error))
+            if images:
+                found.append(_probabilities(model, np.stack(images)))
+    if not names:
+        raise ConfigurationError(f"--data: {arguments.data} has no image that can be read ({skipped}); name another.")
     folder = arguments.output
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
             write_atomically(folder / name, content)
     except OSError as error:
         raise ConfigurationError(f"--output: {folder} cannot be written ({error.strerror}); name another.") from None
-    print(f"{folder}: the predictions of {len(files):,} images in {CSV_FILE} and {PARQUET_FILE}")
+    note = f"; {skipped.count:,} skipped: {skipped}" if skipped.count else ""
+    print(f"{folder}: the predictions of {len(names):,} images in {CSV_FILE} and {PARQUET_FILE}{note}")
     return 0
 
 
@@ -82,15 +101,16 @@ def _files(folder: Path) -> Sequence[Path]:
 
 
 def _read(file: Path, shape: tuple[int, int, int]) -> Array:
-    """An image as the model takes it: float32 [height, width, channels] from 0 to 1, as in training."""
+    """An image as the model takes it: float32 [height, width, channels] from 0 to 1, as in training.
+
+    Raises:
+        UnreadableImageError: it is damaged, or no image.
+    """
     from PIL import Image
 
     height, width, channels = shape
-    try:
-        with reading(), Image.open(file) as image:
-            pixels = np.asarray(convert(image, channels, (height, width)), np.float32)
-    except UnreadableImageError as error:
-        raise ConfigurationError(f"--data: {file}: {error}; remove the file, or replace it.") from None
+    with reading(), Image.open(file) as image:
+        pixels = np.asarray(convert(image, channels, (height, width)), np.float32)
     scaled: Array = pixels.reshape(shape) / np.float32(255)
     return scaled
 

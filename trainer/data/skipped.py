@@ -1,5 +1,6 @@
-"""The rows of a source that cannot be used: they are counted, the first are named, and too many end the import."""
+"""The rows of a source that cannot be used: they are counted, the first are named, and too many end the program."""
 
+import argparse
 from dataclasses import dataclass, field
 
 from trainer.errors import ConfigurationError
@@ -7,6 +8,14 @@ from trainer.text import truncate
 
 NAMED = 5
 """How many are named."""
+DEFAULT_LIMIT = 10
+
+
+def parse_limit(text: str) -> int:
+    """Read the value of --max_skipped, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}, but a number from 0 was expected")
+    return int(text)
 
 
 @dataclass
