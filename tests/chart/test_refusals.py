@@ -389,6 +389,10 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "an invalid digest of an image of one's own": ("tensorboard.image.digest", {"tensorboard.image.digest": "abc"}),
     "a GPU resource without a domain": ("gpu.resourceName", {"gpu.resourceName": "gpu"}),
     "a priority class with a space": ("worker.priorityClassName", {"worker.priorityClassName": "high priority"}),
+    "a service account with a name of 254 letters": (
+        "common.serviceAccount.name",
+        {"common.serviceAccount.name": "x" * 254},
+    ),
     "a service account with a capital": ("supervisor.serviceAccount.name", {"supervisor.serviceAccount.name": "Runs"}),
     "a label with a space": ("commonLabels", {"commonLabels": {"the team": "vision"}}),
     "a label whose value has a space": ("ps.labels", {"ps.labels": {"team": "computer vision"}}),

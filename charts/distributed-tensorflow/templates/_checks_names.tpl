@@ -35,12 +35,13 @@
 
 {{- $subdomain := "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*" -}}
 {{- range $key, $name := $names -}}
-{{- if not (regexMatch (printf "^(%s)?$" $subdomain) ($name | default "" | toString)) -}}
-{{- fail (printf "%s: %q is no name of an object of Kubernetes; set lower-case letters, digits, dashes and dots, such as high-priority." $key $name) -}}
+{{- $text := $name | default "" | toString -}}
+{{- if or (gt (len $text) 253) (not (regexMatch (printf "^(%s)?$" $subdomain) $text)) -}}
+{{- fail (printf "%s: %q is no name of an object of Kubernetes; set at most 253 lower-case letters, digits, dashes and dots, such as high-priority." $key (trunc 300 $text)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $index, $host := $values.tensorboard.ingress.hosts -}}
-{{- if not (regexMatch (printf "^(\\*\\.)?%s$" $subdomain) $host) -}}
+{{- if or (gt (len $host) 253) (not (regexMatch (printf "^(\\*\\.)?%s$" $subdomain) $host)) -}}
 {{- fail (printf "tensorboard.ingress.hosts[%d]: %q is no name of a host; set a name, such as tensorboard.example.com." $index $host) -}}
 {{- end -}}
 {{- end -}}
@@ -75,7 +76,7 @@
 {{- define "distributed-tensorflow.checkKeysOfLabels" -}}
 {{- $key := index . 0 -}}
 {{- range $label := keys (index . 1 | default dict) | sortAlpha -}}
-{{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $label) -}}
+{{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $label) -}}
 {{- fail (printf "%s: %q is no key; set letters, digits, dashes, underscores and dots, with or without a domain and a slash before them, such as example.com/team." $key $label) -}}
 {{- end -}}
 {{- end -}}
