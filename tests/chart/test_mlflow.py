@@ -226,6 +226,12 @@ def test_what_an_upgrade_runs_again(values: dict[str, Any], expected: set[str]) 
     assert again(before, {**before, **values}) == expected
 
 
+def test_another_attempt_publishes_what_a_program_of_ones_own_trains_again() -> None:
+    assert again(OWN, {**OWN, "run.attempt": 2}) == {"publish"}
+    before = {**STAGES, **PUBLISHED}
+    assert again(before, {**before, "run.attempt": 2}) == set(), "the directory of the packaged trainer has the result"
+
+
 def test_to_begin_to_publish_runs_only_the_stage_that_publishes() -> None:
     before, after = render(STAGES), render({**STAGES, **SERVER})
     for key in ("hash", "definition"):

@@ -111,6 +111,15 @@ def test_a_served_model_does_not_change_the_run() -> None:
     assert run({}) == run(TWO)
 
 
+def test_the_name_of_a_version_may_be_a_number() -> None:
+    manifests = render({**TWO, **ROUTE, "serving.versions": [{**VERSIONS[0], "name": 7}]})
+    labels = manifests.get("Deployment/serving-7 spec selector matchLabels")
+    assert labels["distributed-tensorflow/model-version"] == "7"
+    assert manifests["Service/serving-7"]["spec"]["selector"] == labels
+    (rule,) = manifests["HTTPRoute/serving"]["spec"]["rules"]
+    assert [backend["name"] for backend in rule["backendRefs"]] == ["mnist-serving-7"]
+
+
 def test_no_replicas_stop_a_version() -> None:
     versions = [{**VERSIONS[0], "replicas": 0}, VERSIONS[1]]
     assert render({**TWO, "serving.versions": versions}).get("Deployment/serving-v1 spec replicas") == 0
