@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.trainers import Trainer, step_in, wait_for_line, wait_until
+from tests.processes.trainers import PATIENCE, Trainer, step_in, wait_for_line, wait_until
 from trainer.tensorflow import tf1
 
 Hosts = Callable[[int, int], list[str]]
@@ -148,6 +148,24 @@ def test_a_run_goes_on_while_its_volume_is_full_or_read_only_and_then_saves_agai
         check_all(directory)
     assert run.end() == 143, run.log.read_text()
     assert "Traceback" not in run.log.read_text()
+
+
+def test_a_launcher_says_that_the_logs_of_its_tasks_cannot_be_written(trainer: Trainer, volume: Path) -> None:
+    log = trainer.folder / "log"
+    words = ["launch", "--workers=1", f"--train_dir={volume / 'run'}", "--save_seconds=0.5", FOREVER]
+    launcher = trainer.start_in([], log, *words)
+    wait_for_line(log, "steps/s")
+    filler = fill(volume)
+    wait_for_line(log, f"{volume / 'run/logs'} cannot be written (No space left on device)", "training goes on")
+    cover(volume)
+    trainer.task("worker").kill()
+    wait_for_line(log, "worker 0: starting again (SIGKILL)")
+    subprocess.run(["umount", "--lazy", str(volume)], check=True)
+    filler.unlink()
+    wait_for_line(log, f"{volume / 'run/logs'} can be written again")
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(PATIENCE) == 143, log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
 def test_a_run_that_ends_on_a_full_volume_waits_for_room(trainer: Trainer, volume: Path) -> None:

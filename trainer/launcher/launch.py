@@ -111,16 +111,16 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory = TrainingDirectory(Path(given) if given else new_path())
         try:
             directory.create()
+            programs = plan_programs(plan, directory, gpus, reserved)
+            processes += [Process(program, directory.logs) for program in programs]
         except OSError as error:
             raise ConfigurationError(f"train_dir: {directory.path} cannot be written ({error.strerror}).") from None
-        programs = plan_programs(plan, directory, gpus, reserved)
-        processes += [Process(program, directory.logs) for program in programs]
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)
             print(f"TensorBoard: {address}", file=sys.stderr)
         with make_display(plan.json, str(directory)) as display:
-            failure = run_processes(processes, plan.max_restarts, display)
+            failure = run_processes(processes, directory.logs, plan.max_restarts, display)
         if failure:
             failed, code = failure
             explain_failure(failed, code)
@@ -143,6 +143,8 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             signal.signal(number, signal.SIG_IGN)
         handles = [process.handle for process in processes if process.handle]
         end_processes(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
+        for process in processes:
+            process.close()
         if directory and terminated_by_signal and not all(process.ended for process in processes):
             if directory.uri:
                 with contextlib.suppress(StoreError):

@@ -69,17 +69,14 @@ def plan_programs(
     """Write the tasks' settings, and return each task's program with its TF_CONFIG, its port and its GPU.
 
     Raises:
-        ConfigurationError: the folder of the logs cannot be created.
+        OSError: the settings cannot be written.
     """
     # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPU.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     shared |= {"train_dir": str(directory), "num_gpus": None}
     settings_file = directory.logs / CONFIG
-    try:
-        directory.logs.mkdir(exist_ok=True)
-        settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"train_dir: {directory.logs} cannot be written ({error.strerror}).") from None
+    directory.logs.mkdir(exist_ok=True)
+    settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
     numbers = iter(reserved)
     ps, worker, chief = (
         tuple(f"localhost:{next(numbers)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))

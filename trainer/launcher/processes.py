@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from trainer.launcher.display import Display
+from trainer.launcher.log_volume import LogVolume
 from trainer.launcher.plan import TaskProgram
 from trainer.telemetry import step_time
 from trainer.telemetry.step_time import StepTime
@@ -32,12 +33,16 @@ class Process:
         self.ended = False
         self.step_time_breakdown: StepTime | None = None
         """The step time that a replica has logged, if any."""
-        self._read = self.log.stat().st_size if self.log.exists() else 0
+        self._output = self.log.open("ab")  # once: when the volume is read-only, a restart could not open it
+        self._read = self.log.stat().st_size
 
     def start(self) -> None:
         """Start or restart the process. It appends to the same log file."""
-        with self.log.open("ab") as log:
-            self.handle = start_process(self._program.command, log, self._program.environment)
+        self.handle = start_process(self._program.command, self._output, self._program.environment)
+
+    def close(self) -> None:
+        """Close the log file. The process is not affected."""
+        self._output.close()
 
     def poll(self) -> int | None:
         """Return the exit code of a process that has exited and is not marked as ended; None otherwise."""
@@ -73,8 +78,11 @@ def start_process(
     )
 
 
-def run_processes(processes: list[Process], max_restarts: int, display: Display) -> tuple[Process, int] | None:
+def run_processes(
+    processes: list[Process], logs: Path, max_restarts: int, display: Display
+) -> tuple[Process, int] | None:
     """Run the tasks until all have ended; return the task that failed permanently, if any, and its exit code."""
+    volume = LogVolume(logs)
     for process in processes:
         process.start()
     chief_ended: float | None = None
@@ -111,6 +119,7 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
                 if not process.ended:
                     display.state(process.task, "did not exit in time; terminated")
             return None
+        volume.check()
         display.refresh()
         time.sleep(POLL_SECONDS)
     return None

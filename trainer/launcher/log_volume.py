@@ -1,0 +1,47 @@
+"""Whether the tasks can write their logs. They cannot say it themselves while the volume is full or read-only."""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+INTERVAL_SECONDS = 5.0
+PROBE = bytes(4096)
+
+
+class LogVolume:
+    """Reports on the launcher's error output when the logs cannot be written, and when they can be again."""
+
+    def __init__(self, logs: Path) -> None:
+        """`logs` is the folder of the logs."""
+        self._logs = logs
+        self._failed = False
+        self._next = 0.0
+
+    def check(self) -> None:
+        """Try to write a temporary file beside the logs, unless it was tried in the last seconds."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + INTERVAL_SECONDS
+        problem = _problem(self._logs)
+        if problem and not self._failed:
+            print(
+                f"{self._logs} cannot be written ({problem}): training goes on, but what the tasks log is lost, and no "
+                "checkpoint is saved, until it can be written again",
+                file=sys.stderr,
+                flush=True,
+            )
+        elif self._failed and not problem:
+            print(f"{self._logs} can be written again", file=sys.stderr, flush=True)
+        self._failed = bool(problem)
+
+
+def _problem(folder: Path) -> str:
+    """Why a file cannot be written in a folder; empty if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(PROBE)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
