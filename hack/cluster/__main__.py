@@ -26,6 +26,8 @@ commands:
   engine         start only the Docker engine and get the base image, to build images without a cluster
   up             start everything that is not running, and print how to reach the cluster
   load IMAGE     copy an image from the local Docker engine to the node
+  add-node IMAGE...
+                 start a second node with these images; it takes only pods that tolerate its taint
   status         print what is running
   down           stop everything and undo `up`
 """
@@ -48,6 +50,8 @@ def main(words: Sequence[str]) -> int:
             run = commands[words[0]]
         elif len(words) == 2 and words[0] == "load":
             run = partial(_load, words[1])
+        elif words[:1] == ["add-node"]:
+            run = partial(_add_node, words[1:])
         else:
             raise UsageError(f"invalid command {' '.join(words)!r}; --help lists the commands and their arguments.")
         with _one_at_a_time():
@@ -116,7 +120,13 @@ def _up() -> int:
 def _load(image: str) -> int:
     _need_root()
     with step(image):
-        kubernetes.load(image)
+        kubernetes.FIRST.load(image)
+    return 0
+
+
+def _add_node(images: Sequence[str]) -> int:
+    _need_root()
+    kubernetes.start_second_node(images)
     return 0
 
 
@@ -130,7 +140,7 @@ def _status() -> int:
         print("`up` starts what is not running" if any(running.values()) else "no cluster is running; `up` starts one")
         return 1
     ready = kubernetes.node_is_ready()
-    print(f"  {kubernetes.NODE:<32} {'ready' if ready else 'not ready'}")
+    print(f"  {kubernetes.FIRST.name:<32} {'ready' if ready else 'not ready'}")
     print(f"export KUBECONFIG={KUBECONFIG}")
     return 0 if ready else 1
 

@@ -112,7 +112,7 @@ class Box:
             )
         self._connect()
         self._cover()
-        for cgroup in self._cgroups():
+        for cgroup in self.cgroups():
             cgroup.mkdir(exist_ok=True)
         if (controllers := CGROUPS / "cgroup.controllers").exists():  # version 2 delegates only the listed controllers
             enabled = " ".join(f"+{controller}" for controller in controllers.read_text().split())
@@ -188,11 +188,14 @@ class Box:
             raise ClusterError(f"{Path(command[0]).name} failed in the box {self.name}:\n{done.stderr[-1500:]}")
         return done.stdout
 
-    def spawn(self, name: str, command: Sequence[str | Path]) -> None:
-        """Start a program that keeps running in the box after this tool exits; its output goes to the log `name`."""
+    def spawn(self, name: str, program: str | Path, arguments: Sequence[str]) -> None:
+        """Start a program that keeps running in the box after this tool exits.
+
+        `name` is the name by which `programs` lists it; its output goes to the log of this name.
+        """
         with self.log(name).open("ab") as output:
             subprocess.run(
-                self._enter(["setsid", "--fork", *command]),
+                self._enter(["setsid", "--fork", "bash", "-c", 'exec -a "$0" "$@"', name, program, *arguments]),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -229,10 +232,10 @@ class Box:
         for process, arguments in _command_lines():
             if arguments[0] == b"slirp4netns" and os.fsencode(self._network_socket) in arguments:
                 _end(process)
-        for cgroup in self._cgroups():
+        for cgroup in self.cgroups():
             _remove_cgroup(cgroup)
 
-    def _cgroups(self) -> list[Path]:
+    def cgroups(self) -> list[Path]:
         """The box's cgroups: version 2 has one hierarchy, version 1 has one per controller."""
         if (CGROUPS / "cgroup.controllers").exists():
             return [CGROUPS / self.cgroup]

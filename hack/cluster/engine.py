@@ -60,7 +60,7 @@ def start() -> None:
         if "dockerd" not in BOX.programs():
             own_folders = [f"--exec-root={BOX.folder}/run", f"--pidfile={_PROCESS_ID}"]
             own_cgroup = ["--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{BOX.cgroup}"]
-            BOX.spawn("dockerd", ["dockerd", f"--host=unix://{socket}", *own_folders, *own_cgroup])
+            BOX.spawn("dockerd", "dockerd", [f"--host=unix://{socket}", *own_folders, *own_cgroup])
         if not DEFAULT_SOCKET.exists():
             DEFAULT_SOCKET.unlink(missing_ok=True)  # a dangling link
             DEFAULT_SOCKET.symlink_to(socket)

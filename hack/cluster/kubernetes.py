@@ -1,7 +1,7 @@
 """Kubernetes: its programs, how each starts, and when each is ready.
 
-The commands `up`, `load`, `status` and `down` use it. Everything runs in one box. Outside the box it uses one port of
-127.0.0.1 for the API server, and writes KUBECONFIG.
+The commands `up`, `load`, `add-node`, `status` and `down` use it. Everything runs in one box. Outside the box it uses
+one port of 127.0.0.1 for the API server, and writes KUBECONFIG.
 """
 
 import json
@@ -9,17 +9,14 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from hack.cluster import build, certificates, engine
-from hack.cluster.box import ADDRESS, INTERFACE, MTU, Box, tail
+from hack.cluster.box import ADDRESS, INTERFACE, MTU, tail
 from hack.cluster.errors import ClusterError
+from hack.cluster.node import BOX, CONFIGURATION, DNS_SERVICE, KEYS, NETWORK, PAUSE_IMAGE, PORT, Node
 from hack.cluster.places import KUBECONFIG, MANIFESTS
 from hack.cluster.progress import step
 from hack.cluster.waiting import until
 
-PORT = 16443
-"""Not the default 6443, which another Kubernetes on this machine may use."""
-
-BOX = Box("kubernetes", overlays=("/etc", "/opt", "/var/lib", "/var/log"), port=PORT)
-NODE = "node-0"
+FIRST, SECOND = Node(0), Node(1)
 PODS = "10.244.0.0/16"
 POD_NETWORK = "podnet"
 """The interface whose macvlans the pods have. Its other end receives what is for no pod, and drops it."""
@@ -28,17 +25,10 @@ GATEWAY = "10.244.0.1"
 """The node's interface and address on the pod network."""
 SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
-DNS_SERVICE = "10.96.0.10"
 
-PAUSE_IMAGE = "distributed-tensorflow/pause:1"
 STORAGE_NAMESPACE = "local-path-storage"
-_FROM_ENGINE = "distributed-tensorflow/image"
-CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 
 _ASK_COREDNS = f"exec 3<>/dev/tcp/{ADDRESS}/8181; printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' >&3; grep -q OK <&3"
-
-_KEYS = BOX.folder / "keys"
-_CONFIGURATION = BOX.folder / "configuration"
 
 
 def _commands() -> dict[str, list[str]]:
@@ -54,43 +44,34 @@ def _commands() -> dict[str, list[str]]:
             f"--service-cluster-ip-range={SERVICES}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged",
-            f"--client-ca-file={_KEYS}/ca.crt",
-            f"--tls-cert-file={_KEYS}/api.crt",
-            f"--tls-private-key-file={_KEYS}/api.key",
-            f"--kubelet-client-certificate={_KEYS}/admin.crt",
-            f"--kubelet-client-key={_KEYS}/admin.key",
+            f"--client-ca-file={KEYS}/ca.crt",
+            f"--tls-cert-file={KEYS}/api.crt",
+            f"--tls-private-key-file={KEYS}/api.key",
+            f"--kubelet-client-certificate={KEYS}/admin.crt",
+            f"--kubelet-client-key={KEYS}/admin.key",
             "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
-            f"--service-account-key-file={_KEYS}/accounts.pub",
-            f"--service-account-signing-key-file={_KEYS}/accounts.key",
+            f"--service-account-key-file={KEYS}/accounts.pub",
+            f"--service-account-signing-key-file={KEYS}/accounts.key",
             "--service-account-issuer=https://kubernetes.default.svc",
         ],
-        "containerd": [f"--config={_CONFIGURATION}/containerd.toml"],
+        **FIRST.commands(),
         "kube-controller-manager": [
             *configured,
             "--leader-elect=false",
             "--use-service-account-credentials",
-            f"--service-account-private-key-file={_KEYS}/accounts.key",
-            f"--root-ca-file={_KEYS}/ca.crt",
+            f"--service-account-private-key-file={KEYS}/accounts.key",
+            f"--root-ca-file={KEYS}/ca.crt",
         ],
         "kube-scheduler": [*configured, "--leader-elect=false"],
-        "kubelet": [
-            *configured,
-            f"--config={_CONFIGURATION}/kubelet.json",
-            f"--hostname-override={NODE}",
-            f"--root-dir={BOX.folder}/kubelet",
-            # Without a minimum age, garbage collection counts a container that is about to start as dead, and removes
-            # its predecessor with the log and the exit code that tests read.
-            "--minimum-container-ttl-duration=1m",
-        ],
         "kube-proxy": [
             *configured,
-            f"--hostname-override={NODE}",
+            f"--hostname-override={FIRST.name}",
             f"--cluster-cidr={PODS}",
             "--proxy-mode=iptables",
             "--masquerade-all",  # otherwise pods reply to each other directly, bypassing the Service
             "--conntrack-max-per-core=0",  # the limit applies to the whole machine, and a box must not change it
         ],
-        "coredns": ["-conf", f"{_CONFIGURATION}/Corefile"],
+        "coredns": ["-conf", f"{CONFIGURATION}/Corefile"],
         "local-path-provisioner": [
             "start",
             *configured,
@@ -104,11 +85,11 @@ def _commands() -> dict[str, list[str]]:
 
 
 def _write_configuration() -> None:
-    _CONFIGURATION.mkdir(exist_ok=True)
-    (_CONFIGURATION / "cni").mkdir(exist_ok=True)
+    NETWORK.mkdir(parents=True, exist_ok=True)
+    FIRST.configure()
     # macvlan joins all pods to one link, where packets between pods are nearly as fast as on the loopback interface.
     # With a bridge or routes (ptp, as in kind) packets pass the network stack again; with routes, also the firewall.
-    (_CONFIGURATION / "cni" / "pods.conflist").write_text(
+    (NETWORK / "pods.conflist").write_text(
         json.dumps(
             {
                 "cniVersion": "1.0.0",
@@ -129,42 +110,8 @@ def _write_configuration() -> None:
             }
         )
     )
-    # restrict_oom_score_adj: in many virtual machines and containers root lacks CAP_SYS_RESOURCE. Without this setting
-    # pods do not start there ("can't get final child's PID from pipe").
-    (_CONFIGURATION / "containerd.toml").write_text(f"""\
-version = 2
-root = "{BOX.folder}/containerd"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "docker.io/{PAUSE_IMAGE}"
-restrict_oom_score_adj = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
-conf_dir = "{_CONFIGURATION}/cni"
-""")
-    (_CONFIGURATION / "kubelet.json").write_text(
-        json.dumps(
-            {
-                "apiVersion": "kubelet.config.k8s.io/v1beta1",
-                "kind": "KubeletConfiguration",
-                "authentication": {
-                    "anonymous": {"enabled": False},
-                    "webhook": {"enabled": True},
-                    "x509": {"clientCAFile": f"{_KEYS}/ca.crt"},
-                },
-                "cgroupDriver": "cgroupfs",
-                "cgroupRoot": f"/{BOX.cgroup}",
-                "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
-                "clusterDNS": [DNS_SERVICE],
-                "clusterDomain": "cluster.local",
-                "failSwapOn": False,
-                # A fairly full disk must neither evict pods nor remove images that no registry has.
-                "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-                "imageGCHighThresholdPercent": 100,
-            }
-        )
-    )
     # Only names of the cluster: no test may depend on external names.
-    (_CONFIGURATION / "Corefile").write_text(f"""\
+    (CONFIGURATION / "Corefile").write_text(f"""\
 .:53 {{
     errors
     ready {ADDRESS}:8181
@@ -185,15 +132,15 @@ def start() -> None:
     """
     with step("box"):
         BOX.start()
-        if not KUBECONFIG.exists():
+        if not (KEYS.exists() and KUBECONFIG.exists()):  # a box that was killed leaves KUBECONFIG
             names = f"IP:127.0.0.1,IP:{ADDRESS},IP:{API_SERVICE},DNS:localhost,DNS:kubernetes.default.svc"
-            certificates.create(_KEYS, f"https://127.0.0.1:{PORT}", names)
+            certificates.create(KEYS, f"https://127.0.0.1:{PORT}", names)
         _write_configuration()
         _join_pod_network()
     # Independent programs start together. Images load while the API server starts.
     _start("etcd", "kube-apiserver", "containerd")
-    _ready("containerd", lambda: _succeeds(["ctr", "version"]))
-    _load_own_images()
+    _ready("containerd", lambda: _succeeds(FIRST.ctr("version")))
+    _load_own_images(FIRST)
     _ready("kube-apiserver", lambda: _answers("/readyz"))
     _start("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
     with step("manifests"):
@@ -231,11 +178,12 @@ def _add_link(name: str, details: Sequence[str]) -> None:
 
 def _start(*names: str) -> None:
     running = BOX.programs()
-    commands = _commands()
+    commands = _commands() | SECOND.commands()
     for name in names:
         if name not in running:
-            own = build.binaries() / name
-            BOX.spawn(name, [own if own.exists() else name, *commands[name]])
+            program = name.removesuffix(SECOND.suffix)
+            own = build.binaries() / program
+            BOX.spawn(name, own if own.exists() else program, commands[name])
 
 
 def _ready(name: str, condition: Callable[[], bool]) -> None:
@@ -281,9 +229,9 @@ def _answers(path: str) -> bool:
     return kubectl("get", "--raw", path).returncode == 0
 
 
-def node_is_ready() -> bool:
-    """Whether the node is Ready."""
-    done = kubectl("get", "node", NODE, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
+def node_is_ready(node: Node = FIRST) -> bool:
+    """Whether a node is Ready."""
+    done = kubectl("get", "node", node.name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
     return done.stdout == "True"
 
 
@@ -301,33 +249,34 @@ def _apply_manifests() -> None:
         raise ClusterError(f"kubectl cannot apply {MANIFESTS.name}: {done.stderr.strip()}")
 
 
-def _load_own_images() -> None:
-    loaded = BOX.run(["ctr", "--namespace=k8s.io", "images", "list", "--quiet"]).split()
+def _load_own_images(node: Node) -> None:
+    loaded = BOX.run(node.ctr("images", "list", "--quiet")).split()
     if f"docker.io/{PAUSE_IMAGE}" not in loaded:
         with step("pause image"):
             engine.create_image(PAUSE_IMAGE, build.binaries() / "pause")
-            load(PAUSE_IMAGE)
+            node.load(PAUSE_IMAGE)
             engine.docker("image", "rm", PAUSE_IMAGE)
     if f"docker.io/library/{engine.BASE_IMAGE}" not in loaded:
         with step(engine.BASE_IMAGE):
-            load(engine.BASE_IMAGE)
+            node.load(engine.BASE_IMAGE)
 
 
-def load(image: str) -> None:
-    """Copy an image from the Docker engine to the node, unless the node has it.
+def start_second_node(images: Sequence[str]) -> None:
+    """Start a second node with these images of the Docker engine, unless it runs, and wait until it is Ready.
 
     Raises:
-        UsageError: the engine does not have the image.
-        ClusterError: containerd cannot import it.
+        UsageError: the engine does not have an image.
+        ClusterError: a program does not start.
     """
-    images = ["ctr", "--namespace=k8s.io", "images"]
-    name = image if "." in image.split("/")[0] else f"docker.io/{'' if '/' in image else 'library/'}{image}"
-    label = f"{_FROM_ENGINE}={engine.identity(image)}"  # containerd and Docker use different digests
-    if label in BOX.run([*images, "list", f"name=={name}"]):
-        return
-    with engine.saving(image) as save:
-        BOX.run([*images, "import", "-"], stdin=save.stdout)
-    BOX.run([*images, "label", name, label])
+    SECOND.configure()
+    _start(SECOND.containerd)
+    _ready(SECOND.containerd, lambda: _succeeds(SECOND.ctr("version")))
+    _load_own_images(SECOND)
+    for image in images:
+        with step(image):
+            SECOND.load(image)
+    _start(SECOND.kubelet)
+    _ready(SECOND.kubelet, lambda: node_is_ready(SECOND))
 
 
 def state() -> dict[str, bool]:

@@ -1,0 +1,141 @@
+"""A node of the cluster: its containerd, its kubelet, and the images that it has.
+
+All nodes are in one box, with one network and one file system. Each has its own containers, images and cgroups.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from hack.cluster import engine
+from hack.cluster.box import Box
+from hack.cluster.places import KUBECONFIG
+
+PORT = 16443
+"""Of the API server. Not the default 6443, which another Kubernetes on this machine may use."""
+BOX = Box("kubernetes", overlays=("/etc", "/opt", "/var/lib", "/var/log"), port=PORT)
+KEYS = BOX.folder / "keys"
+CONFIGURATION = BOX.folder / "configuration"
+NETWORK = CONFIGURATION / "cni"
+DNS_SERVICE = "10.96.0.10"
+PAUSE_IMAGE = "distributed-tensorflow/pause:1"
+TAINT = "distributed-tensorflow/second-node"
+"""The taint of every node but the first: only pods that tolerate it run there."""
+_FROM_ENGINE = "distributed-tensorflow/image"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, identified by its number. Its only state is that of its programs."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The name of the node, such as `node-0`."""
+        return f"node-{self.number}"
+
+    @property
+    def containerd(self) -> str:
+        """The name of the container runtime's program."""
+        return f"containerd{self.suffix}"
+
+    @property
+    def kubelet(self) -> str:
+        """The name of the kubelet's program."""
+        return f"kubelet{self.suffix}"
+
+    @property
+    def suffix(self) -> str:
+        """What distinguishes the names of its programs from those of the first node."""
+        return f"-{self.number}" if self.number else ""
+
+    @property
+    def socket(self) -> str:
+        """The address of the container runtime."""
+        return f"/run/{self.containerd}/containerd.sock"
+
+    @property
+    def _cgroup(self) -> str:
+        return f"{BOX.cgroup}/{self.name}" if self.number else BOX.cgroup
+
+    def commands(self) -> dict[str, list[str]]:
+        """The arguments of each program, by its name."""
+        return {
+            self.containerd: [f"--config={self._file('containerd.toml')}"],
+            self.kubelet: [
+                f"--kubeconfig={KUBECONFIG}",
+                f"--config={self._file('kubelet.json')}",
+                f"--hostname-override={self.name}",
+                f"--root-dir={BOX.folder}/{self.kubelet}",
+                # Without a minimum age, garbage collection counts a container that is about to start as dead, and
+                # removes its predecessor with the log and the exit code that tests read.
+                "--minimum-container-ttl-duration=1m",
+            ],
+        }
+
+    def _file(self, name: str) -> Path:
+        return CONFIGURATION / self.name / name
+
+    def configure(self) -> None:
+        """Write the configuration of its programs, and create its cgroup."""
+        (CONFIGURATION / self.name).mkdir(parents=True, exist_ok=True)
+        for parent in BOX.cgroups():
+            (parent.parent / self._cgroup).mkdir(exist_ok=True)
+        # restrict_oom_score_adj: in many virtual machines and containers root lacks CAP_SYS_RESOURCE. Without this
+        # setting pods do not start there ("can't get final child's PID from pipe").
+        self._file("containerd.toml").write_text(f"""\
+version = 2
+root = "{BOX.folder}/{self.containerd}"
+state = "/run/{self.containerd}"
+[grpc]
+address = "{self.socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "docker.io/{PAUSE_IMAGE}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{NETWORK}"
+""")
+        kubelet = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": f"{KEYS}/ca.crt"},
+            },
+            "registerWithTaints": [{"key": TAINT, "effect": "NoSchedule"}] if self.number else [],
+            "port": 10250 + 10 * self.number,
+            "healthzPort": 10248 + 10 * self.number,
+            "podLogsDir": f"/var/log/pods{self.suffix}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._cgroup}",
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "clusterDNS": [DNS_SERVICE],
+            "clusterDomain": "cluster.local",
+            "failSwapOn": False,
+            # A fairly full disk must neither evict pods nor remove images that no registry has.
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+        }
+        self._file("kubelet.json").write_text(json.dumps(kubelet))
+
+    def ctr(self, *words: str) -> list[str]:
+        """The command line of containerd's client."""
+        return ["ctr", f"--address={self.socket}", "--namespace=k8s.io", *words]
+
+    def load(self, image: str) -> None:
+        """Copy an image from the Docker engine to the node, unless the node has it.
+
+        Raises:
+            UsageError: the engine does not have the image.
+            ClusterError: containerd cannot import it.
+        """
+        name = image if "." in image.split("/")[0] else f"docker.io/{'' if '/' in image else 'library/'}{image}"
+        label = f"{_FROM_ENGINE}={engine.identity(image)}"  # containerd and Docker use different digests
+        if label in BOX.run(self.ctr("images", "list", f"name=={name}")):
+            return
+        with engine.saving(image) as save:
+            BOX.run(self.ctr("images", "import", "-"), stdin=save.stdout)
+        BOX.run(self.ctr("images", "label", name, label))
