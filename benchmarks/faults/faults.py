@@ -187,6 +187,31 @@ def _restart_node(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
         node.start_everything()
 
 
+@contextmanager
+def _lose_node(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+    """Stop the kubelet of the second node, on which these tasks run on: to Kubernetes the node has vanished."""
+    release = _release(cluster)
+    if others := [task for task in tasks if release.node(task) != node.SECOND.name]:
+        raise FaultError(f"{', '.join(others)} does not run on {node.SECOND.name}")
+    node.send_signal([node.SECOND.kubelet], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        node.send_signal([node.SECOND.kubelet], signal.SIGCONT)
+
+
+def _with_kill(outage: Inject) -> Inject:
+    """Kill the tasks while an outage lasts."""
+
+    @contextmanager
+    def inject(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+        with outage(cluster, ()):
+            cluster.send_signal(tasks, signal.SIGKILL)
+            yield
+
+    return inject
+
+
 def _release(cluster: Cluster) -> Release:
     if not isinstance(cluster, Release):
         raise FaultError("this fault needs a release in the throw-away cluster")
@@ -201,8 +226,17 @@ CUT_OFF = Fault("cut off from the network for 60 s", _cut_off, 60)
 CUT_CHECKPOINT = Fault("newest checkpoint cut short, then kill -9", _cut_checkpoint, replaces=True, damages=True)
 KILL_IN_SAVE = Fault("kill -9 within a save", _kill_in_save, replaces=True)
 FULL = Fault("volume full for 30 s", _fill_volume, 30, says="space|full|written again")
-READ_ONLY = Fault("volume read-only for 30 s", _make_read_only, 30, says="[Rr]ead-only|cannot be (saved|written)")
+READ_ONLY = Fault(
+    "volume read-only for 30 s, then remounted", _make_read_only, 30, says="[Rr]ead-only|cannot be (saved|written)"
+)
 NO_DNS = Fault("DNS away for 60 s", _stop_dns, 60, of_node=True)
+NO_DNS_KILL = Fault("DNS away for 60 s, and kill -9", _with_kill(_stop_dns), 60, replaces=True, of_node=True)
 NO_API_SERVER = Fault("API server away for 60 s", _stop_api_server, 60, of_node=True)
+NO_API_SERVER_KILL = Fault(
+    "API server away for 60 s, and kill -9", _with_kill(_stop_api_server), 60, replaces=True, of_node=True
+)
 KUBELET = Fault("kubelet restarted", _restart_kubelet, 2, of_node=True)
 NODE = Fault("node stopped and started", _restart_node, 5, replaces=True, of_node=True)
+NODE_LOST = Fault(
+    "node vanishes for 180 s, and its chief writes on", _lose_node, 180, True, True, says="belongs to another"
+)

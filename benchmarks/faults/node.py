@@ -1,4 +1,4 @@
-"""The throw-away cluster's node as faults see it: its programs, and the containers of a pod.
+"""The throw-away cluster's nodes as faults see them: their programs, and the containers of a pod.
 
 Faults need what only the node has: signals to a container's program, a pod's network namespace, logs while the API
 server is away. So they run on the cluster of `hack.cluster` only, and as root.
@@ -15,17 +15,18 @@ from pathlib import Path
 import psutil
 
 from benchmarks.faults.cluster import FaultError
-from hack.cluster.kubernetes import BOX
+from hack.cluster.node import BOX, Node
 
 VOLUMES = BOX.folder / "volumes"
+SECOND = Node(1)
 DNS, API_SERVER, KUBELET = "coredns", "kube-apiserver", "kubelet"
 
 
 def pod_logs(namespace: str) -> list[tuple[str, Path]]:
     """The log files of all containers in a namespace, with the name of their pod."""
-    root = Path(f"/proc/{BOX.first_process()}/root/var/log/pods")
+    root = Path(f"/proc/{BOX.first_process()}/root/var/log")
     found = []
-    for path in root.glob(f"{namespace}_*/*/*.log"):
+    for path in root.glob(f"pods*/{namespace}_*/*/*.log"):
         pod = path.parent.parent.name.split("_")[1]
         found.append((pod, path))
     return found

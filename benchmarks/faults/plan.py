@@ -6,7 +6,7 @@ from typing import Literal
 from benchmarks.faults import faults
 from benchmarks.faults.cluster import SUPERVISOR, TENSORBOARD
 from benchmarks.faults.faults import Fault
-from benchmarks.faults.workload import Mode, Workload
+from benchmarks.faults.workload import MODES, Mode, Workload
 
 Place = Literal["processes", "cluster"]
 PLACES: tuple[Place, ...] = ("processes", "cluster")
@@ -45,7 +45,8 @@ def _case(place: Place, mode: Mode, fault: Fault | None, *targets: str, **option
     """A case with the baseline's tasks, or with what `options` say. `leader` and `all` stand for tasks."""
     at_end, volume = bool(options.pop("at_end", False)), bool(options.pop("volume", False))
     others_go_on = bool(fault and fault.seconds >= LASTING_SECONDS and mode == "asynchronous")
-    given: dict[str, object] = {"ps": 0 if mode == "allreduce" else 1, "seconds": 120 if others_go_on else 45}
+    seconds = 2 * fault.seconds if fault and others_go_on else 45
+    given: dict[str, object] = {"ps": 0 if mode == "allreduce" else 1, "seconds": seconds}
     workload = Workload(mode, **{**given, **options})  # type: ignore[arg-type]
     names: list[str] = []
     for target in targets:
@@ -59,55 +60,82 @@ SLOW = {"train_steps": 100, "step_seconds": 0.25}
 
 def plan() -> list[Case]:
     """All cases, in the order in which they run."""
-    asynchronous, synchronous, allreduce = "asynchronous", "synchronous", "allreduce"
     ps, worker, leader = "ps-0", "worker-1", "leader"
-    cases = [_case("processes", mode, None) for mode in (asynchronous, synchronous, allreduce)]  # type: ignore[arg-type]
-    cases += [_case("cluster", mode, None) for mode in (asynchronous, synchronous, allreduce)]  # type: ignore[arg-type]
+    with_servers: tuple[Mode, ...] = ("asynchronous", "synchronous")
+    whole = {"chief": True, "ps": 2, "evaluator": True}
+    cases = [_case(place, mode, None) for place in PLACES for mode in MODES]
+    cases += [_case("cluster", mode, None, **whole) for mode in with_servers]
 
     def add(place: Place, mode: Mode, fault: Fault, *targets: str, **options: object) -> None:
         cases.append(_case(place, mode, fault, *targets, **options))
 
-    for mode in (asynchronous, synchronous):
+    # One task is lost.
+    for mode in with_servers:
         for target in (ps, worker, leader):
-            add("cluster", mode, faults.DELETE, target)  # type: ignore[arg-type]
-            add("processes", mode, faults.KILL, target)  # type: ignore[arg-type]
+            add("cluster", mode, faults.DELETE, target)
+            add("processes", mode, faults.KILL, target)
     for target in (worker, leader):
         add("cluster", "allreduce", faults.DELETE, target)
         add("processes", "allreduce", faults.KILL, target)
-    for mode in (asynchronous, synchronous):
-        add("cluster", mode, faults.CUT_OFF, ps)  # type: ignore[arg-type]
-        add("cluster", mode, faults.CUT_OFF, worker, seconds=120)  # type: ignore[arg-type]
-        add("processes", mode, faults.KILL, ps, leader)  # type: ignore[arg-type]
-        add("processes", mode, faults.KILL, "all")  # type: ignore[arg-type]
-        add("processes", mode, faults.CUT_CHECKPOINT, ps, leader)  # type: ignore[arg-type]
-    add("cluster", "asynchronous", faults.DELETE, ps, leader)
-    add("cluster", "synchronous", faults.KILL, "all")
-    whole = {"chief": True, "ps": 2, "evaluator": True}
+    add("processes", "synchronous", faults.KILL, "worker-2", workers=3, ps=2)
+    add("processes", "synchronous", faults.KILL, "worker-2", workers=3, backups=1)
     for target in (SUPERVISOR, TENSORBOARD, "evaluator-0", leader, ps):
         add("cluster", "asynchronous", faults.DELETE, target, **whole)
-    for target in (SUPERVISOR, "evaluator-0", leader, ps):
+    for target in (SUPERVISOR, TENSORBOARD, "evaluator-0", leader, ps, worker):
         add("cluster", "synchronous", faults.KILL, target, **whole)
-    for target in (worker, leader, ps):
-        add("processes", "asynchronous", faults.STOP, target)
-        add("processes", "synchronous", faults.STOP, target)
-    add("processes", "allreduce", faults.STOP, worker)
-    add("cluster", "asynchronous", faults.NO_DNS)
-    add("cluster", "asynchronous", faults.NO_API_SERVER)
-    add("cluster", "synchronous", faults.KUBELET)
-    add("processes", "asynchronous", faults.FULL, volume=True)
-    add("processes", "asynchronous", faults.READ_ONLY)
+    for target in (leader, ps):
+        add("processes", "asynchronous", faults.KILL, target, chief=True, ps=2)
     for target in (ps, worker, leader):
         add("cluster", "synchronous", faults.TERMINATE, target)
         add("processes", "asynchronous", faults.TERMINATE, target)
-    add("processes", "asynchronous", faults.KILL_IN_SAVE, leader)
-    add("processes", "allreduce", faults.KILL_IN_SAVE, leader)
-    for target in (ps, worker, leader):
-        add("processes", "synchronous", faults.KILL, target, at_end=True, **SLOW)
-    add("processes", "allreduce", faults.KILL, leader, at_end=True, **SLOW)
+    for target in (worker, leader):
+        add("processes", "allreduce", faults.TERMINATE, target)
+
+    # Several are lost, or all.
+    for mode in with_servers:
+        add("processes", mode, faults.KILL, ps, leader)
+        add("processes", mode, faults.KILL, "all")
     add("processes", "allreduce", faults.KILL, "all")
-    add("processes", "synchronous", faults.KILL, "worker-2", workers=3, ps=2)
-    add("cluster", "synchronous", faults.STOP, SUPERVISOR, "evaluator-0", **whole)
+    add("cluster", "asynchronous", faults.DELETE, ps, leader)
     add("cluster", "asynchronous", faults.DELETE, "all", **whole)
-    add("cluster", "allreduce", faults.CUT_OFF, worker)
-    add("cluster", "synchronous", faults.NODE, "all")
+    add("cluster", "synchronous", faults.KILL, "all")
+
+    # Tasks are stopped, or cut off from the network.
+    for mode in with_servers:
+        for target in (ps, worker, leader):
+            add("cluster", mode, faults.CUT_OFF, target, seconds=120)
+            add("processes", mode, faults.STOP, target)
+        add("processes", mode, faults.STOP, leader, chief=True)
+    for target in (worker, leader):
+        add("processes", "allreduce", faults.STOP, target)
+        add("cluster", "allreduce", faults.CUT_OFF, target)
+    add("cluster", "synchronous", faults.STOP, SUPERVISOR, "evaluator-0", **whole)
+    add("cluster", "synchronous", faults.STOP, TENSORBOARD, **whole)
+
+    # The checkpoint and its volume.
+    for mode in with_servers:
+        add("processes", mode, faults.CUT_CHECKPOINT, ps, leader)
+    for target in (leader, "all"):
+        add("processes", "allreduce", faults.CUT_CHECKPOINT, target)
+    for mode in MODES:
+        add("processes", mode, faults.KILL_IN_SAVE, leader)
+        add("processes", mode, faults.FULL, volume=True)
+        add("processes", mode, faults.READ_ONLY)
+
+    # The last five steps.
+    for mode in with_servers:
+        for target in (ps, worker, leader):
+            add("processes", mode, faults.KILL, target, at_end=True, **SLOW)
+    add("processes", "allreduce", faults.KILL, leader, at_end=True, **SLOW)
+
+    # What the tasks run on.
+    for mode in with_servers:
+        add("cluster", mode, faults.NODE_LOST, leader, chief=True, nodes=2, seconds=2 * faults.NODE_LOST.seconds)
+        add("cluster", mode, faults.NO_DNS)
+        add("cluster", mode, faults.NO_DNS_KILL, ps)
+        add("cluster", mode, faults.NO_API_SERVER)
+        add("cluster", mode, faults.KUBELET)
+        add("cluster", mode, faults.NODE, "all")
+    add("cluster", "asynchronous", faults.NO_API_SERVER_KILL, ps)
+    add("cluster", "allreduce", faults.NODE, "all")
     return cases

@@ -18,11 +18,14 @@ from benchmarks.faults import node
 from benchmarks.faults.cluster import SUPERVISOR, TENSORBOARD, FaultError, Line
 from benchmarks.faults.launch import LogFile
 from benchmarks.faults.workload import MODEL, Workload
+from hack.cluster.node import TAINT
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 NAME = "mnist"
 ASK_SECONDS = 2.0
 """How often the API server is asked whether the run has ended."""
+EVICTED_SECONDS, NODE_LOSS_SECONDS = 5, 10
+"""How soon the pods of a node that does not answer are deleted, and then removed by force."""
 COMPONENT = "app.kubernetes.io/component"
 
 
@@ -99,6 +102,10 @@ class Release:
         if names := [f"{NAME}-{task}" for task in tasks if task not in (SUPERVISOR, TENSORBOARD)]:
             self.kubectl("delete", "pod", *names, "--wait=false", *words)
 
+    def node(self, task: str) -> str:
+        """The name of the node on which a task runs."""
+        return self.kubectl("get", "pod", f"{NAME}-{task}", "--output=jsonpath={.spec.nodeName}")
+
     def networks(self, tasks: Sequence[str]) -> list[int]:
         """A process in the network namespace of each of these tasks' pods."""
         return [node.network_of_pod(self._uid(task)) for task in tasks]
@@ -149,7 +156,7 @@ class Release:
 
 
 def _values(workload: Workload, tag: str) -> dict[str, Any]:
-    return {
+    values = {
         "image": {"tag": tag},
         "supervisor": {"image": {"tag": tag}},
         "train": {**workload.settings, "model": f"/models/{MODEL.name}"},
@@ -163,6 +170,27 @@ def _values(workload: Workload, tag: str) -> dict[str, Any]:
             "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
             "extraVolumes": [{"name": "model", "configMap": {"name": "timed-model"}}],
             "extraVolumeMounts": [{"name": "model", "mountPath": "/models"}],
+        },
+    }
+    return values if workload.nodes == 1 else values | _on_two_nodes()
+
+
+def _on_two_nodes() -> dict[str, Any]:
+    """Values with which the chief is on the second node, and its replacement on the first one if that vanishes."""
+    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node.SECOND.name]}]}
+    evicted = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "tolerationSeconds": EVICTED_SECONDS}
+    return {
+        "run": {"backoffLimit": None, "nodeLossSeconds": NODE_LOSS_SECONDS},
+        "trainingDirectory": {"accessModes": ["ReadWriteMany"], "storageClassName": "shared"},
+        "chief": {
+            "replicas": 1,
+            "terminationGracePeriodSeconds": NODE_LOSS_SECONDS,
+            "tolerations": [{"key": TAINT, "operator": "Exists"}, {"operator": "Exists", **evicted}],
+            "affinity": {
+                "nodeAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": here}]
+                }
+            },
         },
     }
 

@@ -23,6 +23,10 @@ class Workload:
     workers: int = 2
     chief: bool = False
     evaluator: bool = False
+    backups: int = 0
+    """How many replicas a synchronous step can do without."""
+    nodes: int = 1
+    """Nodes of the cluster. With two, the chief is on the second one while that responds."""
     seconds: int = 45
     """How long the run takes without a fault."""
     train_steps: int | None = None
@@ -63,9 +67,13 @@ class Workload:
             "synchronous": {"sync_replicas": True},
             "allreduce": {"strategy": "allreduce"},
         }
-        return {"train_steps": self.steps, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
+        settings = {"train_steps": self.steps, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
+        if self.backups:
+            settings["replicas_to_aggregate"] = len(self.replicas) - self.backups
+        return settings
 
     def __str__(self) -> str:
         parts = [f"{self.ps} ps" if self.ps else "", "chief" if self.chief else ""]
         parts += [f"{self.workers} worker{'s' * (self.workers > 1)}", "evaluator" if self.evaluator else ""]
+        parts += [f"{self.backups} of them a backup" if self.backups else "", "2 nodes" if self.nodes > 1 else ""]
         return ", ".join(part for part in parts if part)

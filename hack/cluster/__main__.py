@@ -13,6 +13,7 @@ from functools import partial
 
 from hack.cluster import build, engine, kubernetes, packages
 from hack.cluster.errors import ClusterError, UsageError
+from hack.cluster.node import BOX
 from hack.cluster.places import CACHE, KUBECONFIG, STATE
 from hack.cluster.progress import step
 
@@ -148,7 +149,7 @@ def _status() -> int:
 def _down() -> int:
     _need_root()
     with step("stop"):
-        kubernetes.BOX.stop()
+        BOX.stop()
         engine.stop()
         shutil.rmtree(STATE, ignore_errors=True)
     return 0

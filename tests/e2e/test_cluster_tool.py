@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hack.cluster import build, kubernetes
+from hack.cluster import build, node
 from hack.cluster.box import MACHINE_WIDE
 from hack.cluster.places import STATE
 from tests.e2e.conftest import cluster_tool
@@ -71,23 +71,23 @@ def test_down_leaves_the_machine_as_it_was() -> None:
 
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", kubernetes.PORT))
+        taken.bind(("127.0.0.1", node.PORT))
         taken.listen()
         failed = cluster_tool("up")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
-    assert f"port {kubernetes.PORT} of 127.0.0.1 is in use" in failed.stderr
+    assert f"port {node.PORT} of 127.0.0.1 is in use" in failed.stderr
     assert cluster_tool("down").returncode == 0
     assert machine() == before
 
     with subprocess.Popen([sys.executable, "-m", "hack.cluster", "up"], stdout=subprocess.PIPE) as killed:
-        while not {"kube-apiserver", "containerd"} <= kubernetes.BOX.programs():
+        while not {"kube-apiserver", "containerd"} <= node.BOX.programs():
             assert killed.poll() is None
             time.sleep(0.05)
         killed.send_signal(signal.SIGKILL)
     assert cluster_tool("up").returncode == 0
     assert cluster_tool("status").returncode == 0
 
-    first = kubernetes.BOX.first_process()
+    first = node.BOX.first_process()
     assert first
     for process in psutil.Process(first).children():
         if process.name() == "kube-scheduler":

@@ -122,7 +122,7 @@ def test_the_table_has_a_row_for_each_case_and_says_what_was_not_run(tmp_path: P
     text = report.render(cases, results.read(file))
     assert text.count("| not run") == len(cases) - 2
     assert "not run: no cluster" in text
-    assert "| 4 s | 5 s | 120 | 1 | 0.9500 | the accuracy is below 0.9600 |" in text
+    assert "| 4 s | 5 s | 120 | 1 | 0.9500 | the accuracy is below 0.9700 |" in text
     assert "**Target, asynchronous: -3.00 points of accuracy" in text
 
 

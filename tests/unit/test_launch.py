@@ -1,11 +1,12 @@
 """The launcher's parts; whole launches are in tests/processes."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,17 @@ def directory(tmp_path: Path) -> TrainingDirectory:
 
 
 @pytest.fixture
-def process(directory: TrainingDirectory) -> Callable[..., Process]:
+def process(directory: TrainingDirectory) -> Iterator[Callable[..., Process]]:
     """Returns the process, not started yet, of a task that runs a Python program."""
+    with contextlib.ExitStack() as made:
 
-    def make(program: str, task: Task = Task("worker", 1), is_chief: bool = False) -> Process:  # noqa: B008 - frozen
-        return Process(TaskProgram(task, is_chief, [sys.executable, "-c", program], dict(os.environ)), directory.logs)
+        def make(program: str, task: Task = Task("worker", 1), is_chief: bool = False) -> Process:  # noqa: B008 - frozen
+            command = [sys.executable, "-c", program]
+            return made.enter_context(
+                contextlib.closing(Process(TaskProgram(task, is_chief, command, dict(os.environ)), directory.logs))
+            )
 
-    return make
+        yield make
 
 
 class Recorder(Display):

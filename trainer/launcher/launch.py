@@ -120,7 +120,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             others.append(board)
             print(f"TensorBoard: {address}", file=sys.stderr)
         with make_display(plan.json, str(directory)) as display:
-            failure = run_processes(processes, directory.logs, plan.max_restarts, display)
+            failure = run_processes(processes, plan.max_restarts, display)
         if failure:
             failed, code = failure
             explain_failure(failed, code)

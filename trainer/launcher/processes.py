@@ -78,11 +78,9 @@ def start_process(
     )
 
 
-def run_processes(
-    processes: list[Process], logs: Path, max_restarts: int, display: Display
-) -> tuple[Process, int] | None:
+def run_processes(processes: list[Process], max_restarts: int, display: Display) -> tuple[Process, int] | None:
     """Run the tasks until all have ended; return the task that failed permanently, if any, and its exit code."""
-    volume = LogVolume(logs)
+    volume = LogVolume(processes[0].log.parent)
     for process in processes:
         process.start()
     chief_ended: float | None = None
