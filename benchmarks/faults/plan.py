@@ -135,7 +135,7 @@ def plan() -> list[Case]:
         add("cluster", mode, faults.NO_DNS_KILL, ps)
         add("cluster", mode, faults.NO_API_SERVER)
         add("cluster", mode, faults.KUBELET)
-        add("cluster", mode, faults.NODE, "all")
     add("cluster", "asynchronous", faults.NO_API_SERVER_KILL, ps)
-    add("cluster", "allreduce", faults.NODE, "all")
+    for mode in MODES:  # last: the second node is lost
+        add("cluster", mode, faults.NODE, "all")
     return cases
