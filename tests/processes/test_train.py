@@ -275,7 +275,7 @@ def test_with_a_backup_a_stopped_worker_does_not_block_the_run(trainer: Trainer,
 def test_an_unresponsive_task_ends_its_peers_with_a_retryable_code(
     trainer: Trainer, hosts: Hosts, stopped: str
 ) -> None:
-    words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000", "--stall_seconds=4"]
+    words = [*hosts(1, 2), "--sync_replicas", "--train_steps=1000000", "--stall_seconds=8"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
     chief = trainer.start("train", *words, "--job_name=worker", "--task_index=0", "--train_dir=run")
     worker = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
@@ -284,7 +284,10 @@ def test_an_unresponsive_task_ends_its_peers_with_a_retryable_code(
     silent.send_signal(signal.SIGSTOP)
     output, _ = chief.communicate(timeout=60)
     assert chief.returncode == 138
-    assert "no global step within 4 s" in output
+    assert "no global step within 8 s: taking steps, waiting for " in output
+    named = next(line for line in output.splitlines() if "no global step" in line)
+    assert f" {stopped} " in named, output
+    assert ": it accepts connections, but does not answer" in named, output
     assert "Traceback" not in output
     silent.send_signal(signal.SIGCONT)
     for process in (worker, ps):

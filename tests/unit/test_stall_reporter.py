@@ -1,9 +1,13 @@
 """What a replica reports while it takes no step, with real sockets."""
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
+from trainer.cluster import peers
 from trainer.training import stall_reporter
 from trainer.training.watchdog import Watchdog
 
@@ -20,8 +24,18 @@ def wait_for_lines(lines: list[str], count: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_task_that_refuses_connections_is_named(refusing: str, answering: str) -> None:
-    sentence = stall_reporter.describe({"ps 0": answering, "ps 1": refusing})
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of a gRPC server, as every task of TensorFlow has."""
+    started = grpc.server(ThreadPoolExecutor(1))
+    port = started.add_insecure_port("127.0.0.1:0")
+    started.start()
+    yield f"127.0.0.1:{port}"
+    started.stop(None)
+
+
+def test_a_task_that_refuses_connections_is_named(refusing: str, server: str) -> None:
+    sentence = stall_reporter.describe({"ps 0": server, "ps 1": refusing})
     assert sentence.startswith(f"waiting for ps 1 at {refusing}: the connection is refused")
 
 
@@ -31,10 +45,18 @@ def test_one_of_several_silent_tasks_is_named(silent: str, refusing: str) -> Non
     assert sentence.endswith("(and 2 more tasks)")
 
 
-def test_tasks_that_accept_connections_are_named(answering: str) -> None:
-    assert stall_reporter.describe({"ps 0": answering}).startswith("waiting for ps 0: connections are accepted")
-    many = {f"worker {index}": answering for index in range(9)}
-    assert stall_reporter.describe(many).startswith("waiting for all 9 tasks that it needs: connections are accepted")
+def test_a_stopped_task_whose_connections_the_kernel_accepts_is_named(
+    server: str, answering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.5)
+    sentence = stall_reporter.describe({"worker 0": server, "worker 1": answering, "worker 2": server})
+    assert sentence.startswith(f"waiting for worker 1 at {answering}: it accepts connections, but does not answer")
+
+
+def test_tasks_that_answer_are_named(server: str) -> None:
+    assert stall_reporter.describe({"ps 0": server}).startswith("waiting for ps 0: each answers")
+    many = {f"worker {index}": server for index in range(9)}
+    assert stall_reporter.describe(many).startswith("waiting for all 9 tasks that it needs: each answers")
 
 
 def test_a_stall_is_reported_at_growing_intervals(

@@ -10,6 +10,7 @@ import errno
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from trainer.cluster import ports
 from trainer.errors import ConfigurationError
@@ -20,16 +21,24 @@ REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
 
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How a client of gRPC begins: the preface of HTTP/2 and an empty SETTINGS frame (RFC 9113, section 3.4)."""
+
+
 class Unresolved(str):
     """The probe error of a name that does not resolve. It says nothing about the task: DNS may be away."""
 
 
-def probe_error(address: str) -> str | None:
-    """Return why an address ("HOST:PORT") does not accept connections now; None if it does."""
+def probe_error(address: str, must_answer: bool = False) -> str | None:
+    """Return why an address ("HOST:PORT") does not accept connections now; None if it does.
+
+    The kernel accepts connections also for a process that is stopped. With `must_answer`, its gRPC server must begin to
+    speak, too.
+    """
     host, port = _parts(address)
     try:
-        with socket.create_connection((host, port), timeout=PROBE_SECONDS):
-            return None
+        with socket.create_connection((host, port), timeout=PROBE_SECONDS) as connection:
+            return _server_error(connection) if must_answer else None
     except socket.gaierror as error:
         return Unresolved(f"the name {host} does not resolve ({error.strerror})")
     except ConnectionRefusedError:
@@ -42,10 +51,18 @@ def probe_error(address: str) -> str | None:
         return f"{error.strerror or error}"
 
 
-def probe_errors(addresses: Sequence[str]) -> list[str | None]:
+def _server_error(connection: socket.socket) -> str | None:
+    try:
+        connection.sendall(GREETING)
+        return None if connection.recv(1) else "it closes the connection"
+    except TimeoutError:
+        return f"it accepts connections, but does not answer within {PROBE_SECONDS:g} s (stopped, or far too busy)"
+
+
+def probe_errors(addresses: Sequence[str], must_answer: bool = False) -> list[str | None]:
     """Probe all addresses in parallel; return the probe error of each."""
     with ThreadPoolExecutor(max_workers=min(64, len(addresses) or 1)) as pool:
-        return list(pool.map(probe_error, addresses))
+        return list(pool.map(partial(probe_error, must_answer=must_answer), addresses))
 
 
 def wait_for(peers: Mapping[str, str], seconds: float, interrupted: Callable[[], bool]) -> None:

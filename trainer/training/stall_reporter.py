@@ -52,10 +52,10 @@ def _report(watchdog: Watchdog, needed: Mapping[str, str]) -> None:
 
 def describe(needed: Mapping[str, str]) -> str:
     """Return a sentence on which of these tasks do not respond."""
-    errors = zip(needed.items(), peers.probe_errors(list(needed.values())), strict=True)
+    errors = zip(needed.items(), peers.probe_errors(list(needed.values()), must_answer=True), strict=True)
     lost = [f"{name} at {address}: {error}" for (name, address), error in errors if error]
     if lost:
         others = f" (and {len(lost) - 1} more tasks)" if len(lost) > 1 else ""
         return f"waiting for {lost[0]}{others}"
     names = ", ".join(needed) if len(needed) <= 4 else f"all {len(needed)} tasks that it needs"
-    return f"waiting for {names}: connections are accepted, so a task is stopped or busy, or waits for another one"
+    return f"waiting for {names}: each answers, so a task computes, or waits for another one"
