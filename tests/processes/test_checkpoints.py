@@ -168,6 +168,21 @@ def test_a_launcher_says_that_the_logs_of_its_tasks_cannot_be_written(trainer: T
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.long
+def test_an_allreduce_worker_says_that_it_waits_for_the_chief_to_end_the_run(
+    trainer: Trainer, hosts: Hosts, volume: Path
+) -> None:
+    directory = volume / "run"
+    words = [*hosts(0, 2), "--strategy=allreduce", "--train_steps=3000", "--save_steps=500", "--job_name=worker"]
+    chief = Logged(trainer, *words, "--task_index=0", f"--train_dir={directory}")
+    worker = Logged(trainer, *words, "--task_index=1")
+    wait_until(lambda: newest(directory) > 0)
+    filler = fill(volume)
+    wait_for_line(worker.log, "no step for", "waiting until the chief has written the result, waiting for worker 0")
+    filler.unlink()
+    assert (chief.wait(), worker.wait()) == (0, 0), chief.log.read_text() + worker.log.read_text()
+
+
 def test_a_run_that_ends_on_a_full_volume_waits_for_room(trainer: Trainer, volume: Path) -> None:
     directory = volume / "run"
     words = [f"--train_dir={directory}", "--train_steps=3000", "--save_steps=500"]

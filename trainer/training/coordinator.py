@@ -296,14 +296,18 @@ class CollectiveCoordinator(ClusterCoordinator):
             self._raise_lost(error)
 
     def leave(self) -> None:
-        is_chief = self._cluster.is_chief
+        is_chief, watchdog = self._cluster.is_chief, self._context.watchdog
         seconds = parameter_server.LINGER_SECONDS if is_chief else self._context.settings.stall_seconds
+        if not is_chief:
+            watchdog.operation = "waiting until the chief has written the result"
+            watchdog.progress()
         with self._server.session(self._replica.graph) as session:
             try:
                 session.run(self._group.leave, options=_timeout(seconds))
             except server.LOST as error:
                 if not is_chief:
                     self._raise_lost(error)
+            watchdog.pause()
             # All replicas have passed the first barrier before one passes the second. A failure here is harmless.
             with contextlib.suppress(*server.LOST):
                 session.run(self._group.leave, options=_timeout(parameter_server.LINGER_SECONDS))
