@@ -114,11 +114,24 @@ def stop_everything() -> None:
 
 
 def start_everything() -> None:
-    """Start the programs of the node that do not run.
+    """Start the programs of the first node that do not run.
 
     Raises:
         FaultError: one of them does not start.
     """
-    done = subprocess.run([sys.executable, "-m", "hack.cluster", "up"], capture_output=True, text=True)
+    _cluster_tool("up")
+
+
+def start_second(image: str) -> None:
+    """Start the second node with this image, unless it runs.
+
+    Raises:
+        FaultError: it does not start.
+    """
+    _cluster_tool("add-node", image)
+
+
+def _cluster_tool(*words: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "hack.cluster", *words], capture_output=True, text=True)
     if done.returncode:
-        raise FaultError(f"the cluster does not start again: {done.stdout[-500:]}{done.stderr[-500:]}")
+        raise FaultError(f"the cluster does not start: {done.stdout[-500:]}{done.stderr[-500:]}")

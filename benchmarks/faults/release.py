@@ -22,6 +22,7 @@ from hack.cluster.node import TAINT
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 NAME = "mnist"
+IMAGE = "distributed-tensorflow/trainer"
 ASK_SECONDS = 2.0
 """How often the API server is asked whether the run has ended."""
 EVICTED_SECONDS, NODE_LOSS_SECONDS = 5, 10
@@ -41,6 +42,8 @@ class Release:
         self._uids: dict[str, str] = {}
         self._code: int | None = None
         self._asked = 0.0
+        if workload.nodes > 1:
+            node.start_second(f"{IMAGE}:{tag}")
         self._run("kubectl", "create", "namespace", self.namespace)
         self.kubectl("create", "configmap", "timed-model", f"--from-file={MODEL}")
         file = folder / "values.yaml"

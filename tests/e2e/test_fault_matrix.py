@@ -22,6 +22,7 @@ from hack.cluster.waiting import until
 
 CUT_OFF = dataclasses.replace(faults.CUT_OFF, seconds=8)
 STOP = dataclasses.replace(faults.STOP, seconds=8)
+WITHOUT_API_SERVER = dataclasses.replace(faults.NO_API_SERVER_KILL, seconds=8)
 END_SECONDS = 400
 
 
@@ -42,6 +43,11 @@ END_SECONDS = 400
             Workload("synchronous", ps=1, workers=2, seconds=45),
             [(CUT_OFF, ["ps-0"]), (STOP, ["worker-1"]), (faults.DELETE, ["ps-0", "worker-0", "worker-1"])],
             id="synchronous",
+        ),
+        pytest.param(
+            Workload("allreduce", ps=0, workers=2, seconds=40),
+            [(faults.DELETE, ["worker-0"]), (WITHOUT_API_SERVER, ["worker-1"])],
+            id="all-reduce",
         ),
     ],
 )
