@@ -16,6 +16,7 @@ from benchmarks.faults import node
 from benchmarks.faults.cluster import Cluster, FaultError
 from benchmarks.faults.observation import step_of
 from benchmarks.faults.release import Release
+from hack.cluster.node import SECOND
 from hack.cluster.waiting import until
 from trainer.training.training_directory import TrainingDirectory
 
@@ -33,8 +34,6 @@ class Fault:
     """How long it lasts."""
     replaces: bool = False
     """Whether the tasks lose their processes."""
-    of_node: bool = False
-    """Whether it disturbs everything in the cluster, and not only the run."""
     damages: bool = False
     """Whether the newest checkpoint is lost."""
     says: str = ""
@@ -191,13 +190,13 @@ def _restart_node(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
 def _lose_node(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
     """Stop the kubelet of the second node, on which these tasks run on: to Kubernetes the node has vanished."""
     release = _release(cluster)
-    if others := [task for task in tasks if release.node(task) != node.SECOND.name]:
-        raise FaultError(f"{', '.join(others)} does not run on {node.SECOND.name}")
-    node.send_signal([node.SECOND.kubelet], signal.SIGSTOP)
+    if others := [task for task in tasks if release.node_of(task) != SECOND.name]:
+        raise FaultError(f"{', '.join(others)} does not run on {SECOND.name}")
+    node.send_signal([SECOND.kubelet], signal.SIGSTOP)
     try:
         yield
     finally:
-        node.send_signal([node.SECOND.kubelet], signal.SIGCONT)
+        node.send_signal([SECOND.kubelet], signal.SIGCONT)
 
 
 def _with_kill(outage: Inject) -> Inject:
@@ -205,6 +204,8 @@ def _with_kill(outage: Inject) -> Inject:
 
     @contextmanager
     def inject(cluster: Cluster, tasks: Sequence[str]) -> Iterator[None]:
+        for task in tasks:
+            cluster.processes(task)  # the API server, which knows their pods, may be away
         with outage(cluster, ()):
             cluster.send_signal(tasks, signal.SIGKILL)
             yield
@@ -229,14 +230,12 @@ FULL = Fault("volume full for 30 s", _fill_volume, 30, says="space|full|written 
 READ_ONLY = Fault(
     "volume read-only for 30 s, then remounted", _make_read_only, 30, says="[Rr]ead-only|cannot be (saved|written)"
 )
-NO_DNS = Fault("DNS away for 60 s", _stop_dns, 60, of_node=True)
-NO_DNS_KILL = Fault("DNS away for 60 s, and kill -9", _with_kill(_stop_dns), 60, replaces=True, of_node=True)
-NO_API_SERVER = Fault("API server away for 60 s", _stop_api_server, 60, of_node=True)
-NO_API_SERVER_KILL = Fault(
-    "API server away for 60 s, and kill -9", _with_kill(_stop_api_server), 60, replaces=True, of_node=True
-)
-KUBELET = Fault("kubelet restarted", _restart_kubelet, 2, of_node=True)
-NODE = Fault("node stopped and started", _restart_node, 5, replaces=True, of_node=True)
+NO_DNS = Fault("DNS away for 60 s", _stop_dns, 60)
+NO_DNS_KILL = Fault("DNS away for 60 s, and kill -9", _with_kill(_stop_dns), 60, replaces=True)
+NO_API_SERVER = Fault("API server away for 60 s", _stop_api_server, 60)
+NO_API_SERVER_KILL = Fault("API server away for 60 s, and kill -9", _with_kill(_stop_api_server), 60, replaces=True)
+KUBELET = Fault("kubelet restarted", _restart_kubelet, 2)
+NODE = Fault("node stopped and started", _restart_node, 5, replaces=True)
 NODE_LOST = Fault(
     "node vanishes for 180 s, and its chief writes on", _lose_node, 180, True, True, says="belongs to another"
 )

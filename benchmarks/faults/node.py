@@ -15,10 +15,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.faults.cluster import FaultError
-from hack.cluster.node import BOX, Node
+from hack.cluster.node import BOX
 
 VOLUMES = BOX.folder / "volumes"
-SECOND = Node(1)
 DNS, API_SERVER, KUBELET = "coredns", "kube-apiserver", "kubelet"
 
 

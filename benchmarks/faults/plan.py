@@ -11,7 +11,7 @@ from benchmarks.faults.workload import MODES, Mode, Workload
 Place = Literal["processes", "cluster"]
 PLACES: tuple[Place, ...] = ("processes", "cluster")
 LASTING_SECONDS = 60
-"""How much longer a run takes if others go on during a fault of this length."""
+"""An asynchronous run takes twice as long as a fault of at least this length, because others go on meanwhile."""
 
 
 @dataclass(frozen=True)

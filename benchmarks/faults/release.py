@@ -18,7 +18,7 @@ from benchmarks.faults import node
 from benchmarks.faults.cluster import SUPERVISOR, TENSORBOARD, FaultError, Line
 from benchmarks.faults.launch import LogFile
 from benchmarks.faults.workload import MODEL, Workload
-from hack.cluster.node import TAINT
+from hack.cluster.node import SECOND, TAINT
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 NAME = "mnist"
@@ -105,7 +105,7 @@ class Release:
         if names := [f"{NAME}-{task}" for task in tasks if task not in (SUPERVISOR, TENSORBOARD)]:
             self.kubectl("delete", "pod", *names, "--wait=false", *words)
 
-    def node(self, task: str) -> str:
+    def node_of(self, task: str) -> str:
         """The name of the node on which a task runs."""
         return self.kubectl("get", "pod", f"{NAME}-{task}", "--output=jsonpath={.spec.nodeName}")
 
@@ -159,7 +159,7 @@ class Release:
 
 
 def _values(workload: Workload, tag: str) -> dict[str, Any]:
-    values = {
+    values: dict[str, Any] = {
         "image": {"tag": tag},
         "supervisor": {"image": {"tag": tag}},
         "train": {**workload.settings, "model": f"/models/{MODEL.name}"},
@@ -175,18 +175,20 @@ def _values(workload: Workload, tag: str) -> dict[str, Any]:
             "extraVolumeMounts": [{"name": "model", "mountPath": "/models"}],
         },
     }
-    return values if workload.nodes == 1 else values | _on_two_nodes()
+    if workload.nodes > 1:
+        for key, more in _on_two_nodes().items():
+            values[key] = values.get(key, {}) | more
+    return values
 
 
 def _on_two_nodes() -> dict[str, Any]:
     """Values with which the chief is on the second node, and its replacement on the first one if that vanishes."""
-    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node.SECOND.name]}]}
+    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [SECOND.name]}]}
     evicted = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "tolerationSeconds": EVICTED_SECONDS}
     return {
-        "run": {"backoffLimit": None, "nodeLossSeconds": NODE_LOSS_SECONDS},
+        "run": {"nodeLossSeconds": NODE_LOSS_SECONDS},
         "trainingDirectory": {"accessModes": ["ReadWriteMany"], "storageClassName": "shared"},
         "chief": {
-            "replicas": 1,
             "terminationGracePeriodSeconds": NODE_LOSS_SECONDS,
             "tolerations": [{"key": TAINT, "operator": "Exists"}, {"operator": "Exists", **evicted}],
             "affinity": {

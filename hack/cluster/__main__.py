@@ -13,7 +13,7 @@ from functools import partial
 
 from hack.cluster import build, engine, kubernetes, packages
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.node import BOX
+from hack.cluster.node import BOX, FIRST
 from hack.cluster.places import CACHE, KUBECONFIG, STATE
 from hack.cluster.progress import step
 
@@ -25,7 +25,7 @@ commands:
   build          build all binaries: minutes for a new version of hack/cluster/modules, otherwise no time
   build NAME...  build these programs only, such as helm and ct; without Go, use those on PATH
   engine         start only the Docker engine and get the base image, to build images without a cluster
-  up             start everything that is not running, and print how to reach the cluster
+  up             start everything of the first node that is not running, and print how to reach the cluster
   load IMAGE     copy an image from the local Docker engine to the node
   add-node IMAGE...
                  start a second node with these images; it takes only pods that tolerate its taint
@@ -121,7 +121,7 @@ def _up() -> int:
 def _load(image: str) -> int:
     _need_root()
     with step(image):
-        kubernetes.FIRST.load(image)
+        FIRST.load(image)
     return 0
 
 
@@ -141,7 +141,7 @@ def _status() -> int:
         print("`up` starts what is not running" if any(running.values()) else "no cluster is running; `up` starts one")
         return 1
     ready = kubernetes.node_is_ready()
-    print(f"  {kubernetes.FIRST.name:<32} {'ready' if ready else 'not ready'}")
+    print(f"  {FIRST.name:<32} {'ready' if ready else 'not ready'}")
     print(f"export KUBECONFIG={KUBECONFIG}")
     return 0 if ready else 1
 

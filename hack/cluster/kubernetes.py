@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from hack.cluster import build, certificates, engine
 from hack.cluster.box import ADDRESS, INTERFACE, MTU, tail
 from hack.cluster.errors import ClusterError
-from hack.cluster.node import BOX, CONFIGURATION, DNS_SERVICE, KEYS, NETWORK, PAUSE_IMAGE, PORT, Node
+from hack.cluster.node import BOX, CONFIGURATION, DNS_SERVICE, FIRST, KEYS, NETWORK, PAUSE_IMAGE, PORT, SECOND, Node
 from hack.cluster.places import KUBECONFIG, MANIFESTS
 from hack.cluster.progress import step
 from hack.cluster.waiting import until
 
-FIRST, SECOND = Node(0), Node(1)
 PODS = "10.244.0.0/16"
 POD_NETWORK = "podnet"
 """The interface whose macvlans the pods have. Its other end receives what is for no pod, and drops it."""
@@ -32,7 +31,7 @@ _ASK_COREDNS = f"exec 3<>/dev/tcp/{ADDRESS}/8181; printf 'GET /ready HTTP/1.0\\r
 
 
 def _commands() -> dict[str, list[str]]:
-    """The command line of each program on the node, by name, in start order."""
+    """The command line of each program on the node, by name."""
     configured = [f"--kubeconfig={KUBECONFIG}"]
     return {
         # a throw-away cluster need not survive a power failure
@@ -132,7 +131,9 @@ def start() -> None:
     """
     with step("box"):
         BOX.start()
-        if not (KEYS.exists() and KUBECONFIG.exists()):  # a box that was killed leaves KUBECONFIG
+        if not KEYS.exists():  # a box that was killed leaves KUBECONFIG
+            KUBECONFIG.unlink(missing_ok=True)
+        if not KUBECONFIG.exists():
             names = f"IP:127.0.0.1,IP:{ADDRESS},IP:{API_SERVICE},DNS:localhost,DNS:kubernetes.default.svc"
             certificates.create(KEYS, f"https://127.0.0.1:{PORT}", names)
         _write_configuration()
@@ -240,6 +241,7 @@ def _apply_manifests() -> None:
     for word, value in {
         "DNS_ADDRESS": DNS_SERVICE,
         "NODE_ADDRESS": ADDRESS,
+        "nodeName: NODE": f"nodeName: {FIRST.name}",
         "VOLUMES": f"{BOX.folder}/volumes",
         "BASE_IMAGE": f"docker.io/library/{engine.BASE_IMAGE}",
     }.items():
@@ -266,8 +268,10 @@ def start_second_node(images: Sequence[str]) -> None:
 
     Raises:
         UsageError: the engine does not have an image.
-        ClusterError: a program does not start.
+        ClusterError: no cluster is running, or a program does not start.
     """
+    if not BOX.first_process():
+        raise ClusterError("no cluster is running: `up` starts one.")
     SECOND.configure()
     _start(SECOND.containerd)
     _ready(SECOND.containerd, lambda: _succeeds(SECOND.ctr("version")))
@@ -280,6 +284,7 @@ def start_second_node(images: Sequence[str]) -> None:
 
 
 def state() -> dict[str, bool]:
-    """Whether each program of the cluster is running, by name."""
+    """Whether each program of the cluster is running, by name; those of the second node if it was ever started."""
     running = BOX.programs()
-    return {name: name in running for name in _commands()}
+    names = [*_commands(), *(SECOND.commands() if SECOND.is_configured() else ())]
+    return {name: name in running for name in names}

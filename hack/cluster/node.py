@@ -1,6 +1,7 @@
 """A node of the cluster: its containerd, its kubelet, and the images that it has.
 
-All nodes are in one box, with one network and one file system. Each has its own containers, images and cgroups.
+All nodes are in one box, with one network and one file system. Each has its own containers, images and cgroups. A node
+writes its configuration below the box's folder, and creates its cgroup in those of the box.
 """
 
 import json
@@ -77,11 +78,15 @@ class Node:
     def _file(self, name: str) -> Path:
         return CONFIGURATION / self.name / name
 
+    def is_configured(self) -> bool:
+        """Whether it was started in this cluster."""
+        return self._file("kubelet.json").exists()
+
     def configure(self) -> None:
         """Write the configuration of its programs, and create its cgroup."""
         (CONFIGURATION / self.name).mkdir(parents=True, exist_ok=True)
-        for parent in BOX.cgroups():
-            (parent.parent / self._cgroup).mkdir(exist_ok=True)
+        for cgroup in BOX.cgroups() if self.number else ():
+            (cgroup / self.name).mkdir(exist_ok=True)
         # restrict_oom_score_adj: in many virtual machines and containers root lacks CAP_SYS_RESOURCE. Without this
         # setting pods do not start there ("can't get final child's PID from pipe").
         self._file("containerd.toml").write_text(f"""\
@@ -139,3 +144,6 @@ conf_dir = "{NETWORK}"
         with engine.saving(image) as save:
             BOX.run(self.ctr("images", "import", "-"), stdin=save.stdout)
         BOX.run(self.ctr("images", "label", name, label))
+
+
+FIRST, SECOND = Node(0), Node(1)

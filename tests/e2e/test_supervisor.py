@@ -18,8 +18,7 @@ import grpc
 import pytest
 import yaml
 
-from hack.cluster.kubernetes import FIRST
-from hack.cluster.node import BOX
+from hack.cluster.node import BOX, FIRST
 from hack.cluster.places import KUBECONFIG
 from tests.e2e.releases import CHART, ROOT, SUPERVISOR, Release, exit_code, is_ready, wait
 

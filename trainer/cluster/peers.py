@@ -21,7 +21,7 @@ REFUSED = "the connection is refused (nothing listens on this port yet)"
 """The probe error of an address whose machine or pod is up and whose process does not listen."""
 
 
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+CONNECTION_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """How a client of gRPC begins: the preface of HTTP/2 and an empty SETTINGS frame (RFC 9113, section 3.4)."""
 
 
@@ -32,8 +32,8 @@ class Unresolved(str):
 def probe_error(address: str, must_answer: bool = False) -> str | None:
     """Return why an address ("HOST:PORT") does not accept connections now; None if it does.
 
-    The kernel accepts connections also for a process that is stopped. With `must_answer`, its gRPC server must begin to
-    speak, too.
+    The kernel also accepts connections for a process that is stopped. With `must_answer`, its gRPC server must send a
+    byte, too.
     """
     host, port = _parts(address)
     try:
@@ -53,7 +53,7 @@ def probe_error(address: str, must_answer: bool = False) -> str | None:
 
 def _server_error(connection: socket.socket) -> str | None:
     try:
-        connection.sendall(GREETING)
+        connection.sendall(CONNECTION_PREFACE)
         return None if connection.recv(1) else "it closes the connection"
     except TimeoutError:
         return f"it accepts connections, but does not answer within {PROBE_SECONDS:g} s (stopped, or far too busy)"

@@ -114,7 +114,8 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             programs = plan_programs(plan, directory, gpus, reserved)
             processes += [Process(program, directory.logs) for program in programs]
         except OSError as error:
-            raise ConfigurationError(f"train_dir: {directory.path} cannot be written ({error.strerror}).") from None
+            culprit = error.filename or directory.path
+            raise ConfigurationError(f"train_dir: {culprit} cannot be written ({error.strerror}).") from None
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)

@@ -27,8 +27,8 @@ class LogVolume:
         problem = _problem(self._logs)
         if problem and not self._failed:
             print(
-                f"{self._logs} cannot be written ({problem}): training goes on, but what the tasks log is lost, and no "
-                "checkpoint is saved, until it can be written again",
+                f"{self._logs} cannot be written ({problem}): training goes on, but what the tasks log may be lost "
+                "until it can be written again",
                 file=sys.stderr,
                 flush=True,
             )

@@ -31,6 +31,8 @@ from trainer.training.update_loop import UpdateLoop
 
 logger = logging.getLogger(__name__)
 
+LEAVE_SHARE = 0.9
+"""The share of `stall_seconds` that a replica waits for the end of the others, so that the watchdog does not end it."""
 LEAVE_SECONDS = 2.0
 """How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
@@ -297,15 +299,16 @@ class CollectiveCoordinator(ClusterCoordinator):
 
     def leave(self) -> None:
         is_chief, watchdog = self._cluster.is_chief, self._context.watchdog
-        seconds = parameter_server.LINGER_SECONDS if is_chief else self._context.settings.stall_seconds
-        if not is_chief:
-            watchdog.operation = "waiting until the chief has written the result"
-            watchdog.progress()
+        seconds = parameter_server.LINGER_SECONDS if is_chief else LEAVE_SHARE * self._context.settings.stall_seconds
         with self._server.session(self._replica.graph) as session:
+            if not is_chief:
+                watchdog.operation = "waiting until the chief has written the result"
+                watchdog.progress()
             try:
                 session.run(self._group.leave, options=_timeout(seconds))
             except server.LOST as error:
                 if not is_chief:
+                    watchdog.pause()
                     self._raise_lost(error)
             watchdog.pause()
             # All replicas have passed the first barrier before one passes the second. A failure here is harmless.
