@@ -77,6 +77,8 @@ def test_down_leaves_the_machine_as_it_was() -> None:
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr
     assert f"port {node.PORT} of 127.0.0.1 is in use" in failed.stderr
     assert cluster_tool("down").returncode == 0
+    failed = cluster_tool("add-node")
+    assert (failed.returncode, failed.stderr) == (1, "cluster: no cluster is running: `up` starts one.\n")
     assert machine() == before
 
     with subprocess.Popen([sys.executable, "-m", "hack.cluster", "up"], stdout=subprocess.PIPE) as killed:
@@ -94,7 +96,9 @@ def test_down_leaves_the_machine_as_it_was() -> None:
             process.kill()
     assert "kube-scheduler                   not running" in cluster_tool("status").stdout
     assert cluster_tool("up").returncode == 0
-    assert cluster_tool("status").returncode == 0
+    assert cluster_tool("add-node").returncode == 0
+    status = cluster_tool("status")
+    assert (status.returncode, "kubelet-1                        running" in status.stdout) == (0, True), status.stdout
 
     assert cluster_tool("down").returncode == 0
     assert machine() == before
