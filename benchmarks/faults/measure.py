@@ -14,6 +14,8 @@ from trainer.telemetry.progress import parse
 
 SILENT_SECONDS = 15.0
 """A pause of this length must be explained in a log."""
+NAMED_SECONDS = 2.0
+"""How long before its injection has returned a fault may be named: kubectl takes time to delete a pod."""
 NEW_SESSION = re.compile(r"\bat step \d+ of \d+")
 
 
@@ -119,7 +121,7 @@ def _said(lines: Sequence[Line], fault: Fault, targets: Sequence[str], began: fl
     pattern = re.compile(fault.says or "|".join(rf"\b{name}\b" for name in names) or "$^")
     for line in lines:
         own = line.task in targets and line.task != SUPERVISOR and not fault.says
-        if line.time <= began or own or parse(line.text) or line.text.endswith(" is done"):
+        if line.time <= began - NAMED_SECONDS or own or parse(line.text) or line.text.endswith(" is done"):
             continue
         text = re.sub(rf"^\d\d:\d\d:\d\d {line.task.replace('-', ' ')}: ", "", report.split(line.text)[0])
         if pattern.search(text):
