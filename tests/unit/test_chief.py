@@ -387,6 +387,19 @@ def test_result_json_shows_the_progress(start: Callable[..., ChiefRun], tmp_path
     assert result["best"]["checkpoint"] == f"{tmp_path}/best/model.ckpt-1"
 
 
+def test_the_best_checkpoint_is_restored_if_it_is_newer_than_the_saved_ones(
+    start: Callable[..., ChiefRun], tmp_path: Path
+) -> None:
+    first = start()
+    first.chief.prepare()
+    first.step_and_save()
+    first.step()
+    evaluate(first)
+    second = start()
+    second.chief.prepare()
+    assert second.log_lines == [f"restored {tmp_path}/best/model.ckpt-2"]
+
+
 def test_a_run_with_only_the_best_checkpoint_resumes_from_it(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
     first = start()
     first.chief.prepare()

@@ -3,11 +3,12 @@
 Without a bound, a connection that is cut off waits for TCP's retransmission, whose interval doubles: after a cut of a
 minute, the next attempt comes up to a minute after the network is back. A connection that only waits for a reply sends
 nothing, and learns of the cut from the kernel's keepalive after two hours. An attempt to connect to the former address
-of a pod waits for 20 seconds before gRPC resolves the name again.
+of a pod waits for 20 seconds, and gRPC resolves a name at most every 30 seconds.
 
-gRPC has settings for this, but TensorFlow passes none of them on, and the library reads none from the environment.
-Therefore a thread looks for this process's sockets and sets the kernel's options on them: keepalive for connections
-with nothing to send, TCP_USER_TIMEOUT for those with unacknowledged data, and TCP_SYNCNT for attempts to connect. When
+The last of these is an option of gRPC's channels, which TensorFlow reads from an environment variable. For the others a
+thread looks for this process's sockets and sets the kernel's options on them: keepalive for connections with nothing to
+send, TCP_USER_TIMEOUT for those with unacknowledged data, and TCP_SYNCNT for attempts to connect. (gRPC's own keepalive
+would have every server end the connection, because TensorFlow's servers allow a ping only every five minutes.) When
 the kernel closes a connection, gRPC fails its calls, and connects again at once and every second, so the first step
 follows soon after the network is back. The kernel of a process that is stopped or busy still acknowledges, so a slow
 task keeps its connections.
@@ -31,6 +32,10 @@ PROBE_SECONDS = 2
 SEARCH_SECONDS = 1.0
 """How often the thread looks for new connections."""
 
+CHANNEL_OPTIONS = {"grpc.dns_min_time_between_resolutions_ms": 1000}
+"""Options of all channels of TensorFlow, unless the environment has others: a replaced pod has a new address."""
+VARIABLE = "TF_GRPC_DEFAULT_OPTIONS"
+
 _CONNECTED = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS),
@@ -41,6 +46,14 @@ _CONNECTED = (
 _CONNECTING = ((socket.IPPROTO_TCP, socket.TCP_SYNCNT, 1),)
 """The kernel repeats the first packet after a second, and gives up two seconds later."""
 _ESTABLISHED, _SYN_SENT = 1, 2
+
+
+def configure() -> None:
+    """Set the options of the channels that TensorFlow opens. Call this before it opens the first one."""
+    given = [option for option in os.environ.get(VARIABLE, "").split(",") if option]
+    names = [option.partition("=")[0] for option in given]
+    given += [f"{name}={value}" for name, value in CHANNEL_OPTIONS.items() if name not in names]
+    os.environ[VARIABLE] = ",".join(given)
 
 
 def start(ports: Collection[int]) -> None:

@@ -367,10 +367,16 @@ def _read_state(directory: Path) -> Any:
         return None
 
 
+def step_of(path: str) -> int:
+    """The global step in the name of a checkpoint; -1 without one."""
+    found = STEP.search(path)
+    return int(found[1]) if found else -1
+
+
 def find(directory: Path) -> list[str]:
     """The checkpoints whose files are in a directory, by their step."""
     found = [str(file.with_suffix("")) for file in directory.glob("model.ckpt-*.index")]
-    steps = {int(step[1]): path for path in found if (step := STEP.search(path))}
+    steps = {step_of(path): path for path in found if step_of(path) >= 0}
     return [steps[step] for step in sorted(steps)]
 
 

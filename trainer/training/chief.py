@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
-from trainer.graph.checkpoints import CheckpointList, Saver, Snapshot, find, move
+from trainer.graph.checkpoints import CheckpointList, Saver, Snapshot, find, move, step_of
 from trainer.graph.replica import Replica
 from trainer.telemetry import report
 from trainer.telemetry.profile import Profile
@@ -160,6 +160,7 @@ class Chief(Callback):
     def _restore_or_initialize(self) -> None:
         kept = best.read(self._directory.best)
         listed = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
+        listed.sort(key=step_of, reverse=True)  # the best one may be the newest
         others = [path for path in reversed(find(self._directory.path)) if path not in listed]
         checkpoints = [*listed, *others]
         if self._checkpoints.paths and not self._checkpoints.is_listed:

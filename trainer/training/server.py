@@ -77,6 +77,7 @@ def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
     if not cluster.ps:  # the leader assigns the keys of the collective group
         leader = cluster.chief_task
         config.experimental.collective_group_leader = f"/job:{leader.role}/replica:0/task:{leader.index}"
+    connections.configure()
     server = tf.distribute.Server(
         tf.train.ClusterSpec(cluster.spec),
         job_name=cluster.task.role,
