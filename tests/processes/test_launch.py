@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes.trainers import Trainer, step_in, wait_for_line, wait_until
+from tests.processes.trainers import PATIENCE, Trainer, step_in, wait_for_line, wait_until
 
 RESULT_KEYS = {
     "global_step",
@@ -265,6 +265,7 @@ def test_an_invalid_argument_is_reported_in_one_sentence_with_code_2(
         pytest.param(signal.SIGINT, "--sync_replicas", id="Ctrl-C, synchronous"),
         pytest.param(signal.SIGINT, "--strategy=allreduce", id="Ctrl-C, all-reduce", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "--sync_replicas", id="SIGTERM, synchronous", marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, "--sync_replicas", id="SIGHUP, synchronous", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "--strategy=allreduce", id="SIGTERM, all-reduce"),
     ],
 )
@@ -282,6 +283,32 @@ def test_a_signal_ends_all_tasks_and_saves_a_checkpoint(trainer: Trainer, number
     assert step >= 50
     assert f"saved step {step}; continue with: " in output
     assert "trainer launch --config run/logs/config.yaml --ps " in output
+
+
+def test_a_second_launch_on_the_same_directory_is_refused_and_a_lost_reader_ends_the_first(trainer: Trainer) -> None:
+    words = ["launch", "--train_steps", "1000000", "--train_dir", "run"]
+    first = trainer.start(*words)
+    log = trainer.folder / "run" / "logs" / "worker-0.log"
+    wait_until(lambda: step_in(log) > 0)
+    code, output = trainer.run(*words)
+    assert (code, output.count("\n")) == (2, 1), output
+    assert "train_dir: another trainer launch trains in run: end it, or choose another train_dir." in output
+    reached = step_in(log)
+    wait_until(lambda: step_in(log) > reached)
+    assert first.stdout
+    first.stdout.close()
+    assert first.wait(PATIENCE) == 128 + signal.SIGPIPE
+    assert "SIGTERM: ending" in log.read_text()
+    assert not trainer.processes()
+
+
+def test_a_run_does_not_end_because_its_output_is_full(trainer: Trainer) -> None:
+    words = ["launch", "--workers", "1", "--train_steps", "300", "--train_dir", "run"]
+    full = "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.execv(sys.executable, sys.argv[1:])"
+    launcher = trainer.python("-c", full, sys.executable, "-m", "trainer", *words)
+    output, _ = launcher.communicate(timeout=PATIENCE)
+    assert (launcher.returncode, output) == (0, "")
+    assert json.loads((trainer.folder / "run" / "result.json").read_text())["state"] == "done"
 
 
 def test_a_killed_launcher_leaves_no_task_running(trainer: Trainer) -> None:

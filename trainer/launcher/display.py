@@ -13,6 +13,7 @@ from rich.text import Text
 from typing_extensions import Self
 
 from trainer.cluster.spec import Task
+from trainer.launcher.output import say
 from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
 
@@ -55,22 +56,22 @@ class Lines(Display):
         self._progress: dict[Task, Progress] = {}
 
     def __enter__(self) -> Self:
-        print(f"training directory: {self._directory}", flush=True)
+        say(f"training directory: {self._directory}")
         return self
 
     def line(self, task: Task, line: str) -> None:
         progress = parse(line)
         if progress is None:
-            print(report.split(line)[0], flush=True)
+            say(report.split(line)[0])
             return
         self._progress[task] = progress
         due = time.monotonic() - self._shown >= LINE_INTERVAL_SECONDS or progress.step >= progress.train_steps
         if due and progress is _foremost(self._progress):
             self._shown = time.monotonic()
-            print(f"{progress}{_time_left(progress)}", flush=True)
+            say(f"{progress}{_time_left(progress)}")
 
     def state(self, task: Task, state: str) -> None:
-        print(f"{task}: {state}", flush=True)
+        say(f"{task}: {state}")
 
 
 class Screen(Display):

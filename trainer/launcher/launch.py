@@ -5,6 +5,7 @@ and `trainer.launcher.summary` prints the end.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,25 +13,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from trainer import config
 from trainer.cluster import ports
 from trainer.data import mnist
 from trainer.errors import ConfigurationError, StoreError
+from trainer.launcher import output
 from trainer.launcher.display import make_display
-from trainer.launcher.plan import Plan, plan_programs, visible_gpus
-from trainer.launcher.processes import Process, end_processes, run_processes, start_process
+from trainer.launcher.output import say
+from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan, plan_programs, visible_gpus
+from trainer.launcher.processes import Process, end_processes, is_permanent, run_processes, start_process
 from trainer.launcher.summary import explain_failure, print_resume_command, show_result
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.training import data_version
 from trainer.training.training_directory import TrainingDirectory, new_path
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL_SECONDS = 5.0
 """How long after their grace period terminated tasks are killed."""
 
 
 class Terminated(BaseException):
-    """The launcher received SIGTERM or SIGINT; `number` is the signal's number."""
+    """The launcher received a signal that ends it; `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -55,7 +60,11 @@ def main(words: Sequence[str]) -> int:
     cluster.add_argument("--chief", action="store_true", help="add a chief; without it worker 0 is the chief")
     cluster.add_argument("--evaluator", action="store_true", help="add a task that evaluates each checkpoint")
     cluster.add_argument(
-        "--max_restarts", type=int, default=3, metavar="N", help="maximum restarts of each task (default: 3)"
+        "--max_restarts",
+        type=int,
+        default=MAX_RESTARTS,
+        metavar="N",
+        help=f"maximum restarts of each task (default: {MAX_RESTARTS})",
     )
     cluster.add_argument("--tensorboard", action="store_true", help="serve TensorBoard until Ctrl-C")
     cluster.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
@@ -92,11 +101,13 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
     Returns:
         The exit code: 0, that of the task that failed, or 128 and the signal's number.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _raise_terminated)
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            signal.signal(number, _raise_terminated)
     processes: list[Process] = []
     directory: TrainingDirectory | None = None
-    terminated_by_signal = False
+    lock: IO[str] | None = None
+    is_resumable = False
     others: list[subprocess.Popen[bytes]] = []
     try:
         gpus = visible_gpus(plan.settings.num_gpus)
@@ -111,6 +122,8 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory = TrainingDirectory(Path(given) if given else new_path())
         try:
             directory.create()
+            directory.logs.mkdir(exist_ok=True)
+            lock = _lock(directory)
             programs = plan_programs(plan, directory, gpus, reserved)
             processes += [Process(program, directory.logs) for program in programs]
         except OSError as error:
@@ -119,12 +132,13 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)
-            print(f"TensorBoard: {address}", file=sys.stderr)
+            say(f"TensorBoard: {address}", sys.stderr)
         with make_display(plan.json, str(directory)) as display:
             failure = run_processes(processes, plan.max_restarts, display)
         if failure:
             failed, code = failure
             explain_failure(failed, code)
+            is_resumable = not is_permanent(code)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
         if directory.uri:
             ObjectStore(directory.uri, "train_dir").download("result.json", directory.path / "result.json")
@@ -132,25 +146,52 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory, plan, [process.step_time_breakdown for process in processes if process.step_time_breakdown]
         )
         if plan.tensorboard:
-            print(f"TensorBoard stays at {address} until Ctrl-C.", file=sys.stderr)
+            say(f"TensorBoard stays at {address} until Ctrl-C.", sys.stderr)
             board.wait()
         return 0
     except Terminated as terminated:
-        terminated_by_signal = True
-        print(f"\n{signal.Signals(terminated.number).name}: ending all tasks", file=sys.stderr)
+        is_resumable = True
+        say(f"\n{signal.Signals(terminated.number).name}: ending all tasks", sys.stderr)
         return 128 + terminated.number
+    except BrokenPipeError:
+        is_resumable = True
+        say("nobody reads the output any more: ending all tasks", sys.stderr)
+        return 128 + signal.SIGPIPE
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         handles = [process.handle for process in processes if process.handle]
         end_processes(handles + others, plan.settings.grace_seconds + KILL_SECONDS)
         for process in processes:
             process.close()
-        if directory and terminated_by_signal and not all(process.ended for process in processes):
+        if directory and is_resumable and not all(process.ended for process in processes):
             if directory.uri:
                 with contextlib.suppress(StoreError):
                     ObjectStore(directory.uri, "train_dir").download("checkpoint", directory.path / "checkpoint")
             print_resume_command(plan, directory)
+        if lock:
+            lock.close()
+        output.end()
+
+
+def _lock(directory: TrainingDirectory) -> IO[str]:
+    """Open the file of the tasks' settings, and lock it until it is closed, or this process ends.
+
+    Raises:
+        ConfigurationError: another launch has locked it.
+        OSError: it cannot be opened.
+    """
+    file = (directory.logs / CONFIG).open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigurationError(
+            f"train_dir: another trainer launch trains in {directory}: end it, or choose another train_dir."
+        ) from None
+    except OSError:  # some file systems have no locks
+        pass
+    return file
 
 
 def _start_tensorboard(directory: TrainingDirectory) -> tuple[subprocess.Popen[bytes], str]:

@@ -5,6 +5,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from trainer.launcher.output import say
+
 INTERVAL_SECONDS = 5.0
 PROBE = bytes(4096)
 
@@ -26,14 +28,13 @@ class LogVolume:
         self._next = now + INTERVAL_SECONDS
         problem = _problem(self._logs)
         if problem and not self._failed:
-            print(
+            say(
                 f"{self._logs} cannot be written ({problem}): training goes on, but what the tasks log may be lost "
                 "until it can be written again",
-                file=sys.stderr,
-                flush=True,
+                sys.stderr,
             )
         elif self._failed and not problem:
-            print(f"{self._logs} can be written again", file=sys.stderr, flush=True)
+            say(f"{self._logs} can be written again", sys.stderr)
         self._failed = bool(problem)
 
 

@@ -15,6 +15,8 @@ from trainer.training.training_directory import TrainingDirectory
 
 CONFIG = "config.yaml"
 """The file beside the logs with the settings of all tasks."""
+MAX_RESTARTS = 3
+"""How often each task is restarted unless the plan says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,6 @@ def plan_programs(
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     shared |= {"train_dir": str(directory), "num_gpus": None}
     settings_file = directory.logs / CONFIG
-    directory.logs.mkdir(exist_ok=True)
     settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
     numbers = iter(reserved)
     ps, worker, chief = (

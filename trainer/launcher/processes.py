@@ -100,7 +100,7 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
             elif chief_ended is not None and process.task.role != "evaluator":
                 process.ended = True  # the run is done; this task restarted too late to take part in its end
                 display.state(process.task, "done")
-            elif _is_permanent(code) or process.restarts >= max_restarts:
+            elif is_permanent(code) or process.restarts >= max_restarts:
                 display.state(process.task, f"failed ({_name_of(code)})")
                 return process, code
             else:
@@ -123,7 +123,7 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
     return None
 
 
-def _is_permanent(code: int) -> bool:
+def is_permanent(code: int) -> bool:
     """Return whether a retry would not help. See `trainer.errors` for the exit codes; negative codes are signals."""
     return 0 < code < 128
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.launcher.plan import CONFIG, Plan
+from trainer.launcher.output import say
+from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
 from trainer.telemetry import report, result, step_time
 from trainer.telemetry.step_time import StepTime
@@ -24,11 +25,11 @@ def explain_failure(failed: Process, code: int) -> None:
     lines = [report.split(line)[0] for line in text.splitlines()[-LAST_LINES:]]
     sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
     if sentence and code > 0:  # a killed task has not logged a reason
-        print(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", file=sys.stderr)
+        say(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", sys.stderr)
         return
-    print(f"\n{failed.task} failed for good; the last lines of {failed.log}:", file=sys.stderr)
+    say(f"\n{failed.task} failed for good; the last lines of {failed.log}:", sys.stderr)
     for line in lines:
-        print(f"    {line}", file=sys.stderr)
+        say(f"    {line}", sys.stderr)
 
 
 def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[StepTime]) -> None:
@@ -36,10 +37,10 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
     found = directory.read_result()
     step_time_mean = step_time.mean(step_times) if step_times else None
     if plan.json:
-        print(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
+        say(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
         return
     more = 5 * plan.settings.train_steps
-    print(
+    say(
         f"""
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
 ({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
@@ -64,14 +65,15 @@ def _tensorboard(directory: TrainingDirectory) -> str:
 def _resume_command(plan: Plan, directory: TrainingDirectory) -> str:
     """Return the command that continues this run."""
     roles = f"--ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}{' --evaluator' * plan.evaluator}"
-    return f"{_command_path('trainer')} launch --config {directory.logs}/{CONFIG} {roles}"
+    restarts = f" --max_restarts {plan.max_restarts}" if plan.max_restarts != MAX_RESTARTS else ""
+    return f"{_command_path('trainer')} launch --config {directory.logs}/{CONFIG} {roles}{restarts}"
 
 
 def print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
     """Print what a terminated run has saved, and the command that continues it."""
     step = directory.newest_step()
     saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-    print(f"{saved} with: {_resume_command(plan, directory)}", file=sys.stderr)
+    say(f"{saved} with: {_resume_command(plan, directory)}", sys.stderr)
 
 
 def _format_step_time(step_time_mean: StepTime | None, replicas: int) -> str:
