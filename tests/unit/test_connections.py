@@ -1,5 +1,6 @@
 """The kernel's options on connections to other tasks, on real sockets."""
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -59,3 +60,20 @@ def test_an_attempt_to_connect_ends_soon() -> None:
         finally:
             for each in attempts:
                 each.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "grpc.dns_min_time_between_resolutions_ms=1000"),
+        ("grpc.min_reconnect_backoff_ms=5", "grpc.min_reconnect_backoff_ms=5,grpc.dns_min_time_between_resolutions_ms=1000"),
+        ("grpc.dns_min_time_between_resolutions_ms=7", "grpc.dns_min_time_between_resolutions_ms=7"),
+    ],
+)
+def test_a_new_address_is_looked_up_soon_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str, expected: str
+) -> None:
+    monkeypatch.setenv(connections.VARIABLE, given)
+    for _ in range(2):  # a process that executes itself again
+        connections.configure()
+        assert os.environ[connections.VARIABLE] == expected
