@@ -8,6 +8,8 @@ import pytest
 
 from trainer.cluster import connections
 
+LOOK_UP = "grpc.dns_min_time_between_resolutions_ms"
+
 
 def user_timeout(found: socket.socket) -> int:
     return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -65,9 +67,9 @@ def test_an_attempt_to_connect_ends_soon() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("", "grpc.dns_min_time_between_resolutions_ms=1000"),
-        ("grpc.min_reconnect_backoff_ms=5", "grpc.min_reconnect_backoff_ms=5,grpc.dns_min_time_between_resolutions_ms=1000"),
-        ("grpc.dns_min_time_between_resolutions_ms=7", "grpc.dns_min_time_between_resolutions_ms=7"),
+        ("", f"{LOOK_UP}=1000"),
+        ("grpc.min_reconnect_backoff_ms=5", f"grpc.min_reconnect_backoff_ms=5,{LOOK_UP}=1000"),
+        (f"{LOOK_UP}=7", f"{LOOK_UP}=7"),
     ],
 )
 def test_a_new_address_is_looked_up_soon_unless_the_environment_says_otherwise(
