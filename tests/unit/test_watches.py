@@ -21,16 +21,25 @@ POOL = 100
 """The connections that the client keeps at most."""
 
 
-class TooManyRequests(http.server.BaseHTTPRequestHandler):
-    """Lists nothing, and answers each watch with 429, as an API server does whose cache is not ready."""
+INITIALIZING = (429, {"kind": "Status", "code": 429, "message": "initializing"})
+"""The answer of an API server whose cache is not ready."""
+EXPIRED = (
+    200,
+    {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version: 1 (2)"}},
+)
+"""The stream of an API server that has forgotten the version from which it should go on."""
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """Lists nothing, and answers each watch as its server's `answer` says."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        refused = "watch=true" in self.path
-        answer: dict[str, Any] = {"metadata": {"resourceVersion": "5"}, "items": []}
-        body = json.dumps({"kind": "Status", "code": 429, "message": "initializing"} if refused else answer).encode()
-        self.send_response(429 if refused else 200)
+        nothing: dict[str, Any] = {"metadata": {"resourceVersion": "5"}, "items": []}
+        code, content = self.server.answer if "watch=true" in self.path else (200, nothing)  # type: ignore[attr-defined]
+        body = json.dumps(content).encode()
+        self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -40,9 +49,10 @@ class TooManyRequests(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), TooManyRequests) as server:
+@pytest.fixture(params=[INITIALIZING, EXPIRED], ids=["initializing", "expired"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        server.answer = request.param  # type: ignore[attr-defined]
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         named = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}

@@ -159,16 +159,17 @@ def _active(job: Job) -> int:
 
 def _watch_forever(watch: _Watch, run: Run, connection: Connection, changes: Changes) -> None:
     backoff = Backoff(connection.stopping)
-    while True:
-        try:
-            watch(run, connection, changes)
-        except UNAVAILABLE as error:  # the server is unavailable, or the resource version has expired (410 Gone)
-            if isinstance(error, httpx2.HTTPStatusError):
-                error.response.close()  # lightkube leaves it open, and the connections of its pool run out
+    try:
+        while True:
             try:
+                watch(run, connection, changes)
+            except UNAVAILABLE as error:  # the server is unavailable, or the resource version has expired (410 Gone)
+                # lightkube leaves it open, and the connections of its pool run out. An error in the stream has none.
+                if isinstance(error, httpx2.HTTPStatusError) and error.response is not None:
+                    error.response.close()
                 backoff.wait(error)
-            except StoppedError:
-                return
-        except Exception as error:
-            changes.put(WatchFailed(error))
-            raise
+    except StoppedError:
+        return
+    except Exception as error:
+        changes.put(WatchFailed(error))
+        raise
