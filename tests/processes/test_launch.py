@@ -105,7 +105,7 @@ def test_a_run_writes_the_documented_files(trainer: Trainer) -> None:
     assert list((run / "train").glob("events.*"))
     assert list((run / "test").glob("events.*"))
     assert {path.name for path in (run / "logs").iterdir()} == {
-        *("config.yaml", "ps-0.log", "worker-0.log", "worker-1.log")
+        *(".lock", "config.yaml", "ps-0.log", "worker-0.log", "worker-1.log")
     }
     assert (run / "export" / str(result["global_step"]) / "saved_model.pb").exists()
 
@@ -399,16 +399,38 @@ def test_real_mnist_is_learned(trainer: Trainer, mnist_folder: Path) -> None:
     assert trainer.launch(*words, "--train_steps=1500")["test_accuracy"] >= 0.93
 
 
-def test_a_terminal_shows_the_tasks_in_a_table(trainer: Trainer) -> None:
+def start_in_terminal(trainer: Trainer, *words: str, errors: int | None = None) -> tuple[psutil.Popen, int]:
+    """Start `trainer launch` in a terminal; return the process and the file descriptor of the terminal's other end."""
     controller, terminal = pty.openpty()
     process = psutil.Popen(
-        [sys.executable, "-m", "trainer", "launch", "--workers", "1", "--train_steps", "5000"],
+        [sys.executable, "-m", "trainer", "launch", "--workers", "1", *words],
         stdout=terminal,
-        stderr=terminal,
+        stderr=terminal if errors is None else errors,
         cwd=trainer.folder,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )
     os.close(terminal)
+    return process, controller
+
+
+def test_a_closed_terminal_ends_a_run_in_order(trainer: Trainer) -> None:
+    with (trainer.folder / "errors").open("wb") as errors:
+        process, controller = start_in_terminal(
+            trainer, "--train_steps", "1000000", "--train_dir", "run", errors=errors.fileno()
+        )
+    wait_until(lambda: step_in(trainer.folder / "run" / "logs" / "worker-0.log") > 0)
+    os.close(controller)
+    for _ in range(2):  # by the shell and by the kernel
+        process.send_signal(signal.SIGHUP)
+    assert process.wait(PATIENCE) == 128 + signal.SIGHUP
+    told = (trainer.folder / "errors").read_text()
+    assert "SIGHUP: ending all tasks" in told
+    assert "continue with: " in told
+    assert "Traceback" not in told
+
+
+def test_a_terminal_shows_the_tasks_in_a_table(trainer: Trainer) -> None:
+    process, controller = start_in_terminal(trainer, "--train_steps", "5000")
     screen = b""
     while True:
         try:

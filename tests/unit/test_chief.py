@@ -1,5 +1,6 @@
 """The chief's duties, in a run of one process."""
 
+import dataclasses
 import json
 import threading
 import time
@@ -398,6 +399,20 @@ def test_the_best_checkpoint_is_restored_if_it_is_newer_than_the_saved_ones(
     second = start()
     second.chief.prepare()
     assert second.log_lines == [f"restored {tmp_path}/best/model.ckpt-2"]
+    assert second.chief.save()
+    assert tf1.train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2", "the list names it too"
+
+
+def test_the_best_checkpoint_stays_when_it_is_offered_again(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
+    run = start()
+    run.chief.prepare()
+    run.step()
+    evaluate(run)
+    kept = best.read(tmp_path / "best")
+    assert kept
+    better = dataclasses.replace(kept.score, loss=kept.score.loss / 2)
+    assert best.offer(tmp_path / "best", kept.checkpoint, better)
+    assert tf1.train.load_checkpoint(kept.checkpoint).get_tensor("global_step") == 1
 
 
 def test_a_run_with_only_the_best_checkpoint_resumes_from_it(start: Callable[..., ChiefRun], tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ class Refusing(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         nothing: dict[str, Any] = {"metadata": {"resourceVersion": "5"}, "items": []}
         code, content = self.server.answer if "watch=true" in self.path else (200, nothing)  # type: ignore[attr-defined]
-        body = json.dumps(content).encode()
+        body = json.dumps(content).encode() + b"\n"
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(body) + (content is EXPIRED[1])))  # the stream goes on
         self.end_headers()
         self.wfile.write(body)
 

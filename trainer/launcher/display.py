@@ -3,6 +3,7 @@
 It receives the tasks' log lines and states, and writes only to the output.
 """
 
+import contextlib
 import time
 
 from rich.console import Console, Group
@@ -86,12 +87,14 @@ class Screen(Display):
         self._last_lines: dict[Task, str] = {}
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        with contextlib.suppress(OSError):  # the terminal may be closed at any time
+            self._live.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.refresh()
-        self._live.__exit__(None, None, None)
+        with contextlib.suppress(OSError):
+            self._live.__exit__(None, None, None)
 
     def line(self, task: Task, line: str) -> None:
         progress = parse(line)
@@ -111,7 +114,9 @@ class Screen(Display):
         for task, state in self._states.items():
             colour = {"done": "green", "training": "cyan"}.get(state, "red" if "failed" in state else "")
             tasks.add_row(str(task), Text(state, style=colour), Text(self._last_lines.get(task, ""), style="dim"))
-        self._live.update(Group(Text(f"training directory: {self._directory}"), self._headline(), tasks), refresh=True)
+        shown = Group(Text(f"training directory: {self._directory}"), self._headline(), tasks)
+        with contextlib.suppress(OSError):
+            self._live.update(shown, refresh=True)
 
     def _headline(self) -> Table | Text:
         if not self._progress:

@@ -19,10 +19,9 @@ from trainer import config
 from trainer.cluster import ports
 from trainer.data import mnist
 from trainer.errors import ConfigurationError, StoreError
-from trainer.launcher import output
 from trainer.launcher.display import make_display
-from trainer.launcher.output import say
-from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan, plan_programs, visible_gpus
+from trainer.launcher.output import OutputClosedError, discard_unwritten, warn
+from trainer.launcher.plan import MAX_RESTARTS, Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, is_permanent, run_processes, start_process
 from trainer.launcher.summary import explain_failure, print_resume_command, show_result
 from trainer.storage.object_store import ObjectStore, is_uri
@@ -30,6 +29,7 @@ from trainer.training import data_version
 from trainer.training.training_directory import TrainingDirectory, new_path
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOCK = ".lock"
 KILL_SECONDS = 5.0
 """How long after their grace period terminated tasks are killed."""
 
@@ -92,6 +92,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _raise_terminated(number: int, _frame: object) -> None:
+    for other in SIGNALS:  # a closed terminal may send SIGHUP twice
+        signal.signal(other, signal.SIG_IGN)
     raise Terminated(number)
 
 
@@ -102,7 +104,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         The exit code: 0, that of the task that failed, or 128 and the signal's number.
     """
     for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores it
             signal.signal(number, _raise_terminated)
     processes: list[Process] = []
     directory: TrainingDirectory | None = None
@@ -132,7 +134,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         if plan.tensorboard:
             board, address = _start_tensorboard(directory)
             others.append(board)
-            say(f"TensorBoard: {address}", sys.stderr)
+            warn(f"TensorBoard: {address}")
         with make_display(plan.json, str(directory)) as display:
             failure = run_processes(processes, plan.max_restarts, display)
         if failure:
@@ -146,16 +148,17 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             directory, plan, [process.step_time_breakdown for process in processes if process.step_time_breakdown]
         )
         if plan.tensorboard:
-            say(f"TensorBoard stays at {address} until Ctrl-C.", sys.stderr)
+            warn(f"TensorBoard stays at {address} until Ctrl-C.")
+            lock.close()
             board.wait()
         return 0
     except Terminated as terminated:
         is_resumable = True
-        say(f"\n{signal.Signals(terminated.number).name}: ending all tasks", sys.stderr)
+        warn(f"\n{signal.Signals(terminated.number).name}: ending all tasks")
         return 128 + terminated.number
-    except BrokenPipeError:
+    except OutputClosedError:
         is_resumable = True
-        say("nobody reads the output any more: ending all tasks", sys.stderr)
+        warn("nobody reads the output any more: ending all tasks")
         return 128 + signal.SIGPIPE
     finally:
         for number in SIGNALS:
@@ -171,17 +174,17 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             print_resume_command(plan, directory)
         if lock:
             lock.close()
-        output.end()
+        discard_unwritten()
 
 
 def _lock(directory: TrainingDirectory) -> IO[str]:
-    """Open the file of the tasks' settings, and lock it until it is closed, or this process ends.
+    """Open the lock of the directory, and hold it until it is closed, or this process ends.
 
     Raises:
         ConfigurationError: another launch has locked it.
         OSError: it cannot be opened.
     """
-    file = (directory.logs / CONFIG).open("a")
+    file = (directory.logs / LOCK).open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,11 +1,10 @@
 """Whether the tasks can write their logs. They cannot say it themselves while the volume is full or read-only."""
 
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from trainer.launcher.output import say
+from trainer.launcher.output import warn
 
 INTERVAL_SECONDS = 5.0
 PROBE = bytes(4096)
@@ -28,13 +27,12 @@ class LogVolume:
         self._next = now + INTERVAL_SECONDS
         problem = _problem(self._logs)
         if problem and not self._failed:
-            say(
+            warn(
                 f"{self._logs} cannot be written ({problem}): training goes on, but what the tasks log may be lost "
-                "until it can be written again",
-                sys.stderr,
+                "until it can be written again"
             )
         elif self._failed and not problem:
-            say(f"{self._logs} can be written again", sys.stderr)
+            warn(f"{self._logs} can be written again")
         self._failed = bool(problem)
 
 

@@ -1,26 +1,37 @@
 """What the launcher prints. A run does not end because the volume of its output is full: these lines are lost."""
 
+import contextlib
 import os
 import sys
-from typing import TextIO
 
 
-def say(text: str, file: TextIO | None = None) -> None:
-    """Print a line to the output, or to another file, at once.
+class OutputClosedError(Exception):
+    """Nobody reads the output any more."""
+
+
+def say(text: str) -> None:
+    """Print a line to the output, at once.
 
     Raises:
-        BrokenPipeError: nobody reads the output any more.
+        OutputClosedError: nobody reads it.
     """
     try:
-        print(text, file=file or sys.stdout, flush=True)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) and file is None:
-            raise
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise OutputClosedError from None
+    except OSError:
+        pass
 
 
-def end() -> None:
+def warn(text: str) -> None:
+    """Print a line to the error output, if that is possible."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def discard_unwritten() -> None:
     """Give up what could not be written, so that the interpreter does not fail to write it at its end."""
-    for file in (sys.stdout, sys.stderr):
+    for file in filter(None, (sys.stdout, sys.stderr)):
         try:
             file.flush()
         except OSError:

@@ -10,6 +10,7 @@ from trainer import config
 from trainer.cluster import ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
+from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
 from trainer.training.training_directory import TrainingDirectory
 
@@ -77,7 +78,7 @@ def plan_programs(
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     shared |= {"train_dir": str(directory), "num_gpus": None}
     settings_file = directory.logs / CONFIG
-    settings_file.write_text(config.to_yaml(Settings(**shared)), encoding="utf-8")
+    write_atomically(settings_file, config.to_yaml(Settings(**shared)).encode())
     numbers = iter(reserved)
     ps, worker, chief = (
         tuple(f"localhost:{next(numbers)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))

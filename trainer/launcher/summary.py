@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.launcher.output import say
+from trainer.launcher.output import say, warn
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
 from trainer.telemetry import report, result, step_time
@@ -25,11 +25,11 @@ def explain_failure(failed: Process, code: int) -> None:
     lines = [report.split(line)[0] for line in text.splitlines()[-LAST_LINES:]]
     sentence = lines[-1].removeprefix(SENTENCE) if lines and lines[-1].startswith(SENTENCE) else ""
     if sentence and code > 0:  # a killed task has not logged a reason
-        say(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.", sys.stderr)
+        warn(f"\n{failed.task} failed for good: {sentence} Its log is {failed.log}.")
         return
-    say(f"\n{failed.task} failed for good; the last lines of {failed.log}:", sys.stderr)
+    warn(f"\n{failed.task} failed for good; the last lines of {failed.log}:")
     for line in lines:
-        say(f"    {line}", sys.stderr)
+        warn(f"    {line}")
 
 
 def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[StepTime]) -> None:
@@ -73,7 +73,7 @@ def print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
     """Print what a terminated run has saved, and the command that continues it."""
     step = directory.newest_step()
     saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-    say(f"{saved} with: {_resume_command(plan, directory)}", sys.stderr)
+    warn(f"{saved} with: {_resume_command(plan, directory)}")
 
 
 def _format_step_time(step_time_mean: StepTime | None, replicas: int) -> str:

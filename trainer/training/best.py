@@ -62,6 +62,8 @@ def offer(folder: Path, checkpoint: str, score: Score) -> bool:
 
 
 def _link(source: Path, target: Path) -> None:
+    if source == target:
+        return
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

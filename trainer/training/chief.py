@@ -159,8 +159,10 @@ class Chief(Callback):
 
     def _restore_or_initialize(self) -> None:
         kept = best.read(self._directory.best)
-        listed = [*reversed(self._checkpoints.paths), *([kept.checkpoint] if kept else [])]
-        listed.sort(key=step_of, reverse=True)  # the best one may be the newest
+        listed = [*reversed(self._checkpoints.paths)]
+        if kept:  # it may be the newest
+            older = (index for index, path in enumerate(listed) if step_of(path) < step_of(kept.checkpoint))
+            listed.insert(next(older, len(listed)), kept.checkpoint)
         others = [path for path in reversed(find(self._directory.path)) if path not in listed]
         checkpoints = [*listed, *others]
         if self._checkpoints.paths and not self._checkpoints.is_listed:
@@ -172,7 +174,8 @@ class Chief(Callback):
                 logger.warning(f"the checkpoint {checkpoint} cannot be read ({brief(error)}); trying the previous one")
                 continue
             self.checkpoint = checkpoint
-            self._saved_step = int(self._session.run(self._replica.global_step))
+            is_listed = not kept or checkpoint != kept.checkpoint
+            self._saved_step = int(self._session.run(self._replica.global_step)) if is_listed else -1
             restored = self._directory.public(checkpoint)
             report.log(logger, f"restored {restored}", restored=restored)
             return

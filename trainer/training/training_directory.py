@@ -263,7 +263,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"train_dir: {path} cannot be read ({error}): restore it, or remove it if the checkpoints are of this run."
+            f"train_dir: {path} cannot be read ({error}): restore it, or remove it if this run owns the directory."
         ) from None
     if not isinstance(content, dict):
         raise ConfigurationError(f"train_dir: {path} does not hold a JSON object: choose another train_dir.")

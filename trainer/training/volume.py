@@ -68,12 +68,13 @@ def wait_for_room(context: TaskContext, what: str, attempt: Callable[[], None]) 
             now = time.monotonic()
             if now > deadline:
                 raise StoreError(
-                    f"train_dir: {what} cannot be written ({reason(error)}): make room in the volume, for example with "
-                    "a lower keep_checkpoints, and start again."
+                    f"train_dir: {what} cannot be written ({reason(error)}): make room in the volume, and start again."
                 ) from error
             if now - warned >= REMINDER_SECONDS:
                 warned = now
-                left = f"for at most {deadline - now:.0f} s"
-                logger.warning(f"{what} cannot be written ({reason(error)}); trying again until there is room, {left}")
+                logger.warning(
+                    f"{what} cannot be written ({reason(error)}); trying again until there is room, for at most "
+                    f"{deadline - now:.0f} s"
+                )
         context.watchdog.pause()
         time.sleep(RETRY_SECONDS)
