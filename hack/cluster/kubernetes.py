@@ -26,6 +26,8 @@ SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 
 STORAGE_NAMESPACE = "local-path-storage"
+READY_SECONDS = 180
+"""How long a program may take to be ready. A kubelet whose API server was away for a minute takes a minute."""
 
 _ASK_COREDNS = f"exec 3<>/dev/tcp/{ADDRESS}/8181; printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' >&3; grep -q OK <&3"
 
@@ -196,8 +198,8 @@ def _ready(name: str, condition: Callable[[], bool]) -> None:
             gone = name not in BOX.programs()
             return gone or condition()
 
-        if not until(over, 60) or gone:
-            how = "exited during its start" if gone else "is not ready after 60 s"
+        if not until(over, READY_SECONDS) or gone:
+            how = "exited during its start" if gone else f"is not ready after {READY_SECONDS} s"
             raise ClusterError(f"{name} {how}; its log {BOX.log(name)} ends:\n{tail(BOX.log(name))}")
 
 
