@@ -30,7 +30,7 @@ def kubelet(kubeconfig: Path) -> Iterator[int]:
     """The process id of the throw-away cluster's kubelet, which runs again after the test."""
     if kubeconfig != KUBECONFIG:
         pytest.skip("the kubelet of the cluster in KUBECONFIG is not accessible")
-    found = subprocess.run(["pgrep", "--full", "/kubelet --kubeconfig"], capture_output=True, text=True, check=True)
+    found = subprocess.run(["pgrep", "--full", "^kubelet --kubeconfig"], capture_output=True, text=True, check=True)
     (number,) = map(int, found.stdout.split())
     yield number
     os.kill(number, signal.SIGCONT)
