@@ -25,7 +25,9 @@ class ObjectStore:
         built = build.binaries() / "versitygw"
         self._program = str(built) if built.exists() else shutil.which("versitygw") or "versitygw"
         self.folder = folder / "store" / BUCKET
-        self.folder.mkdir(parents=True)
+        self._metadata = folder / "metadata"
+        for each in (self.folder, self._metadata):
+            each.mkdir(parents=True)
         (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.environment = {
@@ -35,11 +37,15 @@ class ObjectStore:
         }
         """What a client needs."""
 
-    def start(self, *options: str) -> None:
-        """Start the server with more options, and wait until it accepts connections."""
+    def start(self, *options: str, has_conditional_writes: bool = True) -> None:
+        """Start the server with more options, and wait until it accepts connections.
+
+        Without metadata it knows no ETag, and ignores the header If-None-Match.
+        """
         address = f"127.0.0.1:{self._port}"
         environment = {"ROOT_ACCESS_KEY": "tests", "ROOT_SECRET_KEY": SECRET}
-        command = [self._program, "--quiet", "--port", address, *options, "posix", "--nometa", str(self.folder.parent)]
+        metadata = [f"--sidecar={self._metadata}"] if has_conditional_writes else ["--nometa"]
+        command = [self._program, "--quiet", "--port", address, *options, "posix", *metadata, str(self.folder.parent)]
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 30
         while True:

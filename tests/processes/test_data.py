@@ -166,6 +166,21 @@ def test_versions_on_an_object_store(trainer: Trainer, raw: Callable[..., Path],
         assert "check the address and the credentials" in output
 
 
+def test_a_store_without_conditional_writes_is_named(
+    trainer: Trainer, raw: Callable[..., Path], store: ObjectStore
+) -> None:
+    sentence = "the store ignores conditional writes (If-None-Match)"
+    code, output = trainer.run("data", "import", raw(1), store.uri("a.lance"), **environment(store))
+    assert code == 0, output
+    assert sentence not in output
+    store.stop()
+    store.start(has_conditional_writes=False)
+    code, output = trainer.run("data", "import", "raw1", store.uri("b.lance"), **environment(store))
+    assert code == 0, output
+    assert f"{store.uri('b.lance')}: {sentence}, so of two imports at the same time one may be lost" in output
+    assert not list(store.folder.glob("?.lance/.conditional-*"))
+
+
 def train_on(trainer: Trainer, uri: str, steps: int, *words: str) -> subprocess.Popen[str]:
     options = ["--dataset=lance", f"--data_dir={uri}", "--train_dir=run", f"--train_steps={steps}", *words]
     return trainer.python("-c", STREAM, "train", "--report_steps=20", "--eval_seconds=1", *options)

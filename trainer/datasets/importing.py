@@ -67,6 +67,11 @@ def run(request: Request, progress: Progress) -> dict[str, Any]:
         more = "; download it first" if is_uri(str(request.source).replace(":/", "://")) else ""
         raise ConfigurationError(f"SOURCE={request.source}: there is no such file or folder{more}.")
     existing = _existing(request)
+    if not lance_dataset.has_atomic_commits(request.uri):
+        logger.warning(
+            f"{request.uri}: the store ignores conditional writes (If-None-Match), so of two imports at the same time "
+            "one may be lost; run one at a time"
+        )
     appended = existing if request.mode == APPEND else None
     source, rules = _open(request, appended)
     skipped = Skipped(request.max_skipped)

@@ -94,6 +94,16 @@ def check_access(uri: str, setting: str) -> None:
         ObjectStore(uri, setting)
 
 
+def has_atomic_commits(uri: str) -> bool:
+    """Whether two commits at the same time become two versions. On an object store this needs conditional writes.
+
+    Raises:
+        ConfigurationError: access is refused.
+        StoreError: the store does not respond.
+    """
+    return not _is_object_store(uri) or ObjectStore(uri, "URI").has_conditional_writes()
+
+
 def storage_options(uri: str) -> Mapping[str, str] | None:
     """The options with which Lance reaches a dataset; credentials are in the environment."""
     if not _is_object_store(uri):

@@ -4,7 +4,9 @@ Credentials, regions and endpoints come from the environment, as in the stores' 
 `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, …), or from the identity of the machine or the pod.
 """
 
+import contextlib
 import re
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
@@ -62,7 +64,7 @@ class ObjectStore:
             known = ", ".join(f"{scheme}://BUCKET/FOLDER" for scheme in SCHEMES)
             raise ConfigurationError(f"{setting}={uri}: a path or one of {known} was expected.")
         try:
-            from obstore.exceptions import BaseError, NotFoundError
+            from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
             from obstore.store import from_url
         except ImportError:
             raise ConfigurationError(
@@ -71,6 +73,7 @@ class ObjectStore:
             ) from None
         self._errors: Any = (BaseError, OSError)
         self._absent: Any = (NotFoundError, FileNotFoundError)
+        self._present: Any = (AlreadyExistsError, FileExistsError)
         try:
             self._store: Any = from_url(self.uri, client_options=_CLIENT, retry_config=_RETRY)
             next(iter(self._store.list()), None)
@@ -89,6 +92,27 @@ class ObjectStore:
             self._store.delete(".writable")
         except self._errors as error:
             raise self._refusal("written", error) from None
+
+    def has_conditional_writes(self) -> bool:
+        """Whether the store refuses to create an object that exists; some ignore S3's header If-None-Match.
+
+        Raises:
+            ConfigurationError: access is refused.
+            StoreError: the store does not respond.
+        """
+        name = f".conditional-{uuid.uuid4().hex}"
+        try:
+            self._store.put(name, b"", mode="create")
+            try:
+                self._store.put(name, b"", mode="create")
+            except self._present:
+                return True
+            finally:
+                with contextlib.suppress(*self._errors):
+                    self._store.delete(name)
+        except self._errors as error:
+            raise self._refusal("written", error) from None
+        return False
 
     def names(self) -> Iterator[str]:
         """The names of all objects, relative to the URI.
