@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chart.chart import CHART
+from trainer.cluster.connections import CHANNEL_OPTIONS, VARIABLE
 from trainer.telemetry.report import split
 
 TASK, READY = CHART / "files/task.sh", CHART / "files/ready.sh"
@@ -77,6 +78,20 @@ def test_the_exit_code_is_kept_and_the_restart_policy_decides_whether_the_task_i
 ) -> None:
     assert start(program, policy).wait(10) == code
     assert marker(tmp_path) == (str(code) if code in parked_codes else None)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ",".join(f"{name}={value}" for name, value in CHANNEL_OPTIONS.items())),
+        ({VARIABLE: "grpc.x=1"}, "grpc.x=1"),
+        ({VARIABLE: ""}, ""),
+    ],
+)
+def test_any_program_has_the_channel_options_of_the_trainer_unless_it_has_its_own(
+    start: Start, given: dict[str, str], expected: str
+) -> None:
+    assert start(f'echo "${VARIABLE}"', **given).communicate(timeout=10)[0] == f"{expected}\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

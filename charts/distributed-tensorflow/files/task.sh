@@ -52,6 +52,9 @@ if [ -e "$TASK_DIR/starts" ]; then read -r starts < "$TASK_DIR/starts"; fi
 echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
 
+# The pod that replaces a task has another address. TensorFlow's gRPC would look it up every 30 seconds.
+export TF_GRPC_DEFAULT_OPTIONS="${TF_GRPC_DEFAULT_OPTIONS-grpc.dns_min_time_between_resolutions_ms=1000}"
+
 # Also write the output into the training directory, if it is mounted and the image has the programs for it.
 pipe=$TASK_DIR/output
 writer=
