@@ -305,10 +305,18 @@ def test_a_second_launch_on_the_same_directory_is_refused_and_a_lost_reader_ends
 def test_a_run_does_not_end_because_its_output_is_full(trainer: Trainer) -> None:
     words = ["launch", "--workers", "1", "--train_steps", "300", "--train_dir", "run"]
     full = "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.execv(sys.executable, sys.argv[1:])"
-    launcher = trainer.python("-c", full, sys.executable, "-m", "trainer", *words)
-    output, _ = launcher.communicate(timeout=PATIENCE)
-    assert (launcher.returncode, output) == (0, "")
+
+    def launch(*more: str) -> tuple[int, str]:
+        launcher = trainer.python("-c", full, sys.executable, "-m", "trainer", *words, *more)
+        output, _ = launcher.communicate(timeout=PATIENCE)
+        return launcher.returncode, output
+
+    assert launch() == (0, "")
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["state"] == "done"
+    # A program reads the result as JSON, so it must not be lost without a word.
+    code, output = launch("--json")
+    assert (code, output.count("\n")) == (2, 1), output
+    assert "--json: the result cannot be printed (No space left on device); it is in run/result.json." in output
 
 
 def test_a_killed_launcher_leaves_no_task_running(trainer: Trainer) -> None:

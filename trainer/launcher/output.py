@@ -1,4 +1,7 @@
-"""What the launcher prints. A run does not end because the volume of its output is full: these lines are lost."""
+"""What the launcher prints. A run does not end because the volume of its output is full: these lines are lost.
+
+Only the result as JSON must be written: a program reads it.
+"""
 
 import contextlib
 import os
@@ -9,18 +12,27 @@ class OutputClosedError(Exception):
     """Nobody reads the output any more."""
 
 
-def say(text: str) -> None:
+def write(text: str) -> None:
     """Print a line to the output, at once.
 
     Raises:
         OutputClosedError: nobody reads it.
+        OSError: it cannot be written.
     """
     try:
         print(text, flush=True)
     except BrokenPipeError:
         raise OutputClosedError from None
-    except OSError:
-        pass
+
+
+def say(text: str) -> None:
+    """Print a line to the output, if that is possible.
+
+    Raises:
+        OutputClosedError: nobody reads it.
+    """
+    with contextlib.suppress(OSError):
+        write(text)
 
 
 def warn(text: str) -> None:

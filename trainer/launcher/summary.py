@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.launcher.output import say, warn
+from trainer.errors import ConfigurationError
+from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
 from trainer.telemetry import report, result, step_time
@@ -33,11 +34,20 @@ def explain_failure(failed: Process, code: int) -> None:
 
 
 def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[StepTime]) -> None:
-    """Print the result of a run, as text or as one line of JSON."""
+    """Print the result of a run, as text or as one line of JSON.
+
+    Raises:
+        ConfigurationError: the JSON cannot be written.
+    """
     found = directory.read_result()
     step_time_mean = step_time.mean(step_times) if step_times else None
     if plan.json:
-        say(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
+        try:
+            write(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
+        except OSError as error:
+            raise ConfigurationError(
+                f"--json: the result cannot be printed ({error.strerror}); it is in {directory}/result.json."
+            ) from None
         return
     more = 5 * plan.settings.train_steps
     say(
