@@ -22,6 +22,8 @@ class Line:
     """When it was written, in seconds since 1970."""
     task: str
     text: str
+    container: str = ""
+    """What tells the containers of a task apart: a replaced or restarted one is another. Empty for processes."""
 
 
 class FaultError(Exception):

@@ -69,6 +69,9 @@ def _back(
 ) -> float | None:
     """The time at which a task is back; None if it is never."""
     own = [line for line in lines if line.task == target and line.time > (began if fault.replaces else ended)]
+    if fault.replaces:  # a deleted pod logs on for some seconds
+        former = {line.container for line in lines if line.task == target and line.time <= began and line.container}
+        own = [line for line in own if line.container not in former]
     if target in workload.replicas:
         started = next((line.time for line in own if NEW_SESSION.search(line.text)), None) if fault.replaces else ended
         if started is None:

@@ -65,7 +65,7 @@ class Release:
             task = _task_of_pod(pod)
             for text in self._logs.setdefault(path, LogFile(path)).new_lines():
                 moment, _, rest = text.partition(" ")
-                found.append(Line(_seconds(moment), task, rest.partition(" ")[2].partition(" ")[2]))
+                found.append(Line(_seconds(moment), task, rest.partition(" ")[2].partition(" ")[2], str(path)))
         return found
 
     def send_signal(self, tasks: Sequence[str], number: int) -> None:

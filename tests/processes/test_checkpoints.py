@@ -103,14 +103,20 @@ def volume(trainer: Trainer) -> Iterator[Path]:
 
 
 def fill(volume: Path) -> Path:
-    """Fill a volume; return the file that does."""
+    """Fill a volume, again if something was deleted since; return the file that does."""
     filler = volume / "filler"
-    with filler.open("wb", buffering=0) as file:
+    with filler.open("ab", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(4096))
         except OSError:
             return filler
+
+
+def fill_until_line(volume: Path, log: Path, part: str) -> Path:
+    """Keep a volume full until a log has this: a checkpoint that was being saved frees its room when it fails."""
+    wait_until(lambda: fill(volume) and part in log.read_text())
+    return volume / "filler"
 
 
 def cover(volume: Path) -> None:
@@ -155,8 +161,7 @@ def test_a_launcher_says_that_the_logs_of_its_tasks_cannot_be_written(trainer: T
     words = ["launch", "--workers=1", f"--train_dir={volume / 'run'}", "--save_seconds=0.5", FOREVER]
     launcher = trainer.start_in([], log, *words)
     wait_for_line(log, "steps/s")
-    filler = fill(volume)
-    wait_for_line(log, f"{volume / 'run/logs'} cannot be written (No space left on device)", "training goes on")
+    filler = fill_until_line(volume, log, f"{volume / 'run/logs'} cannot be written (No space left on device)")
     cover(volume)
     trainer.task("worker").kill()
     wait_for_line(log, "worker 0: starting again (SIGKILL)")
@@ -177,8 +182,7 @@ def test_an_allreduce_worker_says_that_it_waits_for_the_chief_to_end_the_run(
     chief = Logged(trainer, *words, "--task_index=0", f"--train_dir={directory}")
     worker = Logged(trainer, *words, "--task_index=1")
     wait_until(lambda: newest(directory) > 0)
-    filler = fill(volume)
-    wait_for_line(worker.log, "no step for", "waiting until the chief has written the result, waiting for worker 0")
+    filler = fill_until_line(volume, worker.log, "waiting until the chief has written the result, waiting for worker 0")
     filler.unlink()
     assert (chief.wait(), worker.wait()) == (0, 0), chief.log.read_text() + worker.log.read_text()
 

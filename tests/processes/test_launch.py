@@ -219,6 +219,9 @@ def test_too_many_restarts_fail_the_run_with_the_tasks_code_and_last_lines(train
     assert launcher.returncode == 137
     assert "worker 1 failed for good; the last lines of run/logs/worker-1.log:" in output
     assert "/1000000: loss" in output
+    assert re.search(
+        r"continue with: .*trainer launch --config run/logs/config.yaml --ps 1 .* --max_restarts 1$", output
+    )
 
 
 def test_a_permanent_error_is_not_retried(trainer: Trainer) -> None:
@@ -230,6 +233,7 @@ def test_a_permanent_error_is_not_retried(trainer: Trainer) -> None:
     assert code == 1
     assert "OSError: 7" in output
     assert "starting again" not in output
+    assert "continue with" not in output
 
 
 @pytest.mark.parametrize(

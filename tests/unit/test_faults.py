@@ -63,6 +63,15 @@ def test_a_terminated_evaluator_is_back_when_its_next_process_starts() -> None:
     assert cost(Record(lines=[ending, started]), workload, faults.TERMINATE, ["evaluator-0"], 100, 100).back == 2
 
 
+def test_a_deleted_supervisor_is_back_when_its_next_container_logs() -> None:
+    earlier = Line(90, "supervisor", "the workers step", "old.log")
+    ending = Line(100.3, "supervisor", "SIGTERM: ending", "old.log")
+    following = Line(109, "supervisor", "continues the run", "new.log")
+    assert cost(Record(lines=[earlier, ending]), WORKLOAD, faults.DELETE, ["supervisor"], 100, 100).back is None
+    found = cost(Record(lines=[earlier, ending, following]), WORKLOAD, faults.DELETE, ["supervisor"], 100, 100)
+    assert found.back == 9
+
+
 def test_the_way_back_from_a_fault_that_lasts_is_also_counted_from_its_end() -> None:
     samples = [*steps("worker-0", (161, 310)), *steps("worker-1", (163, 330))]
     found = cost(Record(samples=samples), WORKLOAD, faults.CUT_OFF, ["worker-1"], 100, 160)

@@ -15,7 +15,9 @@ import yaml
 from trainer.cluster.spec import ClassicFlags, Strategy, Task, resolve
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
+from trainer.launcher import log_volume
 from trainer.launcher.display import Display
+from trainer.launcher.log_volume import GOOD_PROBES, LogVolume
 from trainer.launcher.plan import Plan, TaskProgram, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes
 from trainer.launcher.summary import explain_failure
@@ -254,3 +256,26 @@ os.kill(os.getpid(), signal.SIGKILL)
     while status.exists() and "(zombie)" not in status.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_logs_that_cannot_be_written_are_named_once_until_there_is_room_for_a_while(
+    directory: TrainingDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log_volume, "INTERVAL_SECONDS", 0.0)
+    volume = LogVolume(directory.logs)
+
+    def check(exists: bool, times: int) -> str:
+        directory.logs.mkdir(exist_ok=True) if exists else directory.logs.rmdir()
+        for _ in range(times):
+            volume.check()
+        return capsys.readouterr().err
+
+    failed = f"{directory.logs} cannot be written (No such file or directory): training goes on, but"
+    assert check(True, GOOD_PROBES) == ""
+    assert check(False, 1).startswith(failed)
+    for _ in range(3):  # as a checkpoint that does not fit takes the room and frees it
+        assert check(True, GOOD_PROBES - 1) == ""
+        assert check(False, 1) == ""
+    assert check(True, GOOD_PROBES) == f"{directory.logs} can be written again\n"
+    assert check(True, GOOD_PROBES) == ""
+    assert check(False, 1).startswith(failed)

@@ -1,11 +1,17 @@
 """Which chief writes a training directory: a newer one takes over, and an older one does not take it back."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from trainer.config import Settings
 from trainer.errors import SupersededError
 from trainer.storage.writer import VARIABLE, Writer, make_writer
+from trainer.training import best
+from trainer.training.context import TaskContext
+from trainer.training.evaluation import Score
+from trainer.training.run_record import RunRecord
 from trainer.training.training_directory import TrainingDirectory
 
 RUN = {"model": "mlp"}
@@ -25,6 +31,26 @@ def claim(folder: Path, writer: Writer) -> TrainingDirectory:
     directory.create()
     directory.claim(RUN)
     return directory
+
+
+def test_an_old_chief_does_not_replace_the_best_checkpoint_of_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_context: Callable[..., TaskContext]
+) -> None:
+    for name in ("model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001"):
+        (tmp_path / name).write_bytes(b"weights")
+    context = task_context(Settings())
+    old = RunRecord(claim(tmp_path / "run", make_writer("run")), {}, context.clock, {}, context.metrics)
+    checkpoint, score = str(tmp_path / "model.ckpt-5"), Score(5, 0.1, {"accuracy": 0.9})
+    old.add_evaluation(checkpoint, score, is_candidate=True)
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv("TASK_DIR")
+    new = claim(tmp_path / "run", make_writer("run"))
+    before = best.read(new.best)
+    assert before
+    assert before.score == score
+    with pytest.raises(SupersededError):
+        old.add_evaluation(checkpoint, Score(6, 0.01, {"accuracy": 1.0}), is_candidate=True)
+    assert best.read(new.best) == before
 
 
 def test_a_new_pod_takes_over_and_the_old_one_stops(tmp_path: Path, pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:

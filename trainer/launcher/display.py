@@ -4,6 +4,7 @@ It receives the tasks' log lines and states, and writes only to the output.
 """
 
 import contextlib
+import sys
 import time
 
 from rich.console import Console, Group
@@ -81,7 +82,9 @@ class Screen(Display):
     def __init__(self, console: Console, directory: object) -> None:
         self._directory = directory
         # Do not use a refresh thread: the launcher forks, and a fork in a process with threads may hang.
-        self._live = Live(console=console, auto_refresh=False)
+        # Redirected error output stays where it is; on a terminal it appears above the table.
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._live = Live(console=console, auto_refresh=False, redirect_stderr=on_terminal)
         self._progress: dict[Task, Progress] = {}
         self._states: dict[Task, str] = {}
         self._last_lines: dict[Task, str] = {}

@@ -8,6 +8,8 @@ from trainer.launcher.output import warn
 
 INTERVAL_SECONDS = 5.0
 PROBE = bytes(4096)
+GOOD_PROBES = 4
+"""So many in a row say that there is room: an attempt to save a checkpoint on a full volume takes some and frees it."""
 
 
 class LogVolume:
@@ -17,6 +19,7 @@ class LogVolume:
         """`logs` is the folder of the logs."""
         self._logs = logs
         self._failed = False
+        self._good = 0
         self._next = 0.0
 
     def check(self) -> None:
@@ -26,14 +29,16 @@ class LogVolume:
             return
         self._next = now + INTERVAL_SECONDS
         problem = _problem(self._logs)
+        self._good = 0 if problem else self._good + 1
         if problem and not self._failed:
+            self._failed = True
             warn(
                 f"{self._logs} cannot be written ({problem}): training goes on, but what the tasks log may be lost "
                 "until it can be written again"
             )
-        elif self._failed and not problem:
+        elif self._failed and self._good == GOOD_PROBES:
+            self._failed = False
             warn(f"{self._logs} can be written again")
-        self._failed = bool(problem)
 
 
 def _problem(folder: Path) -> str:

@@ -6,7 +6,6 @@ Credentials, regions and endpoints come from the environment, as in the stores' 
 
 import contextlib
 import re
-import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,8 @@ from trainer.errors import ConfigurationError, StoreError
 from trainer.text import CREDENTIALS, truncate
 
 SCHEMES = ("s3", "gs", "az")
+CONDITIONAL = ".conditional"
+"""The object that is created to see whether the store refuses to create it again."""
 RETRY_SECONDS = 30
 """How long a failed request is repeated."""
 _RETRY: Any = {
@@ -100,16 +101,15 @@ class ObjectStore:
             ConfigurationError: access is refused.
             StoreError: the store does not respond.
         """
-        name = f".conditional-{uuid.uuid4().hex}"
         try:
-            self._store.put(name, b"", mode="create")
+            self._store.put(CONDITIONAL, b"", mode="create")
             try:
-                self._store.put(name, b"", mode="create")
-            except self._present:
-                return True
+                self._store.put(CONDITIONAL, b"", mode="create")
             finally:
                 with contextlib.suppress(*self._errors):
-                    self._store.delete(name)
+                    self._store.delete(CONDITIONAL)
+        except self._present:
+            return True
         except self._errors as error:
             raise self._refusal("written", error) from None
         return False
@@ -202,9 +202,10 @@ def reason(error: Exception) -> str:
 
 
 def may_recover(error: Exception) -> bool:
-    """Whether the store does not respond, or responds that it fails or is busy."""
+    """Whether the store does not respond, or responds that it fails or is busy, and not that a feature is absent."""
     text = str(error)
     if any(path in text for path in _IDENTITY):
         return False
-    status = re.search(r"status code: (\d+)", text)
-    return status[1] in ("408", "429") or status[1] >= "500" if status else "HTTP error" in text
+    if not (status := re.search(r"status code: (\d+)", text)):
+        return "HTTP error" in text
+    return status[1] in ("408", "429") or (status[1] >= "500" and status[1] != "501")

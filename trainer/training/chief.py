@@ -174,7 +174,7 @@ class Chief(Callback):
                 logger.warning(f"the checkpoint {checkpoint} cannot be read ({brief(error)}); trying the previous one")
                 continue
             self.checkpoint = checkpoint
-            is_listed = not kept or checkpoint != kept.checkpoint
+            is_listed = checkpoint in self._checkpoints.paths
             self._saved_step = int(self._session.run(self._replica.global_step)) if is_listed else -1
             restored = self._directory.public(checkpoint)
             report.log(logger, f"restored {restored}", restored=restored)

@@ -196,7 +196,9 @@ class ChiefRun:
         if self._directory.has_evaluator:  # it may not evaluate these in time for the export
             for path in CheckpointList(self._directory.path, keep=1).paths:
                 with contextlib.suppress(*UNREADABLE, OSError):
-                    best.offer(self._directory.best, path, evaluator.score(path))
+                    found = evaluator.score(path)
+                    self._directory.check_writer()
+                    best.offer(self._directory.best, path, found)
             score = evaluator.score(self.checkpoint)
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
         self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)

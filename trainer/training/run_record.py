@@ -61,7 +61,12 @@ class RunRecord:
             self._updated = None
 
     def add_evaluation(self, checkpoint: str, score: Score, is_candidate: bool) -> None:
-        """Record the score of a checkpoint. The files of a candidate are temporary."""
+        """Record the score of a checkpoint. The files of a candidate are temporary.
+
+        Raises:
+            SupersededError: another chief has claimed the directory.
+        """
+        self._directory.check_writer()
         kept = best.offer(self._directory.best, checkpoint, score)
         best_now = best.read(self._directory.best)
         self._last = Evaluated(checkpoint, score).to_json()
