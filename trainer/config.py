@@ -295,6 +295,21 @@ def to_yaml(settings: Settings) -> str:
     return str(yaml.safe_dump(_ADAPTER.dump_python(settings, mode="json"), sort_keys=False))
 
 
+def changes(before: str, settings: Settings) -> list[str]:
+    """What differs from earlier settings, given as YAML, such as "learning_rate=0.003 (0.002 before)".
+
+    The training directory does not count: it may have moved.
+    """
+    try:
+        earlier = yaml.safe_load(before)
+    except yaml.YAMLError:
+        return []
+    now = yaml.safe_load(to_yaml(settings))
+    known = earlier if isinstance(earlier, dict) else {}
+    names = [name for name in now if name in known and known[name] != now[name] and name != "train_dir"]
+    return [f"{name}={now[name]} ({known[name]} before)" for name in names]
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that treats `--train-steps` as `--train_steps` and raises ConfigurationError."""
 

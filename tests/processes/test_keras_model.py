@@ -25,7 +25,7 @@ print(json.dumps(accuracy))
 
 def test_replicas_train_a_keras_model_that_keras_loads(trainer: Trainer) -> None:
     model = MODELS / "cnn_batchnorm.py"
-    result = trainer.launch("--model", model, "--workers=2", "--ps=2", "--train_steps=1200")
+    result = trainer.launch("--model", model, "--workers=2", "--ps=2", "--train_steps=1200", patience=2 * PATIENCE)
     assert result["test_accuracy"] > 0.8
     saved = trainer.folder / result["export"] / "model.keras"
     done = subprocess.run([sys.executable, "-c", EVALUATE, saved], capture_output=True, text=True, timeout=PATIENCE)

@@ -23,6 +23,7 @@ from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
 from trainer.training import best, periodic_evaluation
+from trainer.training import chief as chief_module
 from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
@@ -263,6 +264,43 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_tried_again(
     run.end_execution()
     assert saved_steps(tmp_path) == [4]
     assert run.log_lines[-1] == "the checkpoint is written again"
+
+
+def test_a_failed_save_is_repeated_before_the_next_checkpoint_is_due(
+    start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chief_module, "MIN_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(chief_module, "RETRY_SHARE", 1e9)
+    run = start(save_seconds=1000, save_share=0, eval_seconds=600)
+    run.chief.prepare()
+    run.end_execution()
+    assert saved_steps(tmp_path) == []
+    (tmp_path / ".saving").write_text("a file, where a folder should be")
+    run.chief.save()
+    (tmp_path / ".saving").unlink()
+    run.end_execution()
+    run.end_execution()
+    assert saved_steps(tmp_path) == [2], "and then after save_seconds"
+
+
+def test_a_checkpoint_that_cannot_be_fetched_at_the_end_is_no_traceback(
+    start: Callable[..., ChiefRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start()
+    run.chief.prepare()
+    run.session.close()
+    run.chief.save_before_exit()
+    assert run.log_lines == ["no checkpoint is saved at the end: Attempted to use a closed Session."]
+
+
+def test_the_steps_that_are_taken_again_are_named(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
+    run = start()
+    run.chief.prepare()
+    run.step_and_save()
+    again = start()
+    again.metrics.global_step = 7
+    again.chief.prepare()
+    assert again.log_lines == [f"restored {tmp_path}/model.ckpt-1; the steps from 2 to 7 are taken again"]
 
 
 def test_without_a_list_a_run_continues_with_the_checkpoints_found(

@@ -365,3 +365,11 @@ def test_a_file_that_no_program_could_use_is_refused(read: Read, file: str, mess
 
 def test_a_name_that_is_not_utf_8_is_a_path(read: Read) -> None:
     assert read(environment={"TRAINER_TRAIN_DIR": "\udcff"}).train_dir == "\udcff"
+
+
+def test_changes_name_the_settings_that_differ_from_earlier_ones() -> None:
+    before = config.to_yaml(Settings(learning_rate=0.002, train_dir="runs/1"))
+    assert config.changes(before, Settings(learning_rate=0.003)) == ["learning_rate=0.003 (0.002 before)"]
+    assert config.changes(before, Settings(learning_rate=0.002)) == []
+    for damaged in ("", "a: [", "- 1"):
+        assert config.changes(damaged, Settings()) == []

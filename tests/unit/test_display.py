@@ -111,6 +111,16 @@ def test_a_screen_keeps_the_furthest_progress_and_the_last_state(console: Consol
     assert "worker 1 failed (exit code 1)" in " ".join(last.split())
 
 
+def test_a_narrow_screen_shortens_what_was_said_and_nothing_else() -> None:
+    console = Console(force_terminal=True, record=True, width=60, height=40, file=io.StringIO())
+    with Screen(console, Path("runs/1")) as shown:
+        shown.line(WORKER, f"12:00:00 worker 0: {'lost a parameter server ' * 10}")
+        shown.state(OTHER, "starting again (SIGKILL)")
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert any(line.startswith("worker 0 running lost a") and line.endswith("…") for line in lines), lines
+    assert "worker 1 starting again (SIGKILL)" in lines
+
+
 def test_log_lines_are_not_parsed_as_markup(console: Console) -> None:
     with Screen(console, Path("runs/[bold]")) as shown:
         shown.line(WORKER, "12:00:00 worker 0: shape [/red] of [784, 100]")

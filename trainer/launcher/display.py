@@ -111,9 +111,9 @@ class Screen(Display):
         self._states[task] = state
 
     def refresh(self) -> None:
-        tasks = Table(box=None, pad_edge=False)
-        for title in ("task", "state", "last said"):
-            tasks.add_column(title, no_wrap=True, overflow="ellipsis")
+        tasks = Table(box=None, pad_edge=False, expand=True)
+        for title in ("task", "state", "last said"):  # the last one gets the room that the others leave
+            tasks.add_column(title, no_wrap=True, overflow="ellipsis", ratio=1 if title == "last said" else None)
         for task, state in self._states.items():
             colour = {"done": "green", "training": "cyan"}.get(state, "red" if "failed" in state else "")
             tasks.add_row(str(task), Text(state, style=colour), Text(self._last_lines.get(task, ""), style="dim"))

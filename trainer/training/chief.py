@@ -39,6 +39,8 @@ MAX_ROLL_BACKS = 8
 """Each roll-back halves the learning rate. A run that diverges after that has another fault."""
 MIN_SAVE_SECONDS = 3.0
 """Minimum seconds between two checkpoints that `save_share` allows."""
+RETRY_SHARE = 0.05
+"""The share of the time that may be spent on attempts to save while the volume is full or read-only."""
 CLAIM_SECONDS = 2.0
 """Seconds between two looks at who writes the training directory."""
 
@@ -72,7 +74,7 @@ class Chief(Callback):
         self._saved_step = self._tried_step = -1
         self._saved_time = self._checked_time = time.monotonic()
         self._saving_seconds = 0.0
-        """How long the last checkpoint took, from its snapshot to its place in the list."""
+        """How long the last attempt to save took, from the snapshot to the checkpoint's place in the list."""
         self._reported_not_finite = False
         self._failures = WriteFailures("the checkpoint")
         self._candidate_failures = WriteFailures("a checkpoint for the next evaluation")
@@ -174,10 +176,11 @@ class Chief(Callback):
                 logger.warning(f"the checkpoint {checkpoint} cannot be read ({brief(error)}); trying the previous one")
                 continue
             self.checkpoint = checkpoint
-            is_listed = checkpoint in self._checkpoints.paths
-            self._saved_step = int(self._session.run(self._replica.global_step)) if is_listed else -1
+            step, reached = int(self._session.run(self._replica.global_step)), self._metrics.global_step or 0
+            self._saved_step = step if checkpoint in self._checkpoints.paths else -1
             restored = self._directory.public(checkpoint)
-            report.log(logger, f"restored {restored}", restored=restored)
+            again = f"; the steps from {step + 1} to {reached} are taken again" if reached > step else ""
+            report.log(logger, f"restored {restored}{again}", restored=restored)
             return
         if checkpoints:
             raise ConfigurationError(
@@ -287,6 +290,7 @@ class Chief(Callback):
         """
         self._failure = None
         path = self._write(snapshot, self._directory.saving, self._failures)
+        self._saving_seconds = time.monotonic() - began
         if path is None:
             return False
         try:
@@ -328,7 +332,8 @@ class Chief(Callback):
             return None
 
     def _failed(self, error: Exception, failures: WriteFailures) -> None:
-        self._failure = error
+        if failures is self._failures:  # not for a candidate
+            self._failure = error
         failures.failed(error)
 
     def _in_thread(self, write: Callable[[], object]) -> None:
@@ -391,6 +396,8 @@ class Chief(Callback):
             self.save()
         except SupersededError as error:
             logger.error(str(error))
+        except Exception as error:  # a parameter server is away
+            logger.warning(f"no checkpoint is saved at the end: {brief(error)}")
         profiling.join()
 
     def _save_if_due(self, step: int) -> None:
@@ -404,8 +411,10 @@ class Chief(Callback):
 
     @property
     def _interval(self) -> float:
-        """Seconds from one checkpoint to the next."""
+        """Seconds from one checkpoint to the next, or to the next attempt if the last one failed."""
         settings = self._settings
+        if self._failure:
+            return min(settings.save_seconds, max(MIN_SAVE_SECONDS, self._saving_seconds / RETRY_SHARE))
         if settings.save_steps or not settings.save_share:
             return settings.save_seconds
         return min(settings.save_seconds, max(MIN_SAVE_SECONDS, self._saving_seconds / settings.save_share))

@@ -22,6 +22,7 @@ from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.storage.writer import make_writer
 from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
+from trainer.text import truncate
 from trainer.training import best
 from trainer.training.background import Background
 from trainer.training.chief import Chief
@@ -77,8 +78,11 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             directory.claim({**problem.identity, **problem.dataset.facts})
             write_atomically(directory.settings, config.to_yaml(settings).encode())
 
+        before = directory.settings.read_text(errors="replace") if directory.settings.exists() else ""
         wait_for_room(context, str(directory), claim)
         logger.info(f"training directory: {directory}")
+        if changes := config.changes(before, settings):
+            logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
         run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
         yield ClaimedDirectory(directory, run_id)
 

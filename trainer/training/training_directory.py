@@ -210,7 +210,7 @@ class TrainingDirectory:
             if not isinstance(value, float) and not (isinstance(value, int) and abs(value) < 2**63):
                 raise ConfigurationError(
                     f"train_dir: {self.path / 'result.json'} has {name}={_brief(value)}, but a number was expected: "
-                    "remove the file, or choose another train_dir."
+                    "restore it, or remove it: the checkpoints stay."
                 )
         return found
 
@@ -266,7 +266,9 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"train_dir: {path} cannot be read ({error}): restore it, or remove it if this run owns the directory."
         ) from None
     if not isinstance(content, dict):
-        raise ConfigurationError(f"train_dir: {path} does not hold a JSON object: choose another train_dir.")
+        raise ConfigurationError(
+            f"train_dir: {path} does not hold a JSON object: restore it, or remove it if this run owns the directory."
+        )
     return content
 
 
