@@ -289,8 +289,13 @@ class Chief(Callback):
             tf.errors.OpError, RuntimeError: the snapshot cannot be fetched, as a parameter server is lost.
         """
         self._failure = None
+        try:
+            return self._write_and_list(snapshot)
+        finally:
+            self._saving_seconds = time.monotonic() - began
+
+    def _write_and_list(self, snapshot: Snapshot) -> bool:
         path = self._write(snapshot, self._directory.saving, self._failures)
-        self._saving_seconds = time.monotonic() - began
         if path is None:
             return False
         try:
@@ -305,7 +310,6 @@ class Chief(Callback):
         self._metrics.checkpoints += 1
         if self._saved_step < self._settings.train_steps or not self._record.is_done:
             self._record.write_running(self._saved_step)
-        self._saving_seconds = time.monotonic() - began
         return True
 
     def _write(self, snapshot: Snapshot, folder: Path, failures: WriteFailures) -> str | None:
