@@ -87,12 +87,18 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
 
     wait(lambda: scraped_step() > 0, 120, release.describe)
 
-    look_up = "import socket, sys; print(*sorted({a[4][0] for a in socket.getaddrinfo(sys.argv[1], 2222)}))"
+    addresses = {}
     for name, pod in release.tasks().items():
         host = f"{name}.{name.rpartition('-')[0]}"
         for name_in_dns in (host, f"{host}.{release.namespace}.svc.cluster.local"):
-            found = release.kubectl("exec", "mnist-worker-1", "--", "python", "-c", look_up, name_in_dns).split()
-            assert found == [pod["status"]["podIP"]], name_in_dns
+            addresses[name_in_dns] = [pod["status"]["podIP"]]
+    look_up = (
+        "import json, socket, sys\n"
+        "found = {name: sorted({each[4][0] for each in socket.getaddrinfo(name, 2222)}) for name in sys.argv[1:]}\n"
+        "print(json.dumps(found))"
+    )  # all in one call: the run may end meanwhile
+    found = release.kubectl("exec", "mnist-worker-1", "--", "python", "-c", look_up, *addresses)
+    assert json.loads(found) == addresses
 
     release.finish()
     result = release.wait_for_result(4000)
