@@ -86,6 +86,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
         return float(found[1]) if found else 0.0
 
     wait(lambda: scraped_step() > 0, 120, release.describe)
+    wait(lambda: [is_ready(pod) for pod in release.tasks().values()] == 5 * [True], 120, release.describe)
 
     addresses = {}
     for name, pod in release.tasks().items():
