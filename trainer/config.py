@@ -295,19 +295,18 @@ def to_yaml(settings: Settings) -> str:
     return str(yaml.safe_dump(_ADAPTER.dump_python(settings, mode="json"), sort_keys=False))
 
 
-def changes(before: str, settings: Settings) -> list[str]:
-    """What differs from earlier settings, given as YAML, such as "learning_rate=0.003 (0.002 before)".
+def changes(file: Path, settings: Settings) -> list[str]:
+    """What differs from the settings in an earlier YAML file, such as "learning_rate=0.003 (0.002 before)".
 
-    The training directory does not count: it may have moved.
+    The training directory does not count: it may have moved. A file that is absent or damaged has no settings.
     """
     try:
-        earlier = yaml.safe_load(before)
-    except yaml.YAMLError:
+        before = _read_yaml(file)
+    except ConfigurationError:
         return []
-    now = yaml.safe_load(to_yaml(settings))
-    known = earlier if isinstance(earlier, dict) else {}
-    names = [name for name in now if name in known and known[name] != now[name] and name != "train_dir"]
-    return [f"{name}={now[name]} ({known[name]} before)" for name in names]
+    now = _ADAPTER.dump_python(settings, mode="json")
+    names = [name for name in now if name in before and before[name] != now[name] and name != "train_dir"]
+    return [f"{name}={now[name]} ({before[name]} before)" for name in names]
 
 
 class Parser(argparse.ArgumentParser):

@@ -283,9 +283,7 @@ def test_a_failed_save_is_repeated_before_the_next_checkpoint_is_due(
     assert saved_steps(tmp_path) == [2], "and then after save_seconds"
 
 
-def test_a_checkpoint_that_cannot_be_fetched_at_the_end_is_no_traceback(
-    start: Callable[..., ChiefRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_cannot_be_fetched_at_the_end_is_no_traceback(start: Callable[..., ChiefRun]) -> None:
     run = start()
     run.chief.prepare()
     run.session.close()

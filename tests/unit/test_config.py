@@ -367,9 +367,12 @@ def test_a_name_that_is_not_utf_8_is_a_path(read: Read) -> None:
     assert read(environment={"TRAINER_TRAIN_DIR": "\udcff"}).train_dir == "\udcff"
 
 
-def test_changes_name_the_settings_that_differ_from_earlier_ones() -> None:
-    before = config.to_yaml(Settings(learning_rate=0.002, train_dir="runs/1"))
-    assert config.changes(before, Settings(learning_rate=0.003)) == ["learning_rate=0.003 (0.002 before)"]
-    assert config.changes(before, Settings(learning_rate=0.002)) == []
-    for damaged in ("", "a: [", "- 1"):
-        assert config.changes(damaged, Settings()) == []
+def test_changes_name_the_settings_that_differ_from_earlier_ones(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    assert config.changes(file, Settings()) == []
+    file.write_text(config.to_yaml(Settings(learning_rate=0.002, train_dir="runs/1")))
+    assert config.changes(file, Settings(learning_rate=0.003)) == ["learning_rate=0.003 (0.002 before)"]
+    assert config.changes(file, Settings(learning_rate=0.002)) == []
+    for damaged in (b"", b"a: [", b"- 1", b"learning_rate: 2026-99-99", b"[" * 10_000, b"\xff", yaml_bomb()):
+        file.write_bytes(damaged)
+        assert config.changes(file, Settings()) == []

@@ -78,10 +78,10 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             directory.claim({**problem.identity, **problem.dataset.facts})
             write_atomically(directory.settings, config.to_yaml(settings).encode())
 
-        before = directory.settings.read_text(errors="replace") if directory.settings.exists() else ""
+        changes = config.changes(directory.settings, settings)
         wait_for_room(context, str(directory), claim)
         logger.info(f"training directory: {directory}")
-        if changes := config.changes(before, settings):
+        if changes:
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
         run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
         yield ClaimedDirectory(directory, run_id)
