@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -78,7 +79,9 @@ def test_a_chief_that_is_killed_while_it_saves_lists_only_whole_checkpoints(trai
         time.sleep(moments.uniform(0, 0.1))
         run.end(signal.SIGKILL)
         check_all(directory)
-        assert f"at step {before} of" in run.log.read_text(), "it continues with the newest one"
+        found = re.search(r"at step (\d+) of", run.log.read_text())
+        assert found
+        assert int(found[1]) >= before, "it continues with the newest one, which may be that in best/"
     code, output = trainer.run("train", *words[:-1], f"--train_steps={newest(directory) + 20}")
     assert code == 0, output
     assert "cannot be read" not in output
@@ -229,7 +232,7 @@ def test_a_chief_stops_without_writing_when_another_one_has_its_directory(traine
     wait_until(lambda: newest(directory) > 0)
     first.end(signal.SIGKILL)
     again = Logged(trainer, *words, TASK_DIR=pod)  # the container restarts: it takes over its predecessor's claim
-    wait_for_line(again.log, "restored run/model.ckpt-")
+    wait_for_line(again.log, "restored run/")
     wait_for_newer(directory, newest(directory))
     newer = Logged(trainer, *words)  # the pod that replaces it
     assert again.wait() == 5, again.log.read_text()
