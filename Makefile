@@ -34,7 +34,7 @@ run: $(SETUP) ## train on the digits data set on this machine, with one paramete
 test: CHART_TOOLS += versitygw
 test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, types, unit tests, chart tests, multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
-	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/processes
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not long' tests/processes
 
 fuzz: MINUTES ?= 10
 fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)
@@ -42,7 +42,7 @@ fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other exam
 	  FUZZ_FACTOR=5 $(BIN)/python -m pytest -o timeout=3600 tests/unit/test_fuzz_*.py tests/chart/test_fuzz_*.py \
 	    || exit 1; done
 
-test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (under an hour)
+test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (two hours)
 	$(BIN)/python -m pytest -m long tests/processes
 
 # Helm, ct and helm-docs: built with Go once; without Go, those on PATH. ct runs other tools and needs absolute paths.

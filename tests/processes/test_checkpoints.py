@@ -159,6 +159,7 @@ def test_a_run_goes_on_while_its_volume_is_full_or_read_only_and_then_saves_agai
     assert "Traceback" not in run.log.read_text()
 
 
+@pytest.mark.long
 def test_a_launcher_says_that_the_logs_of_its_tasks_cannot_be_written(trainer: Trainer, volume: Path) -> None:
     log = trainer.folder / "log"
     words = ["launch", "--workers=1", f"--train_dir={volume / 'run'}", "--save_seconds=0.5", FOREVER]
@@ -206,6 +207,7 @@ def test_a_run_that_ends_on_a_full_volume_waits_for_room(trainer: Trainer, volum
     assert Path(result["export"], "saved_model.pb").exists()
 
 
+@pytest.mark.long
 def test_a_full_volume_that_never_has_room_ends_the_run_with_a_retryable_code(trainer: Trainer, volume: Path) -> None:
     directory = volume / "run"
     words = [f"--train_dir={directory}", "--train_steps=3000", "--save_steps=500", "--wait_seconds=3"]
@@ -248,6 +250,7 @@ def test_a_chief_stops_without_writing_when_another_one_has_its_directory(traine
     assert code == 0, output
 
 
+@pytest.mark.long
 def test_the_seconds_of_a_run_include_those_without_a_chief(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--train_steps=3000", "--save_seconds=600", "--eval_seconds=600"]
     trainer.start("train", *words, "--job_name=ps", "--task_index=0")

@@ -118,7 +118,7 @@ def test_a_volume_that_fills_in_keeps_its_versions(
     assert first_inputs(str(uri)) == {1: ROWS, 2: ROWS}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_import_that_is_stopped_writes_no_version(
     trainer: Trainer, raw: Callable[..., Path], number: signal.Signals
 ) -> None:
@@ -134,6 +134,7 @@ def test_an_import_that_is_stopped_writes_no_version(
     assert len(list((table / "data").iterdir())) == 1, "files without a version stay"
 
 
+@pytest.mark.long
 def test_versions_on_an_object_store(trainer: Trainer, raw: Callable[..., Path], store: ObjectStore) -> None:
     uri = store.uri("t.lance")
     assert data(trainer, "import", raw(1), uri, "--tag=first", **environment(store))["version"] == 1
@@ -186,6 +187,7 @@ def train_on(trainer: Trainer, uri: str, steps: int, *words: str) -> subprocess.
     return trainer.python("-c", STREAM, "train", "--report_steps=20", "--eval_seconds=1", *options)
 
 
+@pytest.mark.long
 def test_new_versions_do_not_disturb_a_running_training(trainer: Trainer, raw: Callable[..., Path]) -> None:
     data(trainer, "import", raw(1), "t.lance")
     uri = str(trainer.folder / "t.lance")
@@ -231,6 +233,7 @@ def test_the_tasks_of_a_launch_read_one_version(trainer: Trainer, raw: Callable[
     assert "data_version: '1'" in (trainer.folder / "run" / "logs" / "config.yaml").read_text()
 
 
+@pytest.mark.long
 def test_a_worker_that_has_read_another_version_ends(
     trainer: Trainer, raw: Callable[..., Path], hosts: Callable[[int, int], list[str]]
 ) -> None:

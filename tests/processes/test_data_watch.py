@@ -213,6 +213,7 @@ def test_a_run_that_succeeds_in_spite_of_a_signal_is_done(watch: Watch) -> None:
     assert json.loads((watch.folder / "state.json").read_text())["version"] == 1
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_read_for_a_while_is_reported_once(watch: Watch) -> None:
     watch.write()
     watch.start(RECORD)
@@ -266,6 +267,7 @@ def test_a_state_that_cannot_be_written_does_not_end_the_watch(watch: Watch) -> 
     watch.wait_for("1", "2")
 
 
+@pytest.mark.long
 def test_a_store_that_is_away_is_reported_once(watch: Watch, trainer: Trainer, store: ObjectStore) -> None:
     raw = watch.folder / "raw"
     raw.mkdir()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.processes.trainers import Trainer
 
 Hosts = Callable[[int, int], list[str]]
@@ -75,6 +77,7 @@ def test_a_late_replica_is_passed_over_and_joins_again(trainer: Trainer, hosts: 
         process.communicate(timeout=60)
 
 
+@pytest.mark.long
 def test_no_task_hangs_at_the_last_step_when_a_worker_is_stopped(trainer: Trainer, hosts: Hosts) -> None:
     tasks = Tasks(trainer, hosts(1, 2), *SYNC, "--train_steps=1500", "--report_steps=50", "--straggler_seconds=2")
     worker = tasks.worker(1)

@@ -11,6 +11,8 @@ import pytest
 from hack.ports import free_ports
 from tests.processes.trainers import PATIENCE, Trainer
 
+pytestmark = pytest.mark.long  # `make e2e` runs them in a cluster
+
 PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
 
 Cluster = dict[str, list[str]]

@@ -42,6 +42,7 @@ def logits(parameters, images):
 """
 SENTENCE = "the model's own code failed: RuntimeError: my data is bad (failing.py, line 17, in check)."
 SETTINGS = ["--train_dir", "run", "--train_steps", "100000", "--steps_per_execution", "10", "--report_steps", "20"]
+LOCAL_STEPS, ALLREDUCE = ["--sync_replicas", "--local_steps", "5"], ["--strategy", "allreduce"]
 
 
 def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
@@ -53,15 +54,16 @@ def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
 
 
 @pytest.mark.parametrize(
-    "culprits", [pytest.param([0, 1], id="both workers fail"), pytest.param([1], id="one worker fails")]
-)
-@pytest.mark.parametrize(
-    "options",
+    ("options", "culprits"),
     [
-        pytest.param([], id="asynchronous"),
-        pytest.param(["--sync_replicas"], id="synchronous"),
-        pytest.param(["--sync_replicas", "--local_steps", "5"], id="local_steps"),
-        pytest.param(["--strategy", "allreduce"], id="allreduce"),
+        pytest.param([], [0, 1], id="asynchronous, both workers fail", marks=pytest.mark.long),
+        pytest.param([], [1], id="asynchronous, one worker fails"),
+        pytest.param(["--sync_replicas"], [0, 1], id="synchronous, both workers fail"),
+        pytest.param(["--sync_replicas"], [1], id="synchronous, one worker fails", marks=pytest.mark.long),
+        pytest.param(LOCAL_STEPS, [0, 1], id="local steps, both workers fail", marks=pytest.mark.long),
+        pytest.param(LOCAL_STEPS, [1], id="local steps, one worker fails", marks=pytest.mark.long),
+        pytest.param(ALLREDUCE, [0, 1], id="all-reduce, both workers fail"),
+        pytest.param(ALLREDUCE, [1], id="all-reduce, one worker fails", marks=pytest.mark.long),
     ],
 )
 def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
@@ -85,7 +87,11 @@ def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param([], id="single"), pytest.param(["--strategy", "mirrored"], id="mirrored")]
+    "options",
+    [
+        pytest.param([], id="single"),
+        pytest.param(["--strategy", "mirrored"], id="mirrored", marks=pytest.mark.long),
+    ],
 )
 def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: Trainer, options: list[str]) -> None:
     code, output = trainer.run("train", "--model", write_model(trainer.folder, []), *SETTINGS, *options)
@@ -94,7 +100,7 @@ def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: T
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("options", ["--strategy=ps", "--strategy=allreduce"])
+@pytest.mark.parametrize("options", ["--strategy=ps", pytest.param("--strategy=allreduce", marks=pytest.mark.long)])
 def test_a_failing_op_of_the_model_is_named(trainer: Trainer, options: str) -> None:
     model = write_model(trainer.folder, [], "op")
     code, output = trainer.run("launch", "--workers", "1", "--model", model, *SETTINGS, options)
@@ -103,6 +109,7 @@ def test_a_failing_op_of_the_model_is_named(trainer: Trainer, options: str) -> N
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 def test_an_invalid_setting_of_a_task_is_quoted(trainer: Trainer) -> None:
     (trainer.folder / "broken.py").write_text("import no_such_package\n")
     code, output = trainer.run("launch", "--workers", "1", "--model", "broken.py", "--train_dir", "run")

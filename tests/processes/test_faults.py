@@ -19,6 +19,7 @@ SERVERS_AND_CHIEF = ("ps-0", "ps-1", "chief-0")
 SECONDS = 15
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("workload", "fault", "targets"),
@@ -34,28 +35,24 @@ SECONDS = 15
             faults.CUT_CHECKPOINT,
             SERVERS_AND_CHIEF,
             id="newest checkpoint cut short, two ps and the chief killed, asynchronous",
-            marks=pytest.mark.long,  # the soak has it too
         ),
         pytest.param(
             Workload("synchronous", ps=1, workers=2, seconds=SECONDS),
             STOP,
             ("ps-0",),
             id="ps stopped, synchronous",
-            marks=pytest.mark.long,  # `make e2e` stops a worker in synchronous mode
         ),
         pytest.param(
             Workload("allreduce", ps=0, workers=2, seconds=SECONDS),
             faults.KILL,
             ("worker-0", "worker-1"),
             id="all tasks killed, all-reduce",
-            marks=pytest.mark.long,
         ),
         pytest.param(
             Workload("asynchronous", ps=1, workers=2, evaluator=True, seconds=30),
             faults.TERMINATE,
             ("ps-0", "evaluator-0"),
             id="ps and evaluator terminated, asynchronous",
-            marks=pytest.mark.long,
         ),
     ],
 )
@@ -68,6 +65,7 @@ def test_a_run_goes_on_after_a_fault(workload: Workload, fault: Fault, targets: 
     assert row.cost.back is not None, row
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_run_goes_on_while_its_volume_is_full() -> None:
     fault = dataclasses.replace(faults.FULL, seconds=12)  # summaries are written every 5 s

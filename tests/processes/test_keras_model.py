@@ -23,6 +23,7 @@ print(json.dumps(accuracy))
 """
 
 
+@pytest.mark.long
 def test_replicas_train_a_keras_model_that_keras_loads(trainer: Trainer) -> None:
     model = MODELS / "cnn_batchnorm.py"
     result = trainer.launch("--model", model, "--workers=2", "--ps=2", "--train_steps=1200", patience=2 * PATIENCE)
@@ -38,7 +39,13 @@ def test_replicas_train_a_keras_model_that_keras_loads(trainer: Trainer) -> None
     ("model", "arguments", "metric", "limit"),
     [
         ("text_classifier.py", ["--ps=0", "--strategy=allreduce"], "test_auc", 0.8),
-        ("regression.py", ["--ps=1", "--sync_replicas", "--wire_dtype=bfloat16"], "test_mae", -0.7),
+        pytest.param(
+            "regression.py",
+            ["--ps=1", "--sync_replicas", "--wire_dtype=bfloat16"],
+            "test_mae",
+            -0.7,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_replicas_train_on_data_of_the_models_own(

@@ -84,6 +84,7 @@ def test_local_sgd_replicas_learn_as_well_as_a_single_process(trainer: Trainer, 
     assert result["test_accuracy"] == pytest.approx(single_process_accuracy, abs=0.01)
 
 
+@pytest.mark.long
 def test_asynchronous_replicas_learn_as_well_as_a_single_process(
     trainer: Trainer, single_process_accuracy: float
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_run_writes_the_documented_files(trainer: Trainer) -> None:
     assert (run / "export" / str(result["global_step"]) / "saved_model.pb").exists()
 
 
+@pytest.mark.long
 def test_the_evaluator_evaluates_each_checkpoint_once_and_ends_with_the_run(trainer: Trainer) -> None:
     trainer.launch("--workers", "1", "--evaluator", "--train_steps", "600", "--save_steps", "200", "--train_dir", "run")
     lines = (trainer.folder / "run" / "test" / "evaluations.jsonl").read_text().splitlines()
@@ -120,6 +122,7 @@ def test_the_evaluator_evaluates_each_checkpoint_once_and_ends_with_the_run(trai
     assert json.loads(lines[-1])["accuracy"] > 0.9
 
 
+@pytest.mark.long
 def test_a_new_run_gets_a_new_folder_and_prints_the_next_commands(trainer: Trainer) -> None:
     code, output = trainer.run("launch", "--workers", "1", "--train_steps", "100", "--hidden_units", "20")
     assert code == 0
@@ -132,7 +135,8 @@ def test_a_new_run_gets_a_new_folder_and_prints_the_next_commands(trainer: Train
     assert "after 500 global steps" in output
 
 
-@pytest.mark.parametrize("mode", ["--sync_replicas", pytest.param("--strategy=allreduce", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["--sync_replicas", "--strategy=allreduce"])
 def test_more_steps_resume_the_run_and_the_same_number_of_steps_ends_at_once(trainer: Trainer, mode: str) -> None:
     words = ["--workers", "1", "--train_dir", "run", mode, "--train_steps"]
     first = trainer.launch(*words, "100")
@@ -149,15 +153,16 @@ def test_more_steps_resume_the_run_and_the_same_number_of_steps_ends_at_once(tra
 SYNC = ["--sync_replicas"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("role", "options"),
     [
-        pytest.param("worker", [], id="worker, asynchronous", marks=pytest.mark.long),
-        pytest.param("worker", SYNC, id="worker, synchronous", marks=pytest.mark.long),
-        pytest.param("chief", [], id="chief, asynchronous", marks=pytest.mark.long),
+        pytest.param("worker", [], id="worker, asynchronous"),
+        pytest.param("worker", SYNC, id="worker, synchronous"),
+        pytest.param("chief", [], id="chief, asynchronous"),
         pytest.param("chief", SYNC, id="chief, synchronous"),
-        pytest.param("ps", [], id="ps, asynchronous", marks=pytest.mark.long),
-        pytest.param("ps", SYNC, id="ps, synchronous", marks=pytest.mark.long),
+        pytest.param("ps", [], id="ps, asynchronous"),
+        pytest.param("ps", SYNC, id="ps, synchronous"),
     ],
 )
 def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, role: str, options: list[str]) -> None:
@@ -177,7 +182,8 @@ def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, rol
         assert "continuing with it" in log.read_text()
 
 
-@pytest.mark.parametrize("role", [pytest.param("worker", marks=pytest.mark.long), "chief"])
+@pytest.mark.long
+@pytest.mark.parametrize("role", ["worker", "chief"])
 def test_a_killed_allreduce_replica_is_restarted_and_training_continues(trainer: Trainer, role: str) -> None:
     words = ["--strategy", "allreduce", "--workers", "2", "--chief", "--train_steps", "1500", "--save_steps", "100"]
     launcher = trainer.start("launch", *words, "--train_dir", "run")
@@ -306,6 +312,7 @@ def test_a_second_launch_on_the_same_directory_is_refused_and_a_lost_reader_ends
     assert not trainer.processes()
 
 
+@pytest.mark.long
 def test_a_run_does_not_end_because_its_output_is_full(trainer: Trainer) -> None:
     words = ["launch", "--workers", "1", "--train_steps", "300", "--train_dir", "run"]
     full = "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.execv(sys.executable, sys.argv[1:])"
@@ -343,6 +350,7 @@ def test_gpus_are_assigned_to_replicas_and_not_to_parameter_servers(trainer: Tra
     assert seen == {("ps", 0): "", ("worker", 0): "3", ("worker", 1): "5", ("worker", 2): "3"}
 
 
+@pytest.mark.long
 def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
     launcher = trainer.start("launch", "--workers", "1", "--train_steps", "200", "--train_dir", "run", "--tensorboard")
     assert launcher.stdout is not None
@@ -374,6 +382,7 @@ def test_the_result_has_the_step_time_breakdown_of_asynchronous_training(trainer
     assert all(value > 0 for value in split.values())
 
 
+@pytest.mark.long
 def test_the_step_time_breakdown_of_synchronous_training_is_printed(trainer: Trainer) -> None:
     code, output = trainer.run("launch", "--sync_replicas", "--train_steps", "600", "--step_time_breakdown")
     assert code == 0
@@ -382,6 +391,7 @@ def test_the_step_time_breakdown_of_synchronous_training_is_printed(trainer: Tra
     assert sum(shares) == pytest.approx(100, abs=0.3)
 
 
+@pytest.mark.long
 def test_a_profile_is_kept_when_a_parameter_server_is_lost_and_when_the_run_is_stopped(trainer: Trainer) -> None:
     words = ["--train_steps", "1000000", "--train_dir", "run", "--profile_steps", "100-1000000"]
     launcher = trainer.start("launch", *words)

@@ -41,6 +41,7 @@ def test_a_single_process_is_as_good_at_the_end_as_at_its_best(trainer: Trainer)
     check(train_alone(trainer, CI_STEPS, CI_PATIENCE), CI_STEPS)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(CI_PATIENCE + 60)
 def test_asynchronous_workers_are_as_good_at_the_end_as_at_their_best(trainer: Trainer) -> None:
     check(trainer.launch(*ASYNCHRONOUS, "--train_steps", str(CI_STEPS), patience=CI_PATIENCE), CI_STEPS)

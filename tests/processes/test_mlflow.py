@@ -198,6 +198,7 @@ def test_a_run_is_logged_while_it_goes_on_and_its_model_is_registered_at_its_end
     assert said["refused"] == "True"
 
 
+@pytest.mark.long
 def test_the_run_of_a_directory_on_an_object_store_is_found_again(
     trainer: Trainer, server: MlflowServer, store: ObjectStore
 ) -> None:
@@ -231,6 +232,7 @@ def test_an_export_of_the_same_step_leaves_the_files_of_earlier_versions_alone(
     assert code == 0, output  # the digest of each is checked
 
 
+@pytest.mark.long
 def test_a_failed_run_is_logged_as_failed(trainer: Trainer, server: MlflowServer) -> None:
     code, output = trainer.run("launch", "--ps", "1", "--workers", "1", "--train_dir", "run", "--model", "absent.py")
     assert code == 2, output
@@ -239,6 +241,7 @@ def test_a_failed_run_is_logged_as_failed(trainer: Trainer, server: MlflowServer
     assert server.get("runs/get", run_id=logged["run_id"])["run"]["info"]["status"] == "FAILED"
 
 
+@pytest.mark.long
 def test_a_run_that_has_been_killed_without_a_word_does_not_stay_running(
     trainer: Trainer, server: MlflowServer
 ) -> None:
@@ -268,6 +271,7 @@ def test_a_run_that_has_been_killed_without_a_word_does_not_stay_running(
     process.communicate()
 
 
+@pytest.mark.long
 def test_a_run_on_an_object_store_is_silent_since_the_store_was_written(
     trainer: Trainer, server: MlflowServer, store: ObjectStore
 ) -> None:
@@ -281,6 +285,7 @@ def test_a_run_on_an_object_store_is_silent_since_the_store_was_written(
     assert states == ["RUNNING", "KILLED"]
 
 
+@pytest.mark.long
 def test_what_a_program_of_ones_own_has_written_is_published(
     trainer: Trainer, server: MlflowServer, store: ObjectStore
 ) -> None:
@@ -344,6 +349,7 @@ def test_what_a_program_of_ones_own_has_written_is_published(
     assert "model   none: no SavedModel there has the signature serving_default\n" in output
 
 
+@pytest.mark.long
 def test_nothing_is_lost_if_mlflow_is_down_or_goes_down(trainer: Trainer, server: MlflowServer, run: Path) -> None:
     words = ["models", "publish", str(run), "--model", "later"]
     once: dict[str, Any] = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -367,6 +373,7 @@ def test_nothing_is_lost_if_mlflow_is_down_or_goes_down(trainer: Trainer, server
     assert len(server.runs()) == before + 1
 
 
+@pytest.mark.long
 def test_registered_versions_are_compared(trainer: Trainer, server: MlflowServer, run: Path) -> None:
     code, output = trainer.run("train", "--train_dir", "other", "--train_steps", "100", "--seed", "5")
     assert code == 0, output
@@ -461,6 +468,7 @@ def test_a_number_names_a_version_of_the_only_registered_model_or_of_the_one_tha
         own.stop()
 
 
+@pytest.mark.long
 def test_a_registered_version_is_served(trainer: Trainer, server: MlflowServer, run: Path) -> None:
     def serve(*words: str, uri: str = server.uri, **environment: str) -> tuple[int, str]:
         process = trainer.python("-c", SERVING, *words, "--tracking_uri", uri, **environment)

@@ -84,14 +84,13 @@ def net() -> Iterator[Network]:
 PARAMETER_SERVER = ["ps-0", "worker-0", "worker-1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "cut", "flags"),
     [
         pytest.param(PARAMETER_SERVER, "worker-1", [], id="a worker, asynchronous"),
         pytest.param(PARAMETER_SERVER, "ps-0", ["--sync_replicas"], id="the ps, synchronous"),
-        pytest.param(
-            PARAMETER_SERVER, "worker-0", ["--sync_replicas"], id="the chief, synchronous", marks=pytest.mark.long
-        ),
+        pytest.param(PARAMETER_SERVER, "worker-0", ["--sync_replicas"], id="the chief, synchronous"),
     ],
 )
 def test_a_task_that_is_cut_off_goes_on_when_it_is_back(

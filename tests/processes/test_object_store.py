@@ -81,7 +81,7 @@ def test_a_run_continues_without_its_local_files(run: Run, store: ObjectStore, l
     assert "holds a run of different parameters" in output
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_killed_run_continues_from_what_was_copied(
     trainer: Trainer, run: Run, store: ObjectStore, local: Path, number: signal.Signals
 ) -> None:
@@ -108,6 +108,7 @@ def test_a_killed_run_continues_from_what_was_copied(
         assert reached >= step + 100
 
 
+@pytest.mark.long
 def test_training_goes_on_while_the_store_is_away(trainer: Trainer, store: ObjectStore, local: Path) -> None:
     words = ["train", f"--train_dir={store.uri('a')}", "--save_seconds=1", "--train_steps=10000000"]
     process = trainer.start(*words, **store.environment, TMPDIR=str(local))
@@ -124,6 +125,7 @@ def test_training_goes_on_while_the_store_is_away(trainer: Trainer, store: Objec
     assert saved_step(store, "a") > step
 
 
+@pytest.mark.long
 def test_the_last_changes_are_copied_when_the_store_is_back(trainer: Trainer, store: ObjectStore, local: Path) -> None:
     words = ["train", f"--train_dir={store.uri('a')}", "--train_steps=20000"]
     process = trainer.start(*words, **store.environment, TMPDIR=str(local))
@@ -155,6 +157,7 @@ def test_the_last_checkpoint_is_copied_within_the_grace_period(
     assert saved_step(store, "a") == int(saved[1])
 
 
+@pytest.mark.long
 def test_a_store_that_is_slower_than_the_checkpoints_has_a_whole_one(
     trainer: Trainer, store: ObjectStore, local: Path
 ) -> None:
@@ -204,6 +207,7 @@ def test_a_chief_copies_nothing_when_another_one_has_claimed_the_copy(
         raise AssertionError("the old chief's pod has restarted")
 
 
+@pytest.mark.long
 def test_the_directory_of_a_killed_process_is_removed(
     trainer: Trainer, run: Run, store: ObjectStore, local: Path
 ) -> None:
@@ -232,6 +236,7 @@ def test_a_file_may_take_longer_than_half_a_minute(run: Run, store: ObjectStore)
     assert code == 0, output
 
 
+@pytest.mark.long
 def test_a_cluster_and_tensorboard_use_a_store(trainer: Trainer, run: Run, store: ObjectStore) -> None:
     uri = store.uri("cluster")
     code, output = run("launch", "--ps=1", "--workers=2", "--train_steps=300", f"--train_dir={uri}")
@@ -309,9 +314,10 @@ def test_a_store_that_cannot_be_written_is_refused(run: Run, store: ObjectStore)
     assert re.search(r"train_dir=s3://runs/a: it cannot be written \(AccessDenied: .*\); check the address", output)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
-    [["--train_dir=s3://runs/a"], pytest.param(["--dataset=npz", "--data_dir=s3://runs/a"], marks=pytest.mark.long)],
+    [["--train_dir=s3://runs/a"], ["--dataset=npz", "--data_dir=s3://runs/a"]],
 )
 def test_a_store_that_is_away_may_come_back(run: Run, store: ObjectStore, words: list[str]) -> None:
     store.stop()

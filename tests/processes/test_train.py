@@ -44,6 +44,7 @@ def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, host
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] > 0.9
 
 
+@pytest.mark.long
 def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
     chief, worker, ps = (f"localhost:{port}" for port in free_ports(3))
     file = trainer.folder / "cluster.json"
@@ -62,6 +63,7 @@ def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
     assert (result["workers"], result["ps"]) == (2, 1)
 
 
+@pytest.mark.long
 def test_workers_in_the_cluster_that_do_not_exist_cause_no_delay(trainer: Trainer, hosts: Hosts) -> None:
     ps_hosts, worker_hosts = hosts(1, 2)
     flags = [ps_hosts, f"{worker_hosts},{','.join(f'no-such-worker-{index}.invalid:2222' for index in range(4))}"]
@@ -114,6 +116,7 @@ def test_the_same_seed_gives_the_same_result_with_and_without_sync_replicas(trai
     assert len(losses) == 1
 
 
+@pytest.mark.long
 def test_the_convolutional_model_trains(trainer: Trainer) -> None:
     code, output = trainer.run("train", "--model=cnn", "--train_steps=100", "--train_dir=run")
     assert code == 0, output
@@ -136,7 +139,13 @@ print((probabilities.argmax(1) == test.targets).mean())
     assert float(output) == pytest.approx(accuracy, abs=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_saves_and_the_next_start_resumes(trainer: Trainer, number: signal.Signals) -> None:
     process = trainer.start("train", "--train_steps=1000000", "--train_dir=run")
     read_until(process, "step 100/")
@@ -227,6 +236,7 @@ def test_parameters_of_another_run_are_refused(trainer: Trainer, hosts: Hosts) -
     ps.communicate()
 
 
+@pytest.mark.long
 def test_a_worker_that_never_restarts_does_not_prevent_the_end_of_the_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--train_steps=8000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
@@ -240,6 +250,7 @@ def test_a_worker_that_never_restarts_does_not_prevent_the_end_of_the_run(traine
         assert process.returncode == 0, output
 
 
+@pytest.mark.long
 def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 2), "--sync_replicas", "--replicas_to_aggregate=1", "--train_steps=7000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
@@ -253,6 +264,7 @@ def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 7000
 
 
+@pytest.mark.long
 def test_with_a_backup_a_stopped_worker_does_not_block_the_run(trainer: Trainer, hosts: Hosts) -> None:
     words = [*hosts(1, 3), "--sync_replicas", "--replicas_to_aggregate=2", "--train_steps=3000"]
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
@@ -271,6 +283,7 @@ def test_with_a_backup_a_stopped_worker_does_not_block_the_run(trainer: Trainer,
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 3000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped", ["worker", "ps"])
 def test_an_unresponsive_task_ends_its_peers_with_a_retryable_code(
     trainer: Trainer, hosts: Hosts, stopped: str
@@ -330,6 +343,7 @@ def test_a_wrong_peer_address_is_named_with_the_reason(trainer: Trainer, hosts: 
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 def test_a_worker_logs_that_the_chief_does_not_start(trainer: Trainer, hosts: Hosts) -> None:
     flags = hosts(1, 2)
     ps = trainer.start("train", *flags, "--job_name=ps", "--task_index=0")
@@ -404,6 +418,7 @@ def test_a_directory_of_another_run_is_refused(trainer: Trainer, words: list[str
     assert (trainer.folder / "run" / "run.json").read_bytes() == before
 
 
+@pytest.mark.long
 def test_the_previous_checkpoint_replaces_a_damaged_one(trainer: Trainer) -> None:
     words = ["train", "--train_dir=run", "--save_steps=50"]
     assert trainer.run(*words, "--train_steps=100")[0] == 0
@@ -419,6 +434,7 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(trainer: Trainer) -> Non
     assert "none of the checkpoints in run can be read" in output
 
 
+@pytest.mark.long
 def test_checkpoints_fit_any_number_of_parameter_servers(trainer: Trainer) -> None:
     words = ["--train_dir", "run", "--sync_replicas", "--train_steps"]
     assert trainer.launch("--ps", "1", "--workers", "1", *words, "50")["global_step"] == 50
@@ -459,6 +475,7 @@ def test_an_evaluator_without_train_dir_is_refused(trainer: Trainer, hosts: Host
     assert "train_dir" in output
 
 
+@pytest.mark.long
 def test_a_restarted_evaluator_resumes(trainer: Trainer, hosts: Hosts) -> None:
     assert trainer.run("train", "--train_steps=100", "--save_steps=50", "--train_dir=run")[0] == 0
     words = ["train", *hosts(1, 1), "--job_name=evaluator", "--task_index=0", "--train_dir=run"]
