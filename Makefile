@@ -70,7 +70,7 @@ e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
 	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest -m 'not long' $(if $(KUBECONFIG),,tests/images) tests/e2e
 
-e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (an hour)
+e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (an hour and a half)
 	$(MAKE) build-images DATA=yes
 	$(MAKE) build-images TENSORFLOW=cpu-mlflow
 	$(BIN)/python -m pytest -m long tests/images tests/e2e

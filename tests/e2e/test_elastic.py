@@ -24,7 +24,10 @@ def wait_for_line(release: Release, *parts: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("is_synchronous", [False, True], ids=["asynchronous", "synchronous"])
+@pytest.mark.parametrize(
+    "is_synchronous",
+    [pytest.param(False, id="asynchronous"), pytest.param(True, id="synchronous", marks=pytest.mark.long)],
+)
 def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, is_synchronous: bool) -> None:
     release.install(LONG | {"train": LONG["train"] | {"sync_replicas": is_synchronous}})
     wait_for_line(release, "steps/s")

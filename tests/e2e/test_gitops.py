@@ -39,6 +39,7 @@ def apply_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECTL_APPLYSET", "true")
 
 
+@pytest.mark.long
 def test_applying_the_manifests_again_does_not_disturb_the_run(release: Release) -> None:
     synchronise(release, "--set=train.train_steps=30000")
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)

@@ -80,15 +80,21 @@ def test_a_converted_tfjob_runs_to_its_end(namespace: str, packaged_images: None
 @pytest.mark.parametrize(
     ("command", "run", "reason"),
     [
-        ("exit 1", {}, r"mnist-worker-0 failed with code 1, which is not retried"),
-        (
+        pytest.param("exit 1", {}, r"mnist-worker-0 failed with code 1, which is not retried", id="it fails"),
+        pytest.param(
             "kill -9 $$$$",  # of two $ Kubernetes leaves one
             {"backoffLimit": 1},
             r"2 incidents with \d restarts exceed run.backoffLimit \(1\); the last was mnist-worker-0 with code 137",
+            id="it is killed repeatedly",
+            marks=pytest.mark.long,
         ),
-        ("sleep 3600", {"activeDeadlineSeconds": 5}, r"it took longer than run.activeDeadlineSeconds \(5 s\)"),
+        pytest.param(
+            "sleep 3600",
+            {"activeDeadlineSeconds": 5},
+            r"it took longer than run.activeDeadlineSeconds \(5 s\)",
+            id="it hangs",
+        ),
     ],
-    ids=["it fails", "it is killed repeatedly", "it hangs"],
 )
 def test_a_program_that_fails_or_hangs_fails_the_run(
     release: Release, command: str, run: dict[str, Any], reason: str
@@ -116,6 +122,7 @@ def test_a_task_that_ran_well_restarts_without_the_kubelets_back_off(release: Re
     assert release.notes()["restarts"] == 2
 
 
+@pytest.mark.long
 def test_a_drained_leader_that_ends_with_0_does_not_end_the_run(release: Release) -> None:
     """The program answers SIGTERM with code 0. Its replacement ends by itself."""
     first = "touch /training/tried; echo waiting; trap 'exit 0' TERM; sleep 3600 & wait"
@@ -128,7 +135,7 @@ def test_a_drained_leader_that_ends_with_0_does_not_end_the_run(release: Release
     assert "the run succeeded: mnist-worker-0 ended with code 0" in log.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("policy", "servers"), [("Running", 0), ("None", 1)])
+@pytest.mark.parametrize(("policy", "servers"), [("Running", 0), pytest.param("None", 1, marks=pytest.mark.long)])
 def test_clean_pod_policy_decides_which_tasks_are_removed(release: Release, policy: str, servers: int) -> None:
     tasks = {"worker": {"replicas": 1, "command": ["true"]}, "ps": {"replicas": 1, "command": ["sleep", "3600"]}}
     release.install(PROGRAM | tasks | {"run": {"cleanPodPolicy": policy}})
@@ -136,6 +143,7 @@ def test_clean_pod_policy_decides_which_tasks_are_removed(release: Release, poli
     assert release.scales() == {"mnist-worker": 1, "mnist-ps": servers}
 
 
+@pytest.mark.long
 def test_an_umbrella_chart_with_two_runs_beside_another_release(release: Release) -> None:
     """The runs of one release differ by the chart's alias in the label app.kubernetes.io/name."""
     umbrella = release.folder / "umbrella"
@@ -158,6 +166,7 @@ def test_an_umbrella_chart_with_two_runs_beside_another_release(release: Release
     assert not runs
 
 
+@pytest.mark.long
 def test_a_client_with_a_sidecar_is_freed(release: Release) -> None:
     """The sidecar would run on, and with it the Job."""
     sidecar: dict[str, Any] = {

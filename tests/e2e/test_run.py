@@ -116,6 +116,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     assert "restored /training/model.ckpt-4000" in release.saved_log("worker-0")
 
 
+@pytest.mark.long
 def test_a_run_with_a_chief_and_an_evaluator_gets_another_number_of_steps(release: Release) -> None:
     values = {"chief": {"replicas": 1}, "worker": {"replicas": 1}, "evaluator": {"replicas": 1}}
     train = {"train_steps": 1_000_000, "save_seconds": 3}
@@ -153,7 +154,12 @@ def test_a_keras_model_is_read_from_a_config_map(release: Release) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "code", "parked"),
-    [("ExitCode", 3, True), ("ExitCode", 137, False), ("OnFailure", 3, False), ("Never", 137, True)],
+    [
+        ("ExitCode", 3, True),
+        ("ExitCode", 137, False),
+        pytest.param("OnFailure", 3, False, marks=pytest.mark.long),
+        pytest.param("Never", 137, True, marks=pytest.mark.long),
+    ],
 )
 def test_the_exit_code_of_a_custom_program_decides_whether_it_restarts(
     release: Release, policy: str, code: int, parked: bool

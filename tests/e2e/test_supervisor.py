@@ -100,6 +100,7 @@ def test_a_task_that_cannot_start_is_reported_and_fails_the_run(release: Release
     assert set(release.scales().values()) == {0}
 
 
+@pytest.mark.long
 def test_a_corrected_image_replaces_the_tasks_with_the_wrong_image(release: Release) -> None:
     release.install(SHORT | {"image": {"repository": "absent.invalid/trainer"}})
     wait(lambda: "mnist-worker-0" in release.tasks(), 60, release.describe)
@@ -114,6 +115,7 @@ def test_a_task_whose_dns_name_does_not_resolve_is_reported(release: Release) ->
     assert "waiting for mnist-ps-0: the cluster's DNS does not know mnist-ps-0.mnist-ps" in text
 
 
+@pytest.mark.long
 def test_a_worker_joins_the_run_and_those_without_an_address_do_not_harm_it(release: Release) -> None:
     def scale(workers: int) -> None:
         release.kubectl("scale", "statefulset", "mnist-worker", f"--replicas={workers}")
@@ -145,6 +147,7 @@ def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) ->
     assert release.wait_for_result(20_000)["global_step"] < 20_200
 
 
+@pytest.mark.long
 def test_a_run_ends_although_its_node_no_longer_reports_the_exit_codes(
     release: Release, remove_container: Callable[[str], None]
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_suspended_run_frees_its_resources_and_resumes_later(release: Release)
     assert set(release.scales().values()) == {0}
 
 
+@pytest.mark.long
 def test_a_parameter_server_strategy_run_ends_although_its_servers_never_end(release: Release) -> None:
     """With the values in examples/, and a program that reads only TF_CONFIG."""
     release.kubectl("create", "configmap", "programs", f"--from-file={ROOT / 'examples' / 'programs'}")
@@ -247,7 +251,7 @@ def test_a_parameter_server_strategy_run_ends_although_its_servers_never_end(rel
 LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
 
 
-@pytest.mark.parametrize("program", ["helm", "helm4"])
+@pytest.mark.parametrize("program", ["helm", pytest.param("helm4", marks=pytest.mark.long)])
 def test_the_life_of_a_release(release: Release, program: str) -> None:
     """Helm 3 merges manifests; Helm 4 applies them on the server's side."""
     if not shutil.which(program):
@@ -307,6 +311,7 @@ def test_the_supervisor_killed_while_a_service_is_absent_goes_on(release: Releas
     assert (release.notes()["state"], release.containers()) == ("Running", before)
 
 
+@pytest.mark.long
 def test_a_rule_restarts_all_tasks(release: Release) -> None:
     """A worker ends with 42 at its first start. With the rule, parameter servers and workers start again."""
     program = 'if [ ! -e /training/tried ] && [ "$POD_INDEX" = 1 ]; then touch /training/tried; exit 42; fi; sleep 5'
@@ -328,6 +333,7 @@ def test_a_rule_restarts_all_tasks(release: Release) -> None:
     assert "the run succeeded: every worker ended with code 0" in log.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) -> None:
     release.install({"train": {"train_steps": 60_000}})
     (job,) = release.kubectl("get", "jobs", f"--selector={SUPERVISOR}", "--output=name").split()
@@ -348,6 +354,7 @@ def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) 
     assert {"RunStarted", "RunSucceeded"} <= reasons
 
 
+@pytest.mark.long
 def test_a_pod_of_a_node_that_does_not_answer_is_removed(release: Release, kubelet: int) -> None:
     release.install(LONG | {"run": {"nodeLossSeconds": 5}, "common": {"terminationGracePeriodSeconds": 1}})
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
