@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.trainers import PATIENCE, Trainer, step_in, wait_for_line, wait_until
+from tests.processes.trainers import PATIENCE, WITHOUT_EVALUATIONS, Trainer, step_in, wait_for_line, wait_until
 from trainer.tensorflow import tf1
 
 Hosts = Callable[[int, int], list[str]]
@@ -70,7 +69,8 @@ def check_all(directory: Path) -> None:
 
 def test_a_chief_that_is_killed_while_it_saves_lists_only_whole_checkpoints(trainer: Trainer) -> None:
     directory, moments = trainer.folder / "run", random.Random(0)
-    words = ["--hidden_units=2000", "--batch_size=1", "--save_steps=20", "--train_dir=run", FOREVER]
+    words = ["--hidden_units=2000", "--batch_size=1", "--save_steps=20", "--train_dir=run"]
+    words += [WITHOUT_EVALUATIONS, FOREVER]
     for _ in range(3):
         before = newest(directory)
         run = Logged(trainer, *words)
@@ -79,9 +79,7 @@ def test_a_chief_that_is_killed_while_it_saves_lists_only_whole_checkpoints(trai
         time.sleep(moments.uniform(0, 0.1))
         run.end(signal.SIGKILL)
         check_all(directory)
-        found = re.search(r"at step (\d+) of", run.log.read_text())
-        assert found
-        assert int(found[1]) >= before, "it continues with the newest one, which may be that in best/"
+        assert f"at step {before} of" in run.log.read_text(), "it continues with the newest one"
     code, output = trainer.run("train", *words[:-1], f"--train_steps={newest(directory) + 20}")
     assert code == 0, output
     assert "cannot be read" not in output
@@ -228,13 +226,13 @@ def test_a_full_volume_that_never_has_room_ends_the_run_with_a_retryable_code(tr
 def test_a_chief_stops_without_writing_when_another_one_has_its_directory(trainer: Trainer) -> None:
     directory = trainer.folder / "run"
     (trainer.folder / "pod").mkdir()
-    words = ["--train_dir=run", "--save_seconds=0.5", FOREVER]
+    words = ["--train_dir=run", "--save_seconds=0.5", WITHOUT_EVALUATIONS, FOREVER]
     pod = str(trainer.folder / "pod")
     first = Logged(trainer, *words, TASK_DIR=pod)
     wait_until(lambda: newest(directory) > 0)
     first.end(signal.SIGKILL)
     again = Logged(trainer, *words, TASK_DIR=pod)  # the container restarts: it takes over its predecessor's claim
-    wait_for_line(again.log, "restored run/")
+    wait_for_line(again.log, "restored run/model.ckpt-")
     wait_for_newer(directory, newest(directory))
     newer = Logged(trainer, *words)  # the pod that replaces it
     assert again.wait() == 5, again.log.read_text()

@@ -1,14 +1,13 @@
 """`trainer report` on runs that go on, lose a task, are stopped, or fail."""
 
-import re
 import signal
 
-from tests.processes.trainers import PATIENCE, Trainer, wait_for_line, wait_until
+from tests.processes.trainers import PATIENCE, WITHOUT_EVALUATIONS, Trainer, wait_for_line, wait_until
 
 
 def test_a_page_is_of_a_run_that_goes_on_and_of_one_that_lost_a_task_and_was_stopped(trainer: Trainer) -> None:
     words = ["--train_steps", "1000000", "--train_dir", "run", "--report_steps", "20", "--save_steps", "200"]
-    process = trainer.start("launch", "--ps", "1", "--workers", "1", *words)
+    process = trainer.start("launch", "--ps", "1", "--workers", "1", *words, WITHOUT_EVALUATIONS)
     run = trainer.folder / "run"
     wait_until(lambda: list(run.glob("model.ckpt-*.index")))
     code, output = trainer.run("report", "run")
@@ -26,7 +25,7 @@ def test_a_page_is_of_a_run_that_goes_on_and_of_one_that_lost_a_task_and_was_sto
     faults = text.partition('id="faults"')[2].partition("</section>")[0]
     assert "started again, start 2" in faults
     assert "lost a parameter server" in faults
-    assert re.search(r"restored run/(best/)?model\.ckpt-\d", faults), faults
+    assert "restored run/model.ckpt-" in faults
 
 
 def test_a_page_of_a_failed_run_says_why(trainer: Trainer) -> None:

@@ -17,6 +17,8 @@ from trainer.telemetry.progress import parse
 
 PATIENCE = 120.0
 """Seconds after which a test treats a process as hung."""
+WITHOUT_EVALUATIONS = "--eval_seconds=600"
+"""An evaluation may keep a checkpoint in `best/` that is newer than the last saved one, and would be restored."""
 MARK = "RUN_OF_TEST"
 SET_BY_IMPORT = {"TF_CPP_MIN_LOG_LEVEL", "TF_USE_LEGACY_KERAS"}
 """What importing `trainer.tensorflow` sets in the process of the tests: a user's shell does not have it."""
