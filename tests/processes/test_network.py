@@ -86,21 +86,21 @@ PARAMETER_SERVER = ["ps-0", "worker-0", "worker-1"]
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("names", "cut", "flags"),
+    ("cut", "flags"),
     [
-        pytest.param(PARAMETER_SERVER, "worker-1", [], id="a worker, asynchronous"),
-        pytest.param(PARAMETER_SERVER, "ps-0", ["--sync_replicas"], id="the ps, synchronous"),
-        pytest.param(PARAMETER_SERVER, "worker-0", ["--sync_replicas"], id="the chief, synchronous"),
+        pytest.param("worker-1", [], id="a worker, asynchronous"),
+        pytest.param("ps-0", ["--sync_replicas"], id="the ps, synchronous"),
+        pytest.param("worker-0", ["--sync_replicas"], id="the chief, synchronous"),
     ],
 )
 def test_a_task_that_is_cut_off_goes_on_when_it_is_back(
-    trainer: Trainer, net: Network, names: list[str], cut: str, flags: list[str]
+    trainer: Trainer, net: Network, cut: str, flags: list[str]
 ) -> None:
-    tasks = Tasks(trainer, net, names, *flags)
+    tasks = Tasks(trainer, net, PARAMETER_SERVER, *flags)
     tasks.wait_for_steps()
     assert net.connections(cut)
     net.cut(cut)
-    for name in names:
+    for name in PARAMETER_SERVER:
         if name == cut or cut == "ps-0":
             tasks.wait_until_closed(name)  # TCP alone would keep them for a quarter of an hour
     waiting = "worker-1" if cut == "ps-0" else cut
