@@ -42,7 +42,7 @@ fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other exam
 	  FUZZ_FACTOR=5 $(BIN)/python -m pytest -o timeout=3600 tests/unit/test_fuzz_*.py tests/chart/test_fuzz_*.py \
 	    || exit 1; done
 
-test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (two hours)
+test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (more than an hour)
 	$(BIN)/python -m pytest -m long tests/processes
 
 # Helm, ct and helm-docs: built with Go once; without Go, those on PATH. ct runs other tools and needs absolute paths.
@@ -70,7 +70,7 @@ e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
 	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest -m 'not long' $(if $(KUBECONFIG),,tests/images) tests/e2e
 
-e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (an hour and a half)
+e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
 	$(MAKE) build-images DATA=yes
 	$(MAKE) build-images TENSORFLOW=cpu-mlflow
 	$(BIN)/python -m pytest -m long tests/images tests/e2e

@@ -19,7 +19,7 @@ SERVERS_AND_CHIEF = ("ps-0", "ps-1", "chief-0")
 SECONDS = 15
 
 
-@pytest.mark.long
+@pytest.mark.long  # the soak and `make e2e` have these kinds of faults too
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("workload", "fault", "targets"),
