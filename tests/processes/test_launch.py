@@ -193,7 +193,7 @@ def test_a_killed_allreduce_replica_is_restarted_and_training_continues(trainer:
     assert launcher.returncode == 0, output
     assert f"{role} 0: starting again (SIGKILL)" in output
     assert output.count("starting again") == 1  # the others restart their own processes
-    assert "restarting" in (trainer.folder / "run" / "logs" / "worker-1.log").read_text()
+    assert f"lost {role} 0 (" in (trainer.folder / "run" / "logs" / "worker-1.log").read_text()
     assert "restored" in (trainer.folder / "run" / "logs" / "chief-0.log").read_text()
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
     assert result["global_step"] == 1500

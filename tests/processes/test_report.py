@@ -24,7 +24,7 @@ def test_a_page_is_of_a_run_that_goes_on_and_of_one_that_lost_a_task_and_was_sto
     assert '<span class="state stopped">' in text
     faults = text.partition('id="faults"')[2].partition("</section>")[0]
     assert "started again, start 2" in faults
-    assert "lost a parameter server" in faults
+    assert "lost ps 0" in faults
     assert "restored run/model.ckpt-" in faults
 
 

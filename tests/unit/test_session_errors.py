@@ -162,6 +162,7 @@ def test_an_exception_that_also_fails_the_parameter_server_is_not_a_lost_task() 
     assert is_lost_task(error, WORKER, never) is False
     assert is_lost_task(error, "/job:worker/task:1", never) is True
     assert sentence_of(error) == "RuntimeError: my data is bad (mine.py, line 17, in check)."
+    assert session_errors.called_tasks(error) == ["/job:worker/task:0"]
 
 
 @pytest.mark.parametrize("on_a_server", [False, True])

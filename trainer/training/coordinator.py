@@ -141,6 +141,11 @@ class ClusterCoordinator(Coordinator):
         if not session_errors.is_lost_task(error, self._cluster.task.device, self._is_peer_lost):
             raise error
 
+    def _lost_peer(self, error: Exception) -> str | None:
+        """The name of the first needed task that did not answer; None if the error names none."""
+        others = {task.device: str(task) for task in self._needed if task != self._cluster.task}
+        return next((others[device] for device in session_errors.called_tasks(error) if device in others), None)
+
     def _is_peer_lost(self) -> bool:
         others = [address for task, address in self._needed.items() if task != self._cluster.task]
         return any(peers.probe_errors(others))
@@ -211,7 +216,7 @@ class ParameterServerCoordinator(ClusterCoordinator):
         settings = self._context.settings
         if time.monotonic() - self._context.clock.last_progress > settings.wait_seconds + settings.stall_seconds:
             raise LostPeersError(f"the parameter servers respond, but no step succeeds: {brief(error)}") from error
-        reason = f"lost a parameter server ({brief(error)})"
+        reason = f"lost {self._lost_peer(error) or 'a parameter server'} ({brief(error)})"
         report.log(logger, f"{reason}; reconnecting", lost={"reason": reason})
         with self._context.metrics.waiting():
             time.sleep(1)
@@ -316,7 +321,7 @@ class CollectiveCoordinator(ClusterCoordinator):
                 session.run(self._group.leave, options=_timeout(parameter_server.LINGER_SECONDS))
 
     def _raise_lost(self, error: Exception) -> NoReturn:
-        sentence = f"another replica was lost ({brief(error)})"
+        sentence = f"lost {self._lost_peer(error) or 'another replica'} ({brief(error)})"
         if self._context.clock.own_seconds > 0:
             raise CollectiveLostError(sentence) from error
         raise LostPeersError(f"{sentence} before the first step") from error

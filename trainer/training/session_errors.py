@@ -33,6 +33,7 @@ _ORIGIN = re.compile(r"From (/job:\w+/replica:\d+/task:\d+)")
 """The task in which an error occurred."""
 _REMOTE = "Additional GRPC error information from remote target"
 """Part of an error of a call to another task."""
+_REMOTE_TASK = re.compile(rf"{_REMOTE} (/job:\w+)/replica:\d+(/task:\d+)")
 _OTHER_SERVER = "Received http2 header with status"
 """Part of an error if a server of another kind answers: a task is gone, and another pod has its address."""
 _MODEL_OP = re.compile(r"\{\{node (step_graph(?:_\d+)?/[^}]+)\}\}")
@@ -72,6 +73,11 @@ def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> 
     if _MODEL_OP.search(message):
         return False
     return isinstance(error, EMPTY) or ask()
+
+
+def called_tasks(error: Exception) -> list[str]:
+    """Return the tasks, such as "/job:ps/task:0", to which the calls failed that the error tells of."""
+    return ["".join(found) for found in _REMOTE_TASK.findall(_message(error))]
 
 
 def model_error(error: Exception) -> ModelError | None:
