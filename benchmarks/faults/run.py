@@ -26,6 +26,8 @@ from hack.cluster.waiting import until
 START_TIMEOUT_SECONDS = 300.0
 HUNG_SECONDS = 300.0
 """A run without a step for this long counts as hung. On a busy machine it may take long, and does not hang."""
+NAMED_AFTER_SECONDS = 30.0
+"""How long after the recovery a log may name the fault: the supervisor has to reach the API server again."""
 VOLUME_SIZE = "24m"
 
 
@@ -145,6 +147,7 @@ def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence
         return known.back is not None and seen.has_stepped(workload.replicas, began + known.back - 0.01)
 
     back = until(lambda: is_back() or cluster.exit_code() is not None, HUNG_SECONDS)
+    until(lambda: not cost(seen, workload, fault, targets, began, ended).problems, NAMED_AFTER_SECONDS)
     found = cost(seen, workload, fault, targets, began, ended)
     if fault.damages:
         seen.forget_damaged()
