@@ -70,10 +70,11 @@ class Release:
         return {pod["metadata"]["name"]: pod for pod in self.get("pods", f"--selector={selector}")["items"]}
 
     def containers(self) -> dict[str, tuple[str, int]]:
-        """Of each task: the uid of its pod, and how often its container has restarted."""
+        """Of each task whose container exists: the uid of its pod, and how often the container has restarted."""
         return {
-            name: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
+            name: (pod["metadata"]["uid"], statuses[0]["restartCount"])
             for name, pod in self.tasks().items()
+            if (statuses := pod["status"].get("containerStatuses"))
         }
 
     def deployment_is_available(self, word: str) -> bool:

@@ -11,9 +11,10 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 
 
 def waiting_reason(release: Release, pod: str) -> str:
-    """The reason why the task's container waits; empty if it runs."""
-    statuses = release.tasks()[pod]["status"].get("containerStatuses", [{}])
-    return str(statuses[0].get("state", {}).get("waiting", {}).get("reason", ""))
+    """The reason why the task's container waits; empty if it runs, or does not exist yet."""
+    status = release.tasks().get(pod, {}).get("status", {})
+    states = [container["state"] for container in status.get("containerStatuses", [])]
+    return str(states[0].get("waiting", {}).get("reason", "")) if states else ""
 
 
 @pytest.mark.parametrize(("policy", "reason"), [("IfNotPresent", "ImagePullBackOff"), ("Never", "ErrImageNeverPull")])
