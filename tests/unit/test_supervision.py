@@ -196,6 +196,12 @@ def test_the_chief_ends_the_run_and_others_need_not_have_ended() -> None:
     assert found == policy.Outcome(True, "mnist-worker-0 ended with code 0")
 
 
+def test_the_outcome_of_a_run_says_how_often_its_tasks_restarted() -> None:
+    before = dataclasses.replace(STARTED, restarts_by_role={"ps": 1, "worker": 2})
+    found = outcome_of(a_run(), a_pod("mnist-worker-0", 0, 1), before=before)
+    assert found == policy.Outcome(True, "mnist-worker-0 ended with code 0, after 3 restarts of tasks")
+
+
 def test_all_workers_end_the_run_where_that_is_the_policy() -> None:
     the_run = a_run(success_policy="AllWorkers")
     assert outcome_of(the_run, a_pod("mnist-worker-0", 0, 1), a_pod("mnist-worker-1")) is None

@@ -152,7 +152,9 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
         needed = {task for role in ("chief", "worker") for task in run.tasks(role, notes.scales.get(role, 0))}
     if needed and all(notes.finished.get(pod) == 0 for pod in needed):
         who = run.leader if run.success_policy == "Chief" else "every worker"
-        return Outcome(True, f"{who} ended with code 0")
+        restarts = sum(notes.restarts_by_role.values())
+        after = f", after {restarts} restart{'s' if restarts > 1 else ''} of tasks" if restarts else ""
+        return Outcome(True, f"{who} ended with code 0{after}")
     for name, code in notes.finished.items():
         if code != 0:
             ending = f"{name} failed with {_describe(pods.get(name), code)}"
