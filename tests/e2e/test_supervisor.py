@@ -115,22 +115,6 @@ def test_a_task_whose_dns_name_does_not_resolve_is_reported(release: Release) ->
     assert "waiting for mnist-ps-0: the cluster's DNS does not know mnist-ps-0.mnist-ps" in text
 
 
-@pytest.mark.long
-def test_a_worker_joins_the_run_and_those_without_an_address_do_not_harm_it(release: Release) -> None:
-    def scale(workers: int) -> None:
-        release.kubectl("scale", "statefulset", "mnist-worker", f"--replicas={workers}")
-
-    release.install({"train": {"train_steps": 60_000}, "worker": {"maxReplicas": 3, "replicas": 2}})
-    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
-    scale(3)
-    wait(lambda: "mnist-worker-2" in release.tasks(), 60, release.describe)
-    wait(lambda: "steps/s" in release.log("mnist-worker-2"), 120, release.describe)
-    scale(5)
-    sentence = "worker had the scale 5 instead of 3: set it again; the cluster has addresses for 3"
-    wait(lambda: sentence in release.supervisor_log(), 60, release.describe)
-    assert "the run succeeded" in release.finish().splitlines()[-1]
-
-
 def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) -> None:
     values = SHORT | {"train": {"train_steps": 20_000}, "worker": {"replicas": 1}}
     release.install(values)
