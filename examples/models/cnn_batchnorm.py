@@ -24,9 +24,12 @@ def model(input_shape: tuple[int, ...], classes: int) -> keras.Model:
             layers.Dense(classes),
         ]
     )
-    steps = 1000  # the train_steps of values-keras-model.yaml: the rate is zero at the end of the run
+    steps, warmup = 1000, 100  # the train_steps of values-keras-model.yaml: the rate is zero at the end of the run
+    # Adam's first updates move each parameter by the whole rate, however small its gradient, and stale gradients repeat
+    # them: without the warm-up, some asynchronous runs learn little.
+    rate = keras.optimizers.schedules.CosineDecay(0.0, steps - warmup, warmup_target=0.003, warmup_steps=warmup)
     network.compile(
-        optimizer=keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.003, steps), weight_decay=0.004),
+        optimizer=keras.optimizers.AdamW(rate, weight_decay=0.004),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
