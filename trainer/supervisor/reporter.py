@@ -202,15 +202,17 @@ class Reporter:
 
     def report_pending(self, notes: Notes, pending: Sequence[PendingTask], now: float) -> None:
         """Report pending tasks and the progress at their intervals; tasks with the same reason share one line."""
-        by_reason: dict[str, list[str]] = {}
+        by_reason: dict[str, list[PendingTask]] = {}
         for task in pending:
             reason = self.explain(task)
             reported, at = self._reported.get(task.name, ("", 0.0))
-            if now - task.since >= START_GRACE_SECONDS and (reason != reported or now - at > REMINDER_SECONDS):
-                self._reported[task.name] = (reason, now)
-                by_reason.setdefault(reason, []).append(task.name)
-        for reason, (first, *others) in by_reason.items():
-            logger.info(f"waiting for {first}: {reason}" + (f" (and {len(others)} more)" if others else ""))
+            if reason != reported or now - at > REMINDER_SECONDS:
+                by_reason.setdefault(reason, []).append(task)
+        for reason, tasks in by_reason.items():
+            if now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
+                self._reported |= {task.name: (reason, now) for task in tasks}
+                others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
+                logger.info(f"waiting for {tasks[0].name}: {reason}{others}")
         annotations = {"state": state_of(notes, any(task.gated for task in pending))}
         if self._progress:
             annotations |= progress_annotations(self._progress, now)
