@@ -23,7 +23,6 @@ def wait_for_line(release: Release, *parts: str) -> None:
     )
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "is_synchronous",
     [pytest.param(False, id="asynchronous"), pytest.param(True, id="synchronous", marks=pytest.mark.long)],
@@ -41,8 +40,10 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
     wait_for_line(release, "goes on without worker", "1 replica")
     steps = release.supervisor_log().count("steps/s")
     wait(lambda: release.supervisor_log().count("steps/s") > steps, 60, release.describe)
+    joined = release.supervisor_log().count("3 replicas")
     scale(release, 3)
-    wait_for_line(release, "part from step", "3 replicas")
+    wait_for_line(release, "the workers have been scaled to 3")
+    wait(lambda: release.supervisor_log().count("3 replicas") > joined, 120, release.describe)
     scale(release, 6)
     wait_for_line(release, "worker had the scale 6 instead of 3: set it again; the cluster has addresses for 4")
     text = release.supervisor_log()
@@ -53,7 +54,6 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_an_elastic_run_goes_on_with_the_workers_that_fit(release: Release) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "four"}, "spec": {"hard": {"pods": "4"}}}
     release.kubectl("apply", "--filename=-", text=json.dumps(quota))  # the supervisor, a parameter server, two workers

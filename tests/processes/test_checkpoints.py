@@ -1,5 +1,6 @@
 """Checkpoints of real processes: killed within a save, on a full or read-only volume, and with a second chief."""
 
+import glob
 import json
 import os
 import random
@@ -36,8 +37,8 @@ class Logged:
 
     def wait(self) -> int:
         """Return the exit code, once the whole output is in the file."""
-        code = self.process.wait(timeout=120)
-        self.copy.wait(timeout=10)
+        code = self.process.wait(timeout=PATIENCE)
+        self.copy.wait(timeout=PATIENCE)
         return code
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -75,7 +76,7 @@ def test_a_chief_that_is_killed_while_it_saves_lists_only_whole_checkpoints(trai
         before = newest(directory)
         run = Logged(trainer, *words)
         wait_for_newer(directory, before)
-        wait_until(lambda: any((directory / ".saving").glob("*")))
+        wait_until(lambda: glob.glob(f"{directory}/.saving/*"))
         time.sleep(moments.uniform(0, 0.1))
         run.end(signal.SIGKILL)
         check_all(directory)
@@ -152,7 +153,9 @@ def test_a_run_goes_on_while_its_volume_is_full_or_read_only_and_then_saves_agai
             subprocess.run(["umount", "--lazy", str(volume)], check=True)
         wait_for_newer(directory, saved)
         run.wait_for_count("the checkpoint is written again", written_again + 1)
+        run.process.send_signal(signal.SIGSTOP)  # it would remove a checkpoint that is being read
         check_all(directory)
+        run.process.send_signal(signal.SIGCONT)
     assert run.end() == 143, run.log.read_text()
     assert "Traceback" not in run.log.read_text()
 
@@ -194,7 +197,9 @@ def test_a_run_that_ends_on_a_full_volume_waits_for_room(trainer: Trainer, volum
     words = [f"--train_dir={directory}", "--train_steps=3000", "--save_steps=500"]
     run = Logged(trainer, *words)
     wait_until(lambda: newest(directory) > 0)
+    run.process.send_signal(signal.SIGSTOP)  # it must not end before the volume is full
     filler = fill(volume)
+    run.process.send_signal(signal.SIGCONT)
     wait_for_line(run.log, "the last checkpoint", "No space left on device", "trying again until there is room")
     assert run.process.poll() is None
     filler.unlink()

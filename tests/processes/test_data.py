@@ -124,7 +124,7 @@ def test_an_import_that_is_stopped_writes_no_version(
 ) -> None:
     data(trainer, "import", raw(1), "t.lance")
     table = trainer.folder / "t.lance"
-    writer = trainer.start("data", "import", raw(2, files=200), "t.lance", "--append")
+    writer = trainer.start("data", "import", raw(2, files=1000), "t.lance", "--append")
     wait_until(lambda: len(list((table / "data").iterdir())) == 2)
     writer.send_signal(number)
     output, _ = writer.communicate(timeout=PATIENCE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.trainers import Trainer
+from tests.processes.trainers import PATIENCE, Trainer
 
 Hosts = Callable[[int, int], list[str]]
 SYNC = ("--sync_replicas", "--dataset=digits")
@@ -59,7 +59,7 @@ def test_a_synchronous_run_begins_without_listed_workers_whose_names_do_not_reso
     trainer: Trainer, hosts: Hosts
 ) -> None:
     ps, workers = hosts(1, 1)
-    tasks = Tasks(trainer, [ps, f"{workers},absent.invalid:2222"], *SYNC, "--train_steps=300")
+    tasks = Tasks(trainer, [ps, f"{workers},absent.invalid:2222"], *SYNC, "--train_steps=3000")
     assert "1 replica" in tasks.finish()
 
 
@@ -74,7 +74,7 @@ def test_a_late_replica_is_passed_over_and_joins_again(trainer: Trainer, hosts: 
     read_until(tasks.chief, "worker 1 takes part from step [0-9]+ on: 2 replicas")
     for process in (slow, tasks.chief, tasks.ps):
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.long

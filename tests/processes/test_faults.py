@@ -20,7 +20,6 @@ SECONDS = 15
 
 
 @pytest.mark.long  # the soak and `make e2e` have these kinds of faults too
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("workload", "fault", "targets"),
     [
@@ -66,7 +65,6 @@ def test_a_run_goes_on_after_a_fault(workload: Workload, fault: Fault, targets: 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_run_goes_on_while_its_volume_is_full() -> None:
     fault = dataclasses.replace(faults.FULL, seconds=12)  # summaries are written every 5 s
     row = run(Case("processes", Workload("asynchronous", seconds=25), fault, volume=True), tag="")

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes.trainers import PATIENCE, Trainer, step_in, wait_for_line, wait_until
+from tests.processes.trainers import PATIENCE, WITHOUT_EVALUATIONS, Trainer, step_in, wait_for_line, wait_until
 
 RESULT_KEYS = {
     "global_step",
@@ -99,7 +99,7 @@ def test_asynchronous_replicas_learn_as_well_as_a_single_process(
 
 
 def test_a_run_writes_the_documented_files(trainer: Trainer) -> None:
-    result = trainer.launch("--workers", "2", "--train_steps", "150", "--train_dir", "run")
+    result = trainer.launch("--workers", "2", "--train_steps", "150", "--train_dir", "run", WITHOUT_EVALUATIONS)
     run = trainer.folder / "run"
     assert json.loads((run / "result.json").read_text()) == result
     assert list(run.glob("model.ckpt-*.index"))
@@ -172,7 +172,7 @@ def test_a_killed_task_is_restarted_and_training_continues(trainer: Trainer, rol
     log = trainer.folder / "run" / "logs" / "chief-0.log"
     wait_until((trainer.folder / "run" / "checkpoint").exists)
     trainer.task(role).kill()
-    output, _ = launcher.communicate(timeout=120)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, output
     assert f"{role} 0: starting again (SIGKILL)" in output
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] >= 0.95
@@ -189,7 +189,7 @@ def test_a_killed_allreduce_replica_is_restarted_and_training_continues(trainer:
     launcher = trainer.start("launch", *words, "--train_dir", "run")
     wait_until((trainer.folder / "run" / "checkpoint").exists)
     trainer.task(role).kill()
-    output, _ = launcher.communicate(timeout=120)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, output
     assert f"{role} 0: starting again (SIGKILL)" in output
     assert output.count("starting again") == 1  # the others restart their own processes
@@ -210,7 +210,7 @@ def test_allreduce_loses_no_steps_when_a_worker_is_killed(trainer: Trainer) -> N
     wait_until(lambda: log.read_text().count(" of 1000000") == 2)
     assert [int(line.split()[-3]) for line in log.read_text().splitlines() if " of 1000000" in line][1] >= 200
     launcher.terminate()
-    launcher.communicate(timeout=30)
+    launcher.communicate(timeout=PATIENCE)
 
 
 def test_too_many_restarts_fail_the_run_with_the_tasks_code_and_last_lines(trainer: Trainer) -> None:
@@ -221,7 +221,7 @@ def test_too_many_restarts_fail_the_run_with_the_tasks_code_and_last_lines(train
         wait_until(lambda: step_in(trainer.folder / "run" / "logs" / "worker-1.log") > 0)
         worker.kill()
         worker.wait(60)
-    output, _ = launcher.communicate(timeout=60)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 137
     assert "worker 1 failed for good; the last lines of run/logs/worker-1.log:" in output
     assert "/1000000: loss" in output
@@ -284,7 +284,7 @@ def test_a_signal_ends_all_tasks_and_saves_a_checkpoint(trainer: Trainer, number
     log = trainer.folder / "run" / "logs" / "worker-0.log"
     wait_until(lambda: step_in(log) >= 50)
     launcher.send_signal(number)
-    output, _ = launcher.communicate(timeout=30)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 128 + number
     assert "Traceback" not in output
     assert not trainer.processes()
@@ -334,7 +334,7 @@ def test_a_killed_launcher_leaves_no_task_running(trainer: Trainer) -> None:
     launcher = trainer.start("launch", "--train_steps", "1000000", "--train_dir", "run", "--tensorboard")
     wait_until(lambda: step_in(trainer.folder / "run" / "logs" / "worker-0.log") > 0)
     launcher.kill()
-    wait_until(lambda: not trainer.processes(), 30)
+    wait_until(lambda: not trainer.processes())
 
 
 def test_gpus_are_assigned_to_replicas_and_not_to_parameter_servers(trainer: Trainer) -> None:
@@ -346,7 +346,7 @@ def test_gpus_are_assigned_to_replicas_and_not_to_parameter_servers(trainer: Tra
         for task in [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
     }
     launcher.terminate()
-    launcher.communicate(timeout=30)
+    launcher.communicate(timeout=PATIENCE)
     assert seen == {("ps", 0): "", ("worker", 0): "3", ("worker", 1): "5", ("worker", 2): "3"}
 
 
@@ -372,7 +372,7 @@ def test_tensorboard_serves_the_run(trainer: Trainer) -> None:
     assert set(tags["train"]) == {"loss", "accuracy", "steps_per_second"}
     assert set(tags["test"]) == {"loss", "accuracy"}
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=30)
+    launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 130
 
 
@@ -407,7 +407,7 @@ def test_a_profile_is_kept_when_a_parameter_server_is_lost_and_when_the_run_is_s
     trainer.task("ps").kill()
     wait_until(lambda: profiled(2))
     launcher.send_signal(signal.SIGINT)
-    output, _ = launcher.communicate(timeout=60)
+    output, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 130, output
     profiles = [path.read_bytes() for path in (run / "plugins" / "profile").glob("*/*.xplane.pb")]
     assert len(profiles) == 2

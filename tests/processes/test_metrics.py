@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 
 from hack.ports import free_ports
-from tests.processes.trainers import Trainer, wait_until
+from tests.processes.trainers import PATIENCE, Trainer, wait_until
 from tests.scraping import scrape
 
 Hosts = Callable[[int, int], list[str]]
@@ -56,5 +56,5 @@ def test_a_scrape_that_hangs_does_not_delay_the_exit(trainer: Trainer) -> None:
     wait_until(lambda: scrape(port))
     with socket.create_connection(("localhost", port)) as idle:
         idle.sendall(b"GET /metrics")
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output

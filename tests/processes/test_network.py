@@ -117,5 +117,5 @@ def test_a_task_with_another_address_behind_its_name_is_found(trainer: Trainer, 
     tasks.move(moved, 99)
     tasks.wait_for_steps()
     other = "worker-0" if moved == "ps-0" else "ps-0"
-    assert any(".99" in line for line in net.connections(other))
+    wait_until(lambda: any(".99" in line for line in net.connections(other)))
     tasks.end()

@@ -62,7 +62,7 @@ def saved_step(store: ObjectStore, name: str) -> int:
 
 def test_a_run_continues_without_its_local_files(run: Run, store: ObjectStore, local: Path) -> None:
     for steps in (200, 400):
-        code, output = run("train", f"--train_steps={steps}", f"--train_dir={store.uri('a')}")
+        code, output = run("train", f"--train_steps={steps}", f"--train_dir={store.uri('a')}", WITHOUT_EVALUATIONS)
         assert code == 0, output
         assert f"result in {store.uri('a')}/result.json" in output
         assert saved_step(store, "a") == steps
@@ -90,7 +90,7 @@ def test_a_killed_run_continues_from_what_was_copied(
     process = trainer.start(*words, "--train_steps=10000000", **environment)
     wait_until(lambda: (store.folder / "a/checkpoint").exists() and saved_step(store, "a") > 0)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     step = saved_step(store, "a")
     if number == signal.SIGTERM:
         assert f"saved step {step}; continue" in output, "the last checkpoint is copied before the end"
@@ -115,7 +115,7 @@ def test_training_goes_on_while_the_store_is_away(trainer: Trainer, store: Objec
     step = saved_step(store, "a")
     store.start()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=90)
+    process.communicate(timeout=PATIENCE)
     assert saved_step(store, "a") > step
 
 
@@ -128,7 +128,7 @@ def test_the_last_changes_are_copied_when_the_store_is_back(trainer: Trainer, st
     assert process.stdout
     assert any("done: 20000 steps" in line for line in iter(process.stdout.readline, ""))
     store.start()
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert result(store, "a")["state"] == "done"
     assert saved_step(store, "a") == 20_000
@@ -147,7 +147,7 @@ def test_the_last_checkpoint_is_copied_within_the_grace_period(
     saved = next(found for line in process.stdout if (found := re.search(r"saved step (\d+); continue", line)))
     time.sleep(5)
     store.start()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert saved_step(store, "a") == int(saved[1])
 
 

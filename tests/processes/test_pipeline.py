@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.processes.trainers import Trainer
+from tests.processes.trainers import PATIENCE, Trainer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "values-pipeline.yaml"
 
@@ -22,7 +22,7 @@ def test_the_pipeline_of_the_example_gives_a_model_a_page_and_predictions(traine
         if "command" in stage:
             _, *words = map(here, stage["command"])
             process = trainer.python(*words)
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=PATIENCE)
             code = process.returncode
         else:
             code, output = trainer.run(*map(here, stage["args"]))

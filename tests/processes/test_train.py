@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hack.ports import free_ports
-from tests.processes.trainers import Trainer, step_in, wait_until
+from tests.processes.trainers import PATIENCE, WITHOUT_EVALUATIONS, WITHOUT_SAVES, Trainer, step_in, wait_until
 from trainer.telemetry.progress import parse
 from trainer.tensorflow import tf1
 from trainer.training import parameter_server
@@ -39,7 +39,7 @@ def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, host
     second = trainer.start("train", *flags, "--job_name=worker", "--task_index=1")
     first = trainer.start("train", *flags, "--job_name=worker", "--task_index=0", "--train_dir=run")
     for process in (first, second, ps):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] > 0.9
 
@@ -57,7 +57,7 @@ def test_a_cluster_named_by_a_file_trains(trainer: Trainer) -> None:
         trainer.start("train", **own),
     ]
     for task in tasks:
-        output, _ = task.communicate(timeout=120)
+        output, _ = task.communicate(timeout=PATIENCE)
         assert task.returncode == 0, output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
     assert (result["workers"], result["ps"]) == (2, 1)
@@ -71,7 +71,7 @@ def test_workers_in_the_cluster_that_do_not_exist_cause_no_delay(trainer: Traine
     second = trainer.start("train", *flags, "--job_name=worker", "--task_index=1")
     first = trainer.start("train", *flags, "--job_name=worker", "--task_index=0", "--train_dir=run")
     for process in (first, second):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
     output, _ = ps.communicate(timeout=parameter_server.LINGER_SECONDS / 2)
     assert ps.returncode == 0, output
@@ -99,7 +99,7 @@ main(sys.argv[1:])
 """
     words = ["train", "--strategy=mirrored", "--train_dir=run", "--train_steps=300", "--learning_rate=0.003"]
     process = trainer.python("-c", program, *words)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
     assert (result["mode"], result["global_step"], result["workers"], result["ps"]) == ("mirrored", 300, 2, 0)
@@ -124,7 +124,7 @@ def test_the_convolutional_model_trains(trainer: Trainer) -> None:
 
 
 def test_the_exported_model_is_loaded_by_plain_tensorflow(trainer: Trainer) -> None:
-    assert trainer.run("train", "--train_steps=200", "--train_dir=run")[0] == 0
+    assert trainer.run("train", "--train_steps=200", "--train_dir=run", WITHOUT_EVALUATIONS)[0] == 0
     program = """
 import numpy, tensorflow as tf
 from pathlib import Path
@@ -147,10 +147,10 @@ print((probabilities.argmax(1) == test.targets).mean())
     ],
 )
 def test_a_signal_saves_and_the_next_start_resumes(trainer: Trainer, number: signal.Signals) -> None:
-    process = trainer.start("train", "--train_steps=1000000", "--train_dir=run")
+    process = trainer.start("train", "--train_steps=1000000", "--train_dir=run", WITHOUT_SAVES)
     read_until(process, "step 100/")
     process.send_signal(number)
-    output, _ = process.communicate(timeout=10)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number, output
     (saved,) = (trainer.folder / "run").glob("model.ckpt-*.index")
     step = int(saved.stem.rpartition("-")[2])
@@ -162,10 +162,10 @@ def test_a_signal_saves_and_the_next_start_resumes(trainer: Trainer, number: sig
 
 
 def test_a_signal_without_a_saved_checkpoint_names_no_step(trainer: Trainer) -> None:
-    process = trainer.start("train", "--train_steps=1000000", "--learning_rate=1e38", "--train_dir=run")
+    process = trainer.start("train", "--train_steps=1000000", "--learning_rate=1e38", "--train_dir=run", WITHOUT_SAVES)
     read_until(process, "step 100/")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=10)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert "no checkpoint was saved; start again with the same command and --train_dir run" in output
     assert "saved step" not in output
 
@@ -182,9 +182,9 @@ def test_a_chief_that_waits_for_a_lost_worker_saves_after_a_signal(trainer: Trai
     # The chief's next step waits inside TensorFlow for gradients of the lost worker.
     chief.send_signal(signal.SIGTERM)
     ps.send_signal(signal.SIGTERM)  # as at the stop of a whole run: the ps must not exit before the chief has saved
-    output, _ = chief.communicate(timeout=10)
+    output, _ = chief.communicate(timeout=PATIENCE)
     assert chief.returncode == 143, output
-    ps_output, _ = ps.communicate(timeout=10)
+    ps_output, _ = ps.communicate(timeout=PATIENCE)
     assert ps.returncode == 143, ps_output
     saved = [int(path.stem.rpartition("-")[2]) for path in (trainer.folder / "run").glob("model.ckpt-*.index")]
     assert max(saved, default=-1) >= reached
@@ -200,11 +200,11 @@ def test_a_parameter_server_restarted_by_hand_ends_with_the_run(trainer: Trainer
     first_ps.kill()
     first_ps.communicate()
     ps = trainer.start("train", *words, "--job_name=ps", "--task_index=0")
-    output, _ = chief.communicate(timeout=120)
+    output, _ = chief.communicate(timeout=PATIENCE)
     assert chief.returncode == 0, output
     assert "restored" in output
     for process in (worker, ps):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
 
 
@@ -246,7 +246,7 @@ def test_a_worker_that_never_restarts_does_not_prevent_the_end_of_the_run(traine
     worker.kill()
     worker.communicate()
     for process in (chief, ps):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
 
 
@@ -259,7 +259,7 @@ def test_a_late_worker_joins_a_synchronous_run(trainer: Trainer, hosts: Hosts) -
     late = trainer.start("train", *words, "--job_name=worker", "--task_index=1")
     outputs = {}
     for name, process in {"chief": chief, "late": late, "ps": ps}.items():
-        outputs[name], _ = process.communicate(timeout=120)
+        outputs[name], _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, outputs[name]
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 7000
 
@@ -274,11 +274,11 @@ def test_with_a_backup_a_stopped_worker_does_not_block_the_run(trainer: Trainer,
     read_until(slow, ": loss")
     slow.send_signal(signal.SIGSTOP)
     for process in (chief, fast):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
     slow.send_signal(signal.SIGCONT)
     for process in (slow, ps):
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["global_step"] == 3000
 
@@ -295,7 +295,7 @@ def test_an_unresponsive_task_ends_its_peers_with_a_retryable_code(
     read_until(chief, ": loss")
     silent = {"worker": worker, "ps": ps}[stopped]
     silent.send_signal(signal.SIGSTOP)
-    output, _ = chief.communicate(timeout=60)
+    output, _ = chief.communicate(timeout=PATIENCE)
     assert chief.returncode == 138
     assert "no global step within 8 s: taking steps, waiting for " in output
     named = next(line for line in output.splitlines() if "no global step" in line)
@@ -352,7 +352,7 @@ def test_a_worker_logs_that_the_chief_does_not_start(trainer: Trainer, hosts: Ho
     assert "waiting for the chief (worker 0)" in output
     assert "did not begin the run within 7 s" in output
     ps.terminate()
-    ps.communicate(timeout=10)
+    ps.communicate(timeout=PATIENCE)
     assert ps.returncode == 143
 
 
@@ -394,7 +394,7 @@ def test_flags_override_tf_config_and_the_conflict_is_logged(trainer: Trainer, h
     read_until(process, "--job_name wins over TF_CONFIG: ps instead of worker.")
     read_until(process, "ps 0: serving")
     process.terminate()
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
 
 
@@ -484,7 +484,7 @@ def test_a_restarted_evaluator_resumes(trainer: Trainer, hosts: Hosts) -> None:
     assert output.count("test accuracy") == 2
     more = trainer.start(*words, "--train_steps=150")
     assert trainer.run("train", "--train_steps=150", "--train_dir=run")[0] == 0
-    output, _ = more.communicate(timeout=60)
+    output, _ = more.communicate(timeout=PATIENCE)
     assert more.returncode == 0
     assert output.count("test accuracy") == 1
 

@@ -15,10 +15,13 @@ import psutil
 
 from trainer.telemetry.progress import parse
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds after which a test treats a process as hung."""
 WITHOUT_EVALUATIONS = "--eval_seconds=600"
-"""An evaluation may keep a checkpoint in `best/` that is newer than the last saved one, and would be restored."""
+"""An evaluation may keep a checkpoint that is newer than the last saved one, and is restored instead of it, or that is
+better than the last one, and is exported instead of it."""
+WITHOUT_SAVES = "--save_share=0"
+"""No checkpoint is saved within the first minute, however slow the machine is."""
 MARK = "RUN_OF_TEST"
 SET_BY_IMPORT = {"TF_CPP_MIN_LOG_LEVEL", "TF_USE_LEGACY_KERAS"}
 """What importing `trainer.tensorflow` sets in the process of the tests: a user's shell does not have it."""
@@ -31,6 +34,7 @@ class Trainer:
         self.folder = folder
         self._mark = uuid.uuid4().hex
         self._started: list[subprocess.Popen[str]] = []
+        self._followers: list[threading.Thread] = []
 
     def start(self, *words: str | Path, **environment: str) -> subprocess.Popen[str]:
         """Start `trainer WORDS…`; `.stdout` provides its stdout and stderr."""
@@ -50,7 +54,9 @@ class Trainer:
                     file.write(line)
                     file.flush()
 
-        threading.Thread(target=follow, daemon=True).start()
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        self._followers.append(follower)
         return process
 
     def _start(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
@@ -112,6 +118,9 @@ class Trainer:
             process.kill()
         for started in self._started:
             started.wait()
+        for follower in self._followers:
+            follower.join(PATIENCE)
+        for started in self._started:
             if started.stdout:
                 started.stdout.close()
 
