@@ -33,7 +33,14 @@ def pod_logs(namespace: str) -> list[tuple[str, Path]]:
 
 def programs_of_pod(uid: str) -> list[psutil.Process]:
     """The Python programs of a pod's containers: not its shell, `tee` or the pause container."""
-    return [process for process in _processes_of_pod(uid) if "python" in Path(process.cmdline()[0]).name]
+    return [process for process in _processes_of_pod(uid) if "python" in _program(process)]
+
+
+def _program(process: psutil.Process) -> str:
+    """The file name of a process's program; empty if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return Path("".join(process.cmdline()[:1])).name
+    return ""
 
 
 def network_of_pod(uid: str) -> int:

@@ -89,13 +89,14 @@ class Release:
 
     def wait_for_result(self, steps: int) -> dict[str, Any]:
         """Wait until the run is done with at least these global steps, and return its result."""
+        found: dict[str, Any] = {}
 
         def is_done() -> bool:
-            result = self.result()
-            return result.get("state") == "done" and result["global_step"] >= steps
+            found.update(self.result())
+            return found.get("state") == "done" and found["global_step"] >= steps
 
-        wait(is_done, 180, self.describe)
-        return self.result()
+        wait(is_done, 400, self.describe)
+        return found
 
     def wait_until_parked(self) -> None:
         """Wait until every task has ended with code 0 and is parked."""
@@ -103,7 +104,7 @@ class Release:
 
     def finish(self, condition: str = "complete") -> str:
         """Wait for a condition of the supervisor's Job, and return the supervisor's log."""
-        jobs = ["wait", f"--for=condition={condition}", "job", f"--selector={SUPERVISOR}", "--timeout=150s"]
+        jobs = ["wait", f"--for=condition={condition}", "job", f"--selector={SUPERVISOR}", "--timeout=400s"]
         done = self.try_kubectl(*jobs)
         assert done.returncode == 0, f"{self.supervisor_log()}\n{self.describe()}"
         return self.supervisor_log()

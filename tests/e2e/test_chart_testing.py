@@ -11,7 +11,7 @@ from tests.e2e.releases import CHART, Release
 NOT_INSTALLABLE = "# not installable:"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_ct_installs_the_chart_with_each_installable_values_file(release: Release, tmp_path: Path) -> None:
     copy = tmp_path / "charts" / CHART.name
     shutil.copytree(CHART, copy)

@@ -57,7 +57,7 @@ def shared_claim(release: Release) -> Iterator[None]:
 
 
 def node_of(release: Release, pod: str) -> str | None:
-    name = release.tasks()[pod]["spec"].get("nodeName")
+    name = release.tasks().get(pod, {}).get("spec", {}).get("nodeName")
     return None if name is None else str(name)
 
 
@@ -71,9 +71,13 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
 
     wait(lambda: len(placed()) == 2 and node_of(release, "mnist-ps-0"), 60, release.describe)
     assert node_of(release, "mnist-ps-0") != gpu_node
-    tensorboard = release.get("pods", "--selector=app.kubernetes.io/component=tensorboard")["items"][0]
-    wait(lambda: release.get("pod", tensorboard["metadata"]["name"])["spec"].get("nodeName"), 60, release.describe)
-    assert release.get("pod", tensorboard["metadata"]["name"])["spec"]["nodeName"] != gpu_node
+
+    def node_of_tensorboard() -> str | None:
+        pods = release.get("pods", "--selector=app.kubernetes.io/component=tensorboard")["items"]
+        return pods[0]["spec"].get("nodeName") if pods else None
+
+    wait(node_of_tensorboard, 60, release.describe)
+    assert node_of_tensorboard() != gpu_node
 
     (container,) = release.tasks()["mnist-worker-0"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -83,10 +87,10 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
 
     def why() -> str:
         # Not by events: Kubernetes adds one to an earlier one with another message, as that of a claim not bound yet.
-        conditions = release.tasks()[pending]["status"]["conditions"]
-        return str(next(each["message"] for each in conditions if each["type"] == "PodScheduled"))
+        conditions = release.tasks()[pending]["status"].get("conditions", [])
+        return str(next((each["message"] for each in conditions if each["type"] == "PodScheduled"), ""))
 
-    wait(lambda: "Insufficient nvidia.com/gpu" in why(), 30, release.describe)
+    wait(lambda: "Insufficient nvidia.com/gpu" in why(), 60, release.describe)
 
 
 def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:

@@ -94,7 +94,7 @@ def test_a_run_without_a_volume_continues_on_a_new_pod(release: Release) -> None
     assert not release.get("persistentvolumeclaims")["items"]
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
     before = release.containers()["mnist-worker-0"]
-    release.kubectl("delete", "pod", "mnist-worker-0", "mnist-ps-0", "--grace-period=5")
+    release.kubectl("delete", "pod", "mnist-worker-0", "mnist-ps-0", "--grace-period=30")
     wait(lambda: release.containers().get("mnist-worker-0", before) != before, 60, release.describe)
     text = release.finish()
     assert "the run succeeded" in text.splitlines()[-1]

@@ -123,4 +123,4 @@ def test_another_server_is_ready_when_the_run_has_exported_its_model(release: Re
     wait(lambda: release.deployment_is_available("serving-other"), 60, release.describe)
     with release.forward("service/mnist-serving", 80) as address:
         found = json.load(urllib.request.urlopen(f"{address}/result.json", timeout=60))
-    assert found == release.result()
+    assert found == release.wait_for_result(300)

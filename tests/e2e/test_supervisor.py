@@ -116,7 +116,7 @@ def test_a_task_whose_dns_name_does_not_resolve_is_reported(release: Release) ->
 
 
 def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) -> None:
-    values = SHORT | {"train": {"train_steps": 20_000}, "worker": {"replicas": 1}}
+    values = SHORT | {"train": {"train_steps": 60_000}, "worker": {"replicas": 1}}
     release.install(values)
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
@@ -128,7 +128,7 @@ def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) ->
     assert "the supervisor continues the run in progress" in release.finish(), (
         "the new supervisor continues the same run"
     )
-    assert release.wait_for_result(20_000)["global_step"] < 20_200
+    assert release.wait_for_result(60_000)["global_step"] < 60_200
 
 
 @pytest.mark.long
@@ -268,6 +268,7 @@ def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(re
     extra = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {}}}
     extra["spec"] = {"hard": {"count/statefulsets.apps": "1"}}
     release.kubectl("create", "--filename=-", text=json.dumps(extra))
+    release.kubectl("wait", "--for=jsonpath={.status.hard}", "resourcequota/few", "--timeout=60s")
     refused = subprocess.run(
         ["helm", "--namespace", release.namespace, "install", "mnist", str(CHART), "--set", "train.train_steps=500"],
         capture_output=True,
