@@ -116,7 +116,7 @@ def test_a_task_whose_dns_name_does_not_resolve_is_reported(release: Release) ->
 
 
 def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) -> None:
-    values = SHORT | {"train": {"train_steps": 60_000}, "worker": {"replicas": 1}}
+    values = SHORT | {"train": {"train_steps": 40_000}, "worker": {"replicas": 1}}
     release.install(values)
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
     (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
@@ -128,7 +128,7 @@ def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) ->
     assert "the supervisor continues the run in progress" in release.finish(), (
         "the new supervisor continues the same run"
     )
-    assert release.wait_for_result(60_000)["global_step"] < 60_200
+    assert release.wait_for_result(40_000)["global_step"] < 40_200
 
 
 @pytest.mark.long
