@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -368,20 +368,16 @@ def test_it_waits_for_the_model(
     sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The model that comes is damaged: it is found, and KServe is not needed."""
-    looks: list[float] = []
-
-    def finish_after_the_second_look(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 2:
-            export = shutil.copytree(sums, tmp_path / "export" / "300")
-            (export / "saved_model.pb").write_bytes(b"garbage")
-
-    monkeypatch.setattr(time, "sleep", finish_after_the_second_look)
+    damaged = shutil.copytree(sums, tmp_path / "exported" / "300")
+    (damaged / "saved_model.pb").write_bytes(b"garbage")
+    run = tmp_path / "run"
+    run.mkdir()
+    monkeypatch.setattr(serve, "WAIT_SECONDS", 0.05)
+    threading.Timer(0.5, damaged.parent.rename, [run / "export"]).start()
     with pytest.raises(ConfigurationError, match="is incomplete or altered"):
-        serve.run(serve.read([str(tmp_path), "--wait"]))
-    assert looks == [serve.WAIT_SECONDS] * 2
+        serve.run(serve.read([str(run), "--wait"]))
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"trainer: waiting for the model: MODEL={tmp_path}: it has no exported model")
+    assert line.startswith(f"trainer: waiting for the model: MODEL={run}: it has no exported model")
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http"])
