@@ -92,7 +92,8 @@ class Release:
         found: dict[str, Any] = {}
 
         def is_done() -> bool:
-            found.update(self.result())
+            nonlocal found
+            found = self.result()
             return found.get("state") == "done" and found["global_step"] >= steps
 
         wait(is_done, 400, self.describe)
