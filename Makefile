@@ -111,14 +111,14 @@ SECRET = --secret id=ca,src=$(CA)
 engine:
 	@$(PYTHON) -m hack.cluster engine
 
-BUILD_COMMAND = $(CLIENT) build $(if $(CA),$(SECRET)) \
+BUILD_COMMAND = $(CLIENT) build --file images/Dockerfile $(if $(CA),$(SECRET)) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$$($(DESCRIBE) --abbrev=40)
 BUILD = DOCKER_BUILDKIT=1 $(BUILD_COMMAND)
 PRINT_SIZE = @docker image inspect --format
 
 build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; cpu-mlflow: with MLflow's client; DATA=yes: with Lance; CA=FILE: certificates for pip)
-	$(BUILD) --file images/supervisor/Dockerfile $(addprefix --tag ,$(SUPERVISOR_NAMES)) .
-	$(BUILD) --file images/trainer/Dockerfile $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) \
+	$(BUILD) --target supervisor $(addprefix --tag ,$(SUPERVISOR_NAMES)) .
+	$(BUILD) --target trainer $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) \
 	  --build-arg DATA=$(DATA) .
 	$(PRINT_SIZE) 'built $(SUPERVISOR_NAMES): {{.Size}} bytes' $(firstword $(SUPERVISOR_NAMES))
 	$(PRINT_SIZE) 'built $(TRAINER_NAMES): {{.Size}} bytes' $(firstword $(TRAINER_NAMES))
@@ -129,11 +129,11 @@ package-model: $(SETUP) engine ## build an image that serves one model: make pac
 	@DOCKER_BUILDKIT=1 $(BIN)/python -m trainer.serving.package $(if $(NAME),--name '$(NAME)') '$(MODEL)' -- $(BUILD_COMMAND)
 
 build-model-server: engine ## build the image that serves the models of runs and of MLflow, without packaging each
-	$(BUILD) --file images/model/Dockerfile --target model-server $(addprefix --tag ,$(MODEL_SERVER_NAMES)) .
+	$(BUILD) --target model-server $(addprefix --tag ,$(MODEL_SERVER_NAMES)) .
 	$(PRINT_SIZE) 'built $(MODEL_SERVER_NAMES): {{.Size}} bytes' $(firstword $(MODEL_SERVER_NAMES))
 
 build-mlflow-image: engine ## build the image of an MLflow server, for those who have none
-	$(BUILD) --file images/mlflow/Dockerfile $(addprefix --tag ,$(MLFLOW_NAMES)) .
+	$(BUILD) --target mlflow $(addprefix --tag ,$(MLFLOW_NAMES)) .
 	$(PRINT_SIZE) 'built $(MLFLOW_NAMES): {{.Size}} bytes' $(firstword $(MLFLOW_NAMES))
 
 build-watch-image: CHART_TOOLS += kubectl
@@ -141,8 +141,7 @@ build-watch-image: chart-tools engine ## build the image that upgrades a release
 	rm -rf dist/watch && mkdir -p dist/watch
 	PATH="$$($(CHART_TOOLS)):$$PATH"; cp "$$(command -v helm)" "$$(command -v kubectl)" dist/watch
 	cp -r charts/distributed-tensorflow dist/watch/chart
-	$(BUILD) --file images/supervisor/Dockerfile --build-arg EXTRA=data --tag $(WATCH_IMAGE)-base .
-	$(BUILD) --file images/watch/Dockerfile --build-arg BASE=$(WATCH_IMAGE)-base $(addprefix --tag ,$(WATCH_NAMES)) dist/watch
+	$(BUILD) --target watch --build-arg EXTRA=data $(addprefix --tag ,$(WATCH_NAMES)) .
 	$(PRINT_SIZE) 'built $(WATCH_NAMES): {{.Size}} bytes' $(firstword $(WATCH_NAMES))
 
 ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES) $(WATCH_NAMES)

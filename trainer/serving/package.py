@@ -19,7 +19,6 @@ from trainer.serving.sources import check_name, find_export, name_of, read_data
 
 CONTEXT = Path("dist/models")
 """Where the build context has packaged models."""
-DOCKERFILE = "images/model/Dockerfile"
 
 
 def main(words: Sequence[str]) -> int:
@@ -41,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     name = check_name(arguments.name or name_of(data))
     record, folder = stage(export, name, data, CONTEXT)
     image = f"distributed-tensorflow/model-{record.name}:{record.version}"
-    options = ["--file", DOCKERFILE, "--tag", image, "--build-arg", f"MODEL={folder.as_posix()}"]
+    options = ["--target", "model", "--tag", image, "--build-arg", f"MODEL={folder.as_posix()}"]
     for label, value in labels(record).items():
         options += ["--label", f"{label}={value}"]
     try:
