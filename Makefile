@@ -68,11 +68,17 @@ chart-docs: $(SETUP) chart-tools ## generate the chart's README, the schema of `
 # cluster here.
 e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
-	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m pytest -m 'not long' $(if $(KUBECONFIG),,tests/images) tests/e2e
+	@$(E2E_WITH) KEEP_CLUSTER=1 $(BIN)/python -m pytest -m 'alone and not long' tests/e2e; alone=$$?; \
+	$(E2E_WITH) $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not alone and not long' $(if $(KUBECONFIG),,tests/images) tests/e2e \
+	  && exit $$alone
+E2E_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS))
+# Most tests on a cluster wait more than they compute.
+SIDE_BY_SIDE := --numprocesses 4 --maxschedchunk 1
 
 e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
 	$(MAKE) build-images DATA=yes
 	$(MAKE) build-images TENSORFLOW=cpu-mlflow
+	$(PYTHON) -m hack.cluster build helm3
 	$(BIN)/python -m pytest -m long tests/images tests/e2e
 
 cluster-build: ## build the throw-away cluster's programs: minutes the first time, then no time

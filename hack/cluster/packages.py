@@ -3,13 +3,14 @@
 `up`, `engine` and tests that need more call it first. The packages stay installed after `down`.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.places import SYSTEM_PATH
+from hack.cluster.places import CACHE, SYSTEM_PATH
 from hack.cluster.progress import step
 
 # Checks for the command, not for the package: a machine may have the command from another package (docker-ce provides
@@ -36,15 +37,26 @@ PROMETHEUS = {"promtool": "prometheus"}
 
 
 def ensure(wanted: Mapping[str, str]) -> None:
-    """Install the missing packages.
+    """Install the missing packages, after any other process that installs some: apt-get update does not wait for it.
 
     Raises:
         UsageError: the system has no apt-get.
         ClusterError: apt-get failed.
     """
-    missing = [package for command, package in wanted.items() if not shutil.which(command, path=SYSTEM_PATH)]
-    if not missing:
+    if not _missing(wanted):
         return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "packages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if missing := _missing(wanted):
+            _install(missing)
+
+
+def _missing(wanted: Mapping[str, str]) -> list[str]:
+    return [package for command, package in wanted.items() if not shutil.which(command, path=SYSTEM_PATH)]
+
+
+def _install(missing: Sequence[str]) -> None:
     if not shutil.which("apt-get"):
         raise UsageError(
             f"apt-get is not on PATH: first install {', '.join(missing)} with this system's package manager."

@@ -1,7 +1,7 @@
 """Fixtures for the end-to-end tests: the cluster, a namespace for each test, and a release in it.
 
 If KUBECONFIG is set, the tests use that cluster. Otherwise they start a throw-away cluster on this machine, and stop it
-after the last test unless KEEP_CLUSTER=1.
+after the last test unless KEEP_CLUSTER=1. Tests run side by side, except those with the mark `alone`.
 """
 
 import json
@@ -19,11 +19,13 @@ from selenium.webdriver.chrome.service import Service
 
 import trainer
 from hack.cluster import build, packages
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.places import KUBECONFIG, STATE
 from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]
 QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+USED = STATE / "used-by-tests"
+"""Exists if a test has needed the throw-away cluster; `down` removes it."""
 OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 
 
@@ -37,6 +39,14 @@ def cluster_tool(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "hack.cluster", *words], capture_output=True, text=True)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the throw-away cluster after the tests of all xdist workers."""
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and USED.exists() and os.environ.get("KEEP_CLUSTER") != "1":
+        done = cluster_tool("down")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
     """The kubeconfig of the cluster. Programs that a test starts have it in KUBECONFIG, and kubectl on PATH."""
@@ -45,13 +55,11 @@ def kubeconfig() -> Iterator[Path]:
         return
     done = cluster_tool("up")
     assert done.returncode == 0, done.stdout + done.stderr
+    USED.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(KUBECONFIG))
         patch.setenv("PATH", str(build.binaries()), prepend=os.pathsep)
         yield KUBECONFIG
-    if os.environ.get("KEEP_CLUSTER") != "1":
-        done = cluster_tool("down")
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from tests.e2e import api
+
 ROOT = Path(__file__).parents[2]
 SUPERVISOR = "app.kubernetes.io/component=supervisor"
 UNSUPERVISED: dict[str, Any] = {"supervisor": {"enabled": False}}
@@ -58,16 +60,16 @@ class Release:
         command = ["kubectl", "--namespace", self.namespace, *words]
         return subprocess.run(command, input=text, capture_output=True, text=True)
 
-    def get(self, *words: str) -> Any:
-        """Return an object, or a list of objects, from kubectl's JSON."""
-        return json.loads(self.kubectl("get", *words, "--output=json"))
+    def get(self, kind: str, name: str = "", **selectors: str) -> Any:
+        """Return an object, or the list of all objects that match selectors such as `labelSelector`."""
+        return api.get(self.namespace, kind, name, **selectors)
 
     def tasks(self) -> dict[str, Any]:
         """The pods of the run's tasks, by name."""
         selector = (
             f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component in (chief, worker, ps, evaluator)"
         )
-        return {pod["metadata"]["name"]: pod for pod in self.get("pods", f"--selector={selector}")["items"]}
+        return {pod["metadata"]["name"]: pod for pod in self.get("pods", labelSelector=selector)["items"]}
 
     def containers(self) -> dict[str, tuple[str, int]]:
         """Of each task whose container exists: the uid of its pod, and how often the container has restarted."""
@@ -112,7 +114,8 @@ class Release:
 
     def supervisor_log(self) -> str:
         """The log of the supervisor; empty if it has not started."""
-        return self.try_kubectl("logs", f"--selector={SUPERVISOR}", "--tail=-1").stdout
+        pods = self.get("pods", labelSelector=SUPERVISOR)["items"]
+        return "".join(api.log(self.namespace, pod["metadata"]["name"]) for pod in pods)
 
     def notes(self) -> dict[str, Any]:
         """The supervisor's notes; empty before the first."""
@@ -124,7 +127,7 @@ class Release:
 
     def log(self, pod: str) -> str:
         """The log of a task's previous and current container; empty if the task has not started."""
-        current, previous = (self.try_kubectl("logs", *which, pod).stdout for which in ([], ["--previous"]))
+        current, previous = (api.log(self.namespace, pod, previous=which) for which in (False, True))
         # If the container restarts between the two calls, both return the log of the same container.
         return previous if previous.startswith(current) else previous + current
 

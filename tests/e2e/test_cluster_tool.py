@@ -62,6 +62,7 @@ def machine() -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.alone
 @ON_THIS_MACHINE
 def test_down_leaves_the_machine_as_it_was() -> None:
     if cluster_tool("status").returncode == 0:

@@ -48,6 +48,7 @@ END_SECONDS = 400
             Workload("allreduce", ps=0, workers=2, seconds=40),
             [(faults.DELETE, ["worker-0"]), (WITHOUT_API_SERVER, ["worker-1"])],
             id="all-reduce",
+            marks=pytest.mark.alone,
         ),
     ],
 )

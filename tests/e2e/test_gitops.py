@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.releases import CHART, Release, wait
+from tests.e2e.releases import CHART, SUPERVISOR, Release, wait
 
 
 def synchronise(release: Release, *settings: str) -> None:
@@ -59,4 +59,6 @@ def test_applying_the_manifests_again_does_not_disturb_the_run(release: Release)
 
     synchronise(release, "--set=train.train_steps=31000")
     wait(lambda: release.result().get("global_step", 0) >= 31_000, 120, release.describe)
-    assert len(release.get("jobs", "--selector=app.kubernetes.io/component=supervisor")["items"]) == 1, "it is pruned"
+    assert len(release.get("jobs", labelSelector="app.kubernetes.io/component=supervisor")["items"]) == 1, (
+        "it is pruned"
+    )

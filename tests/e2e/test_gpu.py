@@ -73,7 +73,7 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
     assert node_of(release, "mnist-ps-0") != gpu_node
 
     def node_of_tensorboard() -> str | None:
-        pods = release.get("pods", "--selector=app.kubernetes.io/component=tensorboard")["items"]
+        pods = release.get("pods", labelSelector="app.kubernetes.io/component=tensorboard")["items"]
         return pods[0]["spec"].get("nodeName") if pods else None
 
     wait(node_of_tensorboard, 60, release.describe)

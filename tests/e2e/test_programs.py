@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import trainer
-from tests.e2e.releases import CHART, ROOT, Release, wait
+from tests.e2e.releases import CHART, ROOT, SUPERVISOR, Release, wait
 
 EXAMPLES = ROOT / "examples"
 PROGRAM: dict[str, Any] = {
@@ -55,13 +55,13 @@ def test_a_client_of_standard_servers_fits_the_line_and_ends_the_run(release: Re
     lines = release.finish().splitlines()
     assert "the run succeeded: mnist-client-0 ended with code 0" in lines[-1]
     wait_until_freed(release)
-    (job,) = release.get("jobs", "--selector=app.kubernetes.io/component=client")["items"]
+    (job,) = release.get("jobs", labelSelector="app.kubernetes.io/component=client")["items"]
     log = release.kubectl("logs", f"job/{job['metadata']['name']}")
     found = {name: float(figure) for name, figure in re.findall(r"(slope|intercept): (-?[\d.]+)", log)}
     assert found == {"slope": pytest.approx(2, rel=0.01), "intercept": pytest.approx(10, rel=0.01)}
 
     release.helm("upgrade", "mnist", str(CHART), "--reuse-values", "--set", "metrics.enabled=false")
-    (after,) = release.get("jobs", "--selector=app.kubernetes.io/component=client")["items"]
+    (after,) = release.get("jobs", labelSelector="app.kubernetes.io/component=client")["items"]
     assert after["metadata"]["uid"] == job["metadata"]["uid"], "an unchanged run is not started again"
 
 
@@ -158,7 +158,7 @@ def test_an_umbrella_chart_with_two_runs_beside_another_release(release: Release
     release.helm("install", "both", str(umbrella), values={"first": PROGRAM | {"worker": worker}, "second": second})
     release.install(PROGRAM | {"worker": worker})
     runs = {"both": "complete", "mnist": "complete", "second": "failed"}
-    for job in release.get("jobs", "--selector=app.kubernetes.io/component=supervisor")["items"]:
+    for job in release.get("jobs", labelSelector=SUPERVISOR)["items"]:
         name = job["metadata"]["name"]
         condition = runs.pop(name.partition("-")[0])
         release.kubectl("wait", f"--for=condition={condition}", f"job/{name}", "--timeout=120s")
@@ -178,5 +178,5 @@ def test_a_client_with_a_sidecar_is_freed(release: Release) -> None:
     client: dict[str, Any] = {"replicas": 1, "command": ["sleep", "3"], "sidecars": [sidecar]}
     release.install(PROGRAM | {"worker": {"replicas": 1, "command": ["sleep", "3600"]}, "client": client})
     assert "the run succeeded: mnist-client-0 ended with code 0" in release.finish().splitlines()[-1]
-    selector = "--selector=app.kubernetes.io/component=client"
-    wait(lambda: not release.get("pods", selector)["items"], 90, release.describe)
+    selector = "app.kubernetes.io/component=client"
+    wait(lambda: not release.get("pods", labelSelector=selector)["items"], 90, release.describe)

@@ -64,7 +64,7 @@ def test_a_run_ends_by_itself_frees_its_resources_and_stays_ended(release: Relea
     result = release.wait_for_result(1500)
     assert result["test_accuracy"] > 0.9
     assert "test accuracy" in release.saved_log("worker-0"), "the log remains after its pod"
-    (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
+    (pod,) = release.get("pods", labelSelector=SUPERVISOR)["items"]
     message = pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"]
     assert message.startswith(outcome)
     assert message in release.kubectl("get", "events", "--field-selector=reason=RunSucceeded")
@@ -119,7 +119,7 @@ def test_a_new_supervisor_continues_the_run_of_a_killed_one(release: Release) ->
     values = SHORT | {"train": {"train_steps": 40_000}, "worker": {"replicas": 1}}
     release.install(values)
     wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
-    (pod,) = release.get("pods", f"--selector={SUPERVISOR}")["items"]
+    (pod,) = release.get("pods", labelSelector=SUPERVISOR)["items"]
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/{pod['metadata']['name']}:9100/proxy/metrics"
     assert 'trainer_run_state{state="Running"} 1.0' in release.kubectl("get", "--raw", metrics)
     release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--now")
@@ -159,7 +159,7 @@ def test_a_supervisor_may_be_killed_after_any_of_its_writes(release: Release) ->
     """While it ends the tasks of a changed run, starts new ones, watches them, and frees them."""
     release.install({"train": {"train_steps": 300}, "run": {"suspend": True}})
     release.finish()  # the chart's own supervisor
-    (job,) = release.get("jobs", f"--selector={SUPERVISOR}")["items"]
+    (job,) = release.get("jobs", labelSelector=SUPERVISOR)["items"]
     config = yaml.safe_load(release.kubectl("config", "view", "--raw", "--minify"))
     config["contexts"][0]["context"]["namespace"] = release.namespace
     (release.folder / "kubeconfig").write_text(yaml.safe_dump(config))
@@ -235,7 +235,7 @@ def test_a_parameter_server_strategy_run_ends_although_its_servers_never_end(rel
 LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
 
 
-@pytest.mark.parametrize("program", ["helm", pytest.param("helm4", marks=pytest.mark.long)])
+@pytest.mark.parametrize("program", ["helm", pytest.param("helm3", marks=pytest.mark.long)])
 def test_the_life_of_a_release(release: Release, program: str) -> None:
     """Helm 3 merges manifests; Helm 4 applies them on the server's side."""
     if not shutil.which(program):
@@ -321,10 +321,10 @@ def test_a_rule_restarts_all_tasks(release: Release) -> None:
 @pytest.mark.long
 def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) -> None:
     release.install({"train": {"train_steps": 60_000}})
-    (job,) = release.kubectl("get", "jobs", f"--selector={SUPERVISOR}", "--output=name").split()
+    (job,) = release.get("jobs", labelSelector=SUPERVISOR)["items"]
 
     def shown() -> dict[str, str]:
-        found = release.get(job)["metadata"].get("annotations", {})
+        found = release.get("job", job["metadata"]["name"])["metadata"].get("annotations", {})
         return {
             key.partition("/")[2]: value for key, value in found.items() if key.startswith("distributed-tensorflow/")
         }
@@ -335,10 +335,11 @@ def test_the_job_shows_the_state_the_progress_and_the_outcome(release: Release) 
     last = release.finish().splitlines()[-1]
     assert shown()["state"] == "Succeeded"
     assert last.endswith(shown()["outcome"])
-    reasons = {event["reason"] for event in release.get("events", "--field-selector=involvedObject.kind=Job")["items"]}
+    reasons = {event["reason"] for event in release.get("events", fieldSelector="involvedObject.kind=Job")["items"]}
     assert {"RunStarted", "RunSucceeded"} <= reasons
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_a_pod_of_a_node_that_does_not_answer_is_removed(release: Release, kubelet: int) -> None:
     release.install(LONG | {"run": {"nodeLossSeconds": 5}, "common": {"terminationGracePeriodSeconds": 1}})
@@ -352,7 +353,7 @@ def test_a_pod_of_a_node_that_does_not_answer_is_removed(release: Release, kubel
     release.kubectl("delete", "pod", "mnist-worker-1", "--wait=false")
     wait(lambda: worker()["metadata"]["uid"] != before, 60, release.describe)
     release.kubectl("delete", "pod", f"--selector={SUPERVISOR}", "--wait=false")
-    wait(lambda: len(release.get("pods", f"--selector={SUPERVISOR}")["items"]) == 2, 60)  # its Job has replaced it
+    wait(lambda: len(release.get("pods", labelSelector=SUPERVISOR)["items"]) == 2, 60)  # its Job has replaced it
     os.kill(kubelet, signal.SIGCONT)
     wait(lambda: is_ready(worker()), 90, release.describe)
     wait(lambda: "the supervisor continues the run in progress" in release.supervisor_log(), 60, release.describe)
