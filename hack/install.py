@@ -5,6 +5,7 @@ caches.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import re
@@ -62,7 +63,7 @@ class ProgramError(Exception):
 
 
 class Terminated(BaseException):
-    """This process has received a signal that ends it; the argument is the signal's number."""
+    """A signal ends this process, or nobody reads its output any more; the argument is the signal's number."""
 
 
 class Progress:
@@ -75,6 +76,10 @@ class Progress:
         self._on_terminal = sys.stdout.isatty()
         self._phase = ""
         self._started = self._phase_started = self._shown = time.monotonic()
+
+    def begin(self, text: str) -> None:
+        """Print a text on a line of its own, before the first phase."""
+        self._print(f"{text}\n")
 
     def phase(self, name: str) -> None:
         """Begin a phase."""
@@ -107,7 +112,10 @@ class Progress:
 
     @staticmethod
     def _print(text: str) -> None:
-        print(text, end="", flush=True)
+        try:
+            os.write(sys.stdout.fileno(), text.encode())  # unlike `print`, it leaves nothing to write at the exit
+        except OSError:
+            raise Terminated(signal.SIGPIPE) from None
 
 
 def main(words: Sequence[str]) -> int:
@@ -125,8 +133,9 @@ def main(words: Sequence[str]) -> int:
         print(f"install: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, Terminated) as stopped:
-        progress.end()
-        print("install: interrupted; the next make installs from the beginning", file=sys.stderr)
+        with contextlib.suppress(Terminated, OSError):  # the terminal may be closed
+            progress.end()
+            print("install: interrupted; the next make installs from the beginning", file=sys.stderr, flush=True)
         return 128 + (stopped.args[0] if isinstance(stopped, Terminated) else signal.SIGINT)
     return 0
 
@@ -144,7 +153,7 @@ def install(target: str, progress: Progress) -> None:
     Raises:
         InstallError: this is not possible.
     """
-    print(f"installing into .venv: {CONTENTS[target]}", flush=True)
+    progress.begin(f"installing into .venv: {CONTENTS[target]}")
     is_base = target == "setup" and _is_current(_stamp("run"))
     for stamp in map(_stamp, LOCKS):
         stamp.unlink(missing_ok=True)
