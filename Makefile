@@ -12,7 +12,7 @@ SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
+	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -187,6 +187,9 @@ MODE ?= asynchronous
 soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; in the cluster in KUBECONFIG, if it is set)
 	$(FAULTS_WITH) benchmarks.faults.soak --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) \
 	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
+
+pictures: $(SETUP) ## make the pictures of README, in docs/pictures/ (minutes; installs Debian's Chromium)
+	@$(BIN)/python -m hack.pictures
 
 # What KServe and TensorFlow require, but do not import to serve a SavedModel.
 NOT_SERVED := grpcio-tools h5py keras libclang markdown-it-py mdurl namex optree pygments rich setuptools
