@@ -17,7 +17,7 @@ SETUP := $(VENV)/.setup-done
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## install what development needs into .venv, about 2.4 GB (requires Python 3.10 to 3.13)
+setup: $(SETUP) ## install what development needs into .venv, 3 GB (requires Python 3.10 to 3.13)
 
 # Each writes its stamp at the end. A .venv from `make setup` has all that `make run` needs.
 INSTALL = $(CHECK_PYTHON) && $(PYTHON) hack/install.py
@@ -187,6 +187,9 @@ MODE ?= asynchronous
 soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and print what they cost (MINUTES=30 SEED=0 MODE=asynchronous; in the cluster in KUBECONFIG, if it is set)
 	$(FAULTS_WITH) benchmarks.faults.soak --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) \
 	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
+
+test-readme: $(SETUP) engine ## run README's first commands on an empty Debian, in a container (minutes)
+	$(BIN)/python -m pytest tests/readme
 
 pictures: $(SETUP) ## make the pictures of README, in docs/pictures/ (minutes; installs Debian's Chromium)
 	@$(BIN)/python -m hack.pictures
