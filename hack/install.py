@@ -26,8 +26,8 @@ CONSTRAINTS = ROOT / "constraints"
 INSTALLER = CONSTRAINTS / "uv.txt"
 LOCKS = {"run": CONSTRAINTS / "cpu.txt", "setup": CONSTRAINTS / "dev.txt"}
 CONTENTS = {
-    "run": "TensorFlow and what else training needs, 2 GB on disk, in about 40 seconds",
-    "setup": "all that development needs, 3 GB on disk, in one to two minutes",
+    "run": "TensorFlow and what else training needs, 2 GB on disk, in about a minute",
+    "setup": "all that development needs, 3 GB on disk, in about two minutes",
 }
 
 PIP_TO_UV = {

@@ -39,14 +39,9 @@ def blocks(section: str) -> list[list[str]]:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[str]:
     """The name of a running container with what README names, a user, and a clone of this repository in /source.git."""
-    tmp_path.chmod(0o755)  # another user reads it in the container
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
     subprocess.run(["git", "clone", "--quiet", "--bare", ROOT, tmp_path / "source.git"], check=True)
-    options = [
-        f"--volume={tmp_path / 'source.git'}:/source.git:ro",
-        *(f"--env={name}" for name in PASSED if name in os.environ),
-    ]
+    options = [f"--volume={tmp_path / 'source.git'}:/source.git:ro"]
+    options += [f"--env={name}" for name in PASSED if name in os.environ]
     if given := os.environ.get("SSL_CERT_FILE"):
         shutil.copy(given, tmp_path / "ca.crt")
         options += [f"--volume={tmp_path / 'ca.crt'}:{CERTIFICATES}:ro"]
