@@ -7,28 +7,30 @@ SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
 MLFLOW_IMAGE := distributed-tensorflow/mlflow
 MODEL_SERVER_IMAGE := distributed-tensorflow/model-server
 WATCH_IMAGE := distributed-tensorflow/watch
+RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak lock clean
+	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## create .venv with pinned packages, about 2.4 GB (requires Python 3.10 to 3.13)
+setup: $(SETUP) ## install what development needs into .venv, 3 GB (requires Python 3.10 to 3.13)
 
-# --require-hashes rejects packages that differ from the lock file.
-$(SETUP): constraints/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \
-	  "$(PYTHON) is Python %d.%d, but 3.10 to 3.13 is required: choose another one, as in make PYTHON=python3.12 ..." % v)'
-	$(PYTHON) -m venv --clear $(VENV)
-	@echo 'installing pinned packages: about 2.4 GB on disk'
-	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r constraints/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $@
+# Each writes its stamp at the end. A .venv from `make setup` has all that `make run` needs.
+INSTALL = $(CHECK_PYTHON) && $(PYTHON) hack/install.py
+CHECK_PYTHON = { command -v $(PYTHON) > /dev/null || { echo '$(PYTHON) is not on PATH: install Python 3.10 to 3.13, \
+	  or name it, as in make PYTHON=python3.12 run' >&2; false; }; } && $(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	  sys.exit(0 if (3, 10) <= v < (3, 14) else "$(PYTHON) is Python %d.%d, but 3.10 to 3.13 is required: \
+	  choose another one, as in make PYTHON=python3.12 ..." % v)'
+$(RUN): constraints/cpu.txt constraints/uv.txt pyproject.toml
+	@$(INSTALL) run
+$(SETUP): constraints/dev.txt constraints/uv.txt pyproject.toml
+	@$(INSTALL) setup
 
-run: $(SETUP) ## train on the digits data set on this machine, with one parameter server and two workers
+run: $(or $(wildcard $(SETUP)),$(RUN)) ## train on the digits data set on this machine, with one parameter server and two workers
 	@$(BIN)/trainer launch --ps 1 --workers 2
 
 test: CHART_TOOLS += versitygw
@@ -191,6 +193,12 @@ soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and
 	$(FAULTS_WITH) benchmarks.faults.soak --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) \
 	  $(if $(KUBECONFIG),--place cluster $(FAULTS_IMAGE))
 
+test-readme: $(SETUP) engine ## run README's first commands on an empty Debian, in a container (minutes)
+	$(BIN)/python -m pytest tests/readme
+
+pictures: $(SETUP) ## make the pictures of README, in docs/pictures/ (minutes; installs Debian's Chromium)
+	@$(BIN)/python -m hack.pictures
+
 # What KServe and TensorFlow require, but do not import to serve a SavedModel.
 NOT_SERVED := grpcio-tools h5py keras libclang markdown-it-py mdurl namex optree pygments rich setuptools
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
@@ -206,6 +214,7 @@ lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: ne
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving --extra mlflow -o constraints/model-server.txt \
 	  -c constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
+	$(COMPILE) $(UPGRADE) --group uv -o constraints/uv.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) --group mlflow -o constraints/mlflow.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (keeps runs/)

@@ -20,6 +20,8 @@ from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
 
 LINE_INTERVAL_SECONDS = 1.0
+SILENT_SECONDS = 4.0
+"""How long the lines may stop while the tasks start. To import TensorFlow takes longer on a busy machine."""
 
 
 class Display:
@@ -54,17 +56,18 @@ class Lines(Display):
 
     def __init__(self, directory: object) -> None:
         self._directory = directory
+        self._started = self._said = time.monotonic()
         self._shown = 0.0
         self._progress: dict[Task, Progress] = {}
 
     def __enter__(self) -> Self:
-        say(f"training directory: {self._directory}")
+        self._say(f"training directory: {self._directory}")
         return self
 
     def line(self, task: Task, line: str) -> None:
         progress = parse(line)
         if progress is None:
-            say(report.split(line)[0])
+            self._say(report.split(line)[0])
             return
         self._progress[task] = progress
         due = time.monotonic() - self._shown >= LINE_INTERVAL_SECONDS or progress.step >= progress.train_steps
@@ -73,7 +76,15 @@ class Lines(Display):
             say(f"{progress}{_time_left(progress)}")
 
     def state(self, task: Task, state: str) -> None:
-        say(f"{task}: {state}")
+        self._say(f"{task}: {state}")
+
+    def refresh(self) -> None:
+        if not self._progress and time.monotonic() - self._said >= SILENT_SECONDS:
+            self._say(_starting(self._started))
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        say(text)
 
 
 class Screen(Display):
@@ -85,6 +96,7 @@ class Screen(Display):
         # Redirected error output stays where it is; on a terminal it appears above the table.
         on_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=on_terminal)
+        self._started = time.monotonic()
         self._progress: dict[Task, Progress] = {}
         self._states: dict[Task, str] = {}
         self._last_lines: dict[Task, str] = {}
@@ -123,7 +135,7 @@ class Screen(Display):
 
     def _headline(self) -> Table | Text:
         if not self._progress:
-            return Text("starting …", style="dim")
+            return Text(_starting(self._started), style="dim")
         latest = _foremost(self._progress)
         line = Table.grid(padding=(0, 1))
         line.add_row(
@@ -136,6 +148,10 @@ class Screen(Display):
 def _foremost(progress: dict[Task, Progress]) -> Progress:
     """Return the current progress of the furthest task. All tasks fall back when a checkpoint is restored."""
     return max(progress.values(), key=lambda each: each.step)
+
+
+def _starting(since: float) -> str:
+    return f"starting … {time.monotonic() - since:.0f} s"
 
 
 def _time_left(progress: Progress) -> str:

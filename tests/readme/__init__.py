@@ -1,0 +1,1 @@
+"""A test of README's first commands."""
