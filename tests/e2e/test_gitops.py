@@ -59,6 +59,4 @@ def test_applying_the_manifests_again_does_not_disturb_the_run(release: Release)
 
     synchronise(release, "--set=train.train_steps=31000")
     wait(lambda: release.result().get("global_step", 0) >= 31_000, 120, release.describe)
-    assert len(release.get("jobs", labelSelector="app.kubernetes.io/component=supervisor")["items"]) == 1, (
-        "it is pruned"
-    )
+    assert len(release.get("jobs", labelSelector=SUPERVISOR)["items"]) == 1, "it is pruned"
