@@ -11,7 +11,7 @@ RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test fuzz test-long chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
+.PHONY: help setup run test fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
 	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
 
 help: ## list the commands
@@ -36,7 +36,7 @@ run: $(or $(wildcard $(SETUP)),$(RUN)) ## train on the digits data set on this m
 test: CHART_TOOLS += versitygw
 test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, types, unit tests, chart tests, multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not long' tests/processes
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m 'not long' tests/processes
 
 fuzz: MINUTES ?= 10
 fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)
@@ -46,6 +46,20 @@ fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other exam
 
 test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinations, runs of 100,000 steps (more than an hour)
 	$(BIN)/python -m pytest -m long tests/processes
+
+flaky: N ?= 5
+flaky: TESTS ?= tests/processes
+flaky: CHART_TOOLS += versitygw
+flaky: $(SETUP) chart-tools ## repeat tests beside busy loops, and count the failures of each (N=5 TESTS='tests/processes')
+	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m hack.flaky --rounds $(N) $(TESTS)
+
+coverage: CHART_TOOLS += versitygw
+coverage: $(SETUP) chart-tools ## measure which lines and branches of trainer/ the unit tests and the processes run
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --numprocesses 2 tests/unit
+	$(BIN)/coverage run -m pytest --numprocesses 3 --dist worksteal -m 'not long' tests/processes
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 # Helm, ct and helm-docs: built with Go once; without Go, those on PATH. ct runs other tools and needs absolute paths.
 CHART_TOOLS := $(PYTHON) -m hack.cluster build helm ct helm-docs

@@ -117,6 +117,7 @@ def template(
         file.flush()
         return subprocess.run(
             [helm, "template", release, chart, "--namespace", namespace, "--values", file.name],
+            env=os.environ | {"GOGC": "off"},  # it ends before a garbage collection is worth its time
             capture_output=True,
             text=True,
         )

@@ -1,5 +1,9 @@
 """Fixtures for tests that start real TensorFlow processes. They fail a test that leaves one running."""
 
+import fcntl
+import os
+import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,8 +12,11 @@ import pytest
 from hack.busy_loops import busy_loops
 from hack.ports import free_ports
 from tests.processes.object_stores import ObjectStore
-from tests.processes.trainers import Trainer
+from tests.processes.trainers import SETTINGS, WITHOUT_EVALUATIONS, Trainer
 from trainer.training.threads import usable_cpus
+
+# `nohup` ignores SIGHUP, the processes of the tests inherit that, and a launcher respects it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -22,6 +29,27 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
         assert not left, f"these processes still run: {left}"
     finally:
         starter.end()
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run of a single process. All pytest workers share it: read it, or copy it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    run = folder / "trained"
+    with (folder / "trained.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (run / "result.json").exists():
+            place = tmp_path_factory.mktemp("training")
+            starter = Trainer(place)
+            try:
+                code, output = starter.run("train", "--train_dir=run", *SETTINGS, "800", WITHOUT_EVALUATIONS)
+            finally:
+                starter.end()
+            assert code == 0, output
+            shutil.move(place / "run", run)
+    return run
 
 
 @pytest.fixture

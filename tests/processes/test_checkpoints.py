@@ -72,7 +72,7 @@ def test_a_chief_that_is_killed_while_it_saves_lists_only_whole_checkpoints(trai
     directory, moments = trainer.folder / "run", random.Random(0)
     words = ["--hidden_units=2000", "--batch_size=1", "--save_steps=20", "--train_dir=run"]
     words += [WITHOUT_EVALUATIONS, FOREVER]
-    for _ in range(3):
+    for _ in range(2):
         before = newest(directory)
         run = Logged(trainer, *words)
         wait_for_newer(directory, before)

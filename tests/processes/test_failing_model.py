@@ -58,7 +58,7 @@ def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
     [
         pytest.param([], [0, 1], id="asynchronous, both workers fail", marks=pytest.mark.long),
         pytest.param([], [1], id="asynchronous, one worker fails"),
-        pytest.param(["--sync_replicas"], [0, 1], id="synchronous, both workers fail"),
+        pytest.param(["--sync_replicas"], [0, 1], id="synchronous, both workers fail", marks=pytest.mark.long),
         pytest.param(["--sync_replicas"], [1], id="synchronous, one worker fails", marks=pytest.mark.long),
         pytest.param(LOCAL_STEPS, [0, 1], id="local steps, both workers fail", marks=pytest.mark.long),
         pytest.param(LOCAL_STEPS, [1], id="local steps, one worker fails", marks=pytest.mark.long),
@@ -84,6 +84,7 @@ def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
     for line in ("reconnecting", "restarting", "Traceback"):
         assert line not in log
     assert "starting again" not in output
+    assert "continue with" not in output
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from hack.ports import free_ports
+from tests.fuzzing import examples
 from tests.unit.data_command import DataCommand
 from trainer.cluster import peers
 from trainer.cluster.spec import Cluster, Task
@@ -35,9 +36,8 @@ from trainer.training.server import TaskServer
 from trainer.training.threads import Threads
 from trainer.training.watchdog import Watchdog
 
-# The machine may be busy, so the duration of an example has no meaning.
-hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("patient")
+hypothesis.settings.register_profile("same examples each time", examples(50))
+hypothesis.settings.load_profile("same examples each time")
 
 THREADS = Threads(1, 4)
 

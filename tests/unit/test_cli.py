@@ -10,6 +10,7 @@ import pytest
 
 import trainer
 from hack.ports import free_ports
+from trainer import cli
 from trainer.cli import main
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,20 +33,38 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
         (["train", "--train_steps", "0"], "--train_steps='0'"),
         (["train", "--no-such-option"], "--no_such_option"),
         (["launch", "--ps", "0"], "--ps: 0"),
+        (["launch", "--workers", "0"], "--workers"),
         (["launch", "--workers", "many"], "--workers"),
+        (["launch", "--max_restarts", "-1"], "--max_restarts"),
         (["launch", "--task_index", "0"], "--task_index"),
         (["launch", "--metrics_port", "9100"], "--metrics_port"),
+        (["launch", "--train_steps", "0"], "--train_steps"),
+        (["launch", "--dataset", "cats"], "--dataset"),
+        (["launch", "--strategy", "mirrored"], "strategy"),
+        (["launch", "--strategy", "allreduce", "--ps", "1"], "--ps"),
+        (["launch", "--strategy", "allreduce", "--sync_replicas"], "sync_replicas"),
+        (["launch", "--local_steps", "4"], "local_steps"),
+        (["launch", "--profile_steps", "150-100"], "--profile_steps"),
         (["fly"], "'fly'"),
         (["--train_steps", "5"], "'--train_steps'"),
     ],
 )
-def test_a_wrong_argument_is_one_line_and_exit_code_2(run_python: Run, words: list[str], culprit: str) -> None:
-    done = run_python("-m", "trainer", *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("trainer: ")
-    assert culprit in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_wrong_argument_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], culprit: str
+) -> None:
+    monkeypatch.setattr(cli, "_exit_at_once", lambda code: code)  # it would end this process
+    assert main(words) == 2
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert said.startswith("trainer: ")
+    assert culprit in said
+    assert said.count("\n") == 1
+
+
+def test_the_command_line_ends_with_the_exit_code(run_python: Run) -> None:
+    done = run_python("-m", "trainer", "launch", "--num_gpus", "99")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("trainer: num_gpus=99, but ")
 
 
 def test_the_version_flag_prints_the_version(run_python: Run) -> None:

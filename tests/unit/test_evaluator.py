@@ -149,3 +149,8 @@ def test_another_models_run_is_refused(settings: Settings, evaluate: Evaluate) -
 def test_an_evaluator_needs_train_dir(evaluate: Evaluate) -> None:
     with pytest.raises(ConfigurationError, match="train_dir"):
         evaluate(Settings())
+
+
+def test_an_evaluator_cannot_use_a_store(evaluate: Evaluate) -> None:
+    with pytest.raises(ConfigurationError, match="an evaluator needs a directory that it shares with the chief"):
+        evaluate(Settings(train_dir="s3://runs/a"))

@@ -64,7 +64,7 @@ def restored() -> Iterator[list[int]]:
         yield steps
 
 
-@examples(30)
+@examples(12)
 @given(st.data())
 def test_damaged_files(original: Path, train_to: Train, restored: list[int], data: st.DataObject) -> None:
     directory = original.with_name("damaged")

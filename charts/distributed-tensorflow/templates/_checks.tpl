@@ -42,7 +42,7 @@
 {{- include "distributed-tensorflow.checkStages" . -}}
 {{- include "distributed-tensorflow.checkMlflow" . -}}
 
-{{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromYaml -}}
+{{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromJson -}}
 {{- $replicas := int $worker.replicas -}}
 {{- $addresses := int $worker.addresses -}}
 {{- if not (or $replicas (int $values.chief.replicas)) -}}
@@ -58,7 +58,7 @@
 {{- $foreign := list -}}
 {{- $packaged := list -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
 {{- if $spec.replicas -}}
 {{- if $spec.packaged }}{{ $packaged = append $packaged $role }}{{ else }}{{ $foreign = append $foreign $role }}{{ end -}}
 {{- if and (not $spec.packaged) (not $spec.command) -}}
@@ -96,7 +96,7 @@
 {{- fail (printf "%s.replicas: TF_CONFIG would exceed the 128 KiB that Linux allows for one environment variable, and only the packaged trainer reads the cluster from a file; use fewer tasks or a shorter release name." (first $foreign)) -}}
 {{- end -}}
 
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
 {{- if and (or $values.supervisor.enabled (eq $leader.role "client")) (eq $leader.restartPolicy "Always") -}}
 {{- fail (printf "%s.restartPolicy: with Always the task never ends, and neither does the run; use ExitCode, OnFailure or Never." $leader.role) -}}
 {{- end -}}
@@ -178,7 +178,7 @@
 {{- define "distributed-tensorflow.checkElastic" -}}
 {{- $values := .Values -}}
 {{- with $values.run.elastic -}}
-{{- $worker := include "distributed-tensorflow.role" (list $ "worker") | fromYaml -}}
+{{- $worker := include "distributed-tensorflow.role" (list $ "worker") | fromJson -}}
 {{- $least := int .min -}}
 {{- $most := int .max -}}
 {{- if gt $least $most -}}

@@ -21,7 +21,7 @@
 {{- $onHost := list -}}
 {{- $onPodNetwork := list -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
 {{- if $spec.replicas -}}
 {{- $_ := set $specs $role $spec -}}
 {{- if $spec.hostNetwork }}{{ $onHost = append $onHost $role }}{{ else }}{{ $onPodNetwork = append $onPodNetwork $role }}{{ end -}}

@@ -4,7 +4,7 @@
 {{- $values := .Values -}}
 {{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_RESTARTS" "TASK_RESTART_POLICY" "TASK_RULES" "TASK_RUN" "TASK_WAITS" -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
 {{- if $spec.replicas -}}
 {{- $own := get $values $role -}}
 {{- range $spec.env -}}

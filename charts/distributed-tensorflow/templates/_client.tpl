@@ -7,7 +7,7 @@
 
 {{/* The immutable parts of the Job: its pod template, and its pod failure policy. */}}
 {{- define "distributed-tensorflow.clientTemplate" -}}
-{{- $spec := include "distributed-tensorflow.role" (list . "client") | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.role" (list . "client") | fromJson -}}
 {{- if not .Values.supervisor.enabled -}}
 podFailurePolicy:
   rules:

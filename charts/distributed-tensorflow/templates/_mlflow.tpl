@@ -28,14 +28,14 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- $words := list "models" "publish" ($values.trainingDirectory.uri | default $values.trainingDirectory.path) -}}
 {{- $words = concat $words (list (printf "--tracking_uri=%s" $uri) (printf "--experiment=%s" $experiment)) -}}
 {{- $model := $mlflow.model -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
 {{- if not $leader.packaged -}}
 {{- $name = include "distributed-tensorflow.leader" . -}}
 {{- $model = $model | default .Release.Name -}}
 {{- $words = concat $words (list "--done" (printf "--param=command=%s" (toRawJson $leader.program) | replace "$" "$$")) -}}
 {{- end -}}
 {{- with $model }}{{ $words = append $words (printf "--model=%s" .) }}{{ end -}}
-{{- $role := include "distributed-tensorflow.role" (list . $name) | fromYaml -}}
+{{- $role := include "distributed-tensorflow.role" (list . $name) | fromJson -}}
 {{- range list
   (printf "image=%s" (include "distributed-tensorflow.image" (list . $role.image $role.gpus)))
   (printf "release=%s" .Release.Name)

@@ -67,9 +67,10 @@
 {{- toJson $words -}}
 {{- end }}
 
-{{/* The values of a role as YAML, with derived keys: `addresses` (how many the cluster lists), `resources` with the GPUs,
-     `packaged` (whether it runs the packaged trainer), `program` (the container's command line), `mountsTraining`, `mountsData`, and `sharesNode`
-     (whether its pods must run on the node of the training directory). (list $ role) */}}
+{{/* The values of a role as JSON, with derived keys: `addresses` (how many the cluster lists), `resources` with the GPUs,
+     `packaged` (whether it runs the packaged trainer), `program` (the container's command line), `mountsTraining`,
+     `mountsData`, and `sharesNode` (whether its pods must run on the node of the training directory). (list $ role)
+     It is JSON because every component includes it, and Helm took half of its time to write and parse it as YAML. */}}
 {{- define "distributed-tensorflow.role" -}}
 {{- $root := index . 0 -}}
 {{- $role := index . 1 -}}
@@ -93,7 +94,7 @@
 {{- $_ := set $spec "mountsTraining" (and (not (empty (include "distributed-tensorflow.trainingIsVolume" $root))) (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
 {{- $_ := set $spec "sharesNode" (and $spec.mountsTraining (empty $shared)) -}}
 {{- $_ := set $spec "mountsData" (and $values.data.enabled (ne $role "ps")) -}}
-{{- toYaml $spec -}}
+{{- toJson $spec -}}
 {{- end }}
 
 {{/* The image of a pod. (list $ image gpus): the packaged one, unless `image` has a repository */}}

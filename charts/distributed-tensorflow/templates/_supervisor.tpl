@@ -6,7 +6,7 @@
 {{- $root := . -}}
 {{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromJson -}}
 {{- if $spec.replicas -}}
 {{- $what := pick $spec "program" "env" "envFrom" "restartPolicy" "gpus" -}}
 {{- with include "distributed-tensorflow.taskRules" (list $root $role) }}{{ $_ := set $what "rules" . }}{{ end -}}
@@ -66,7 +66,7 @@
 {{- $fullname := include "distributed-tensorflow.fullname" . -}}
 {{- $roles := dict -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
 {{- if $spec.replicas -}}
 {{- $entry := pick $spec "replicas" "restartPolicy" -}}
 {{- if eq $role "client" -}}
@@ -85,7 +85,7 @@
 {{- $gated := not (empty (include "distributed-tensorflow.tensorboardGated" .)) -}}
 {{- if or $gated (include "distributed-tensorflow.tensorboardEnds" .) -}}
 {{- $own := .Values.tensorboard.serviceAccount -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromYaml -}}
+{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
 {{- $tensorboard = dict
   "gated" $gated
   "serviceAccount" (ternary (printf "%s-tensorboard" $fullname) nil (and $gated (empty $own.name)))
