@@ -69,8 +69,9 @@ def outcomes(results: Path) -> dict[str, bool]:
 
 def table(ran: Counter[str], failed: Counter[str]) -> str:
     """Return a table of the tests that have failed, the most frequent first, and a summary."""
+    rounds = max(ran.values(), default=0)
     lines = [f"{count:4} of {ran[name]} failed: {name}" for name, count in failed.most_common()]
-    return "\n".join([*lines, f"{len(failed)} of {len(ran)} tests failed in {max(ran.values(), default=0)} rounds"])
+    return "\n".join([*lines, f"{len(failed)} of {len(ran)} tests failed in {rounds} round{'s' * (rounds != 1)}"])
 
 
 def _run(tests: Sequence[str], results: Path) -> int:

@@ -129,7 +129,7 @@ def render(
     """Return the objects that `helm install` would create."""
     done = template(json.dumps(nested(values or {})), release, namespace, chart)
     assert done.returncode == 0, done.stderr
-    return Manifests(release, [item for item in _parse(done.stdout) if item])
+    return Manifests(release, [item for item in parse(done.stdout) if item])
 
 
 def refusal(values: Mapping[str, Any], release: str = "mnist") -> str:
@@ -165,5 +165,6 @@ def environment_with_tools() -> dict[str, str]:
     return os.environ | {"PATH": f"{build.binaries()}{os.pathsep}{os.environ['PATH']}"}
 
 
-def _parse(text: str) -> list[Any]:
+def parse(text: str) -> list[Any]:
+    """Return the documents of Helm's output."""
     return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import CHART, Manifests, template
+from tests.chart.chart import CHART, Manifests, parse, template
 
 CASES = {path.stem.removesuffix("-values"): path.read_text() for path in sorted((CHART / "ci").glob("*-values.yaml"))}
 INSTALLABLE = [case for case, text in CASES.items() if "\n# not installable: " not in text]
@@ -30,7 +30,7 @@ def test_it_is_small_enough_for_one_node(case: str) -> None:
     assert has_own_image or values["train"]["train_steps"] == 200
     done = template(text)
     assert done.returncode == 0, done.stderr
-    manifests = Manifests("mnist", [item for item in yaml.safe_load_all(done.stdout) if item])
+    manifests = Manifests("mnist", [item for item in parse(done.stdout) if item])
     cpus = 0
     for component, pod in manifests.pods().items():
         (container,) = pod["spec"]["containers"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import CHART, DEFAULTS, EVERY_VOLUME_AND_VARIABLE, Manifests, template
+from tests.chart.chart import CHART, DEFAULTS, EVERY_VOLUME_AND_VARIABLE, Manifests, parse, template
 from tests.chart.chart import render as render_chart
 from trainer.tfjob import convert as convert_tfjob
 from trainer.tfjob.parse import parse_manifest
@@ -153,7 +153,7 @@ def render(manifest: str, chart: Path) -> Manifests:
     job = convert_tfjob.convert(tfjob, {}, others)
     done = template(convert_tfjob.to_yaml(job), job.name, chart=chart)
     assert done.returncode == 0, done.stderr
-    return Manifests(job.name, [item for item in yaml.safe_load_all(done.stdout) if item])
+    return Manifests(job.name, [item for item in parse(done.stdout) if item])
 
 
 def missing(expected: Any, rendered: Any) -> list[str]:
@@ -248,7 +248,7 @@ def test_the_packaged_image_comes_from_the_registry_of_the_release(chart: Path) 
     tfjob, _ = parse_manifest(EXAMPLE.read_text(), "tfjob.yaml")
     values = {**convert_tfjob.convert(tfjob, {}).values, "image": {"registry": "registry.example.com/team"}}
     done = template(json.dumps(values), "digits", chart=chart)
-    pods = Manifests("digits", [item for item in yaml.safe_load_all(done.stdout) if item]).pods()
+    pods = Manifests("digits", [item for item in parse(done.stdout) if item]).pods()
     images = {pods[role]["spec"]["containers"][0]["image"] for role in ("worker", "ps")}
     policies = {pods[role]["spec"]["containers"][0]["imagePullPolicy"] for role in ("worker", "ps")}
     assert images == {"registry.example.com/team/distributed-tensorflow/trainer:0.1.0"}

@@ -7,7 +7,7 @@ import hypothesis
 import yaml
 from hypothesis import given
 
-from tests.chart.chart import template
+from tests.chart.chart import parse, template
 from tests.chart.values_mutations import mutated_values, rendered_examples
 from tests.fuzzing import assert_sentence
 
@@ -25,5 +25,5 @@ def test_changed_values(values: dict[str, Any]) -> None:
         assert found, done.stderr
         assert_sentence(found[1])
     else:
-        for item in yaml.safe_load_all(done.stdout):
+        for item in parse(done.stdout):
             assert item is None or {"apiVersion", "kind", "metadata"} <= item.keys(), item

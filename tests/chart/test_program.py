@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.chart.chart import CHART, EXAMPLES, Manifests, refusal, render, template
+from tests.chart.chart import CHART, EXAMPLES, Manifests, parse, refusal, render, template
 
 OWN = {"common.command": ["run"]}
 HOSTS = '--hosts={{ include "distributed-tensorflow.hosts" (list . "%s") }}'
@@ -86,7 +85,7 @@ def test_the_example_with_classic_flags_has_the_hosts_of_its_release() -> None:
     text = (EXAMPLES / "values-classic-flags.yaml").read_text()
     done = template(text, "other")
     assert done.returncode == 0, done.stderr
-    manifests = Manifests("other", [item for item in yaml.safe_load_all(done.stdout) if item])
+    manifests = Manifests("other", [item for item in parse(done.stdout) if item])
     for role in ("ps", "worker"):
         assert program(manifests, role)[2:] == [
             "--ps_hosts=other-ps-0.other-ps:2222",

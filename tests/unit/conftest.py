@@ -1,6 +1,7 @@
 """Shared fixtures: TensorFlow servers in this process, addresses, and a Python subprocess."""
 
 import contextlib
+import gc
 import itertools
 import logging
 import os
@@ -70,6 +71,12 @@ class Servers:
     def session(self, graph: Any, worker: int = 0) -> contextlib.AbstractContextManager[Any]:
         """Open a session on this worker's server."""
         return self.running[Task("worker", worker)].session(graph, "/job:ps")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_new_garbage() -> None:
+    """Keep what was imported out of garbage collections: Keras collects for each model, and takes half a second."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ from trainer.cluster import ports
 from trainer.errors import ConfigurationError
 
 SERVER = """
-import sys, tensorflow as tf
+import sys
+from trainer.tensorflow import tf
 server = tf.distribute.Server({"local": ["localhost:" + sys.argv[1]]}, job_name="local", task_index=0)
 tf.compat.v1.Session(server.target, graph=tf.Graph()).list_devices()
 """

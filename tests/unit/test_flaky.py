@@ -1,0 +1,68 @@
+"""`make flaky`: it repeats tests, and counts the failures of each."""
+
+from pathlib import Path
+
+import pytest
+
+from hack import flaky
+
+TESTS = """
+from pathlib import Path
+import pytest
+
+def test_good():
+    pass
+
+def test_bad_every_other_time():
+    rounds = Path(__file__).with_name("rounds")
+    rounds.write_text(rounds.read_text() + "x" if rounds.exists() else "x")
+    assert len(rounds.read_text()) % 2
+
+@pytest.fixture
+def bad_end():
+    yield
+    raise ValueError
+
+def test_bad_end(bad_end):
+    pass
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+
+@pytest.mark.long
+def test_long():
+    raise AssertionError
+"""
+
+
+@pytest.fixture
+def tests(tmp_path: Path) -> str:
+    """A file of tests, of which two fail."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long")
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    return str(tmp_path / "test_mine.py")
+
+
+def test_failures_are_counted_by_test(tests: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert flaky.main(["--rounds=2", "--loops=0", tests]) == 1
+    assert capfd.readouterr().out.splitlines()[-3:] == [
+        "   2 of 2 failed: test_mine::test_bad_end",
+        "   1 of 2 failed: test_mine::test_bad_every_other_time",
+        "2 of 3 tests failed in 2 rounds",
+    ]
+
+
+def test_it_ends_after_the_first_failure_if_that_is_wanted(tests: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert flaky.main(["--rounds=2", "--loops=0", "--first", tests]) == 1
+    assert capfd.readouterr().out.splitlines()[-1] == "1 of 3 tests failed in 1 round"
+
+
+def test_tests_that_pass_each_time_end_with_code_0(tests: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert flaky.main(["--rounds=1", "--loops=1", tests, "-k", "good"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "0 of 1 tests failed in 1 round"
+
+
+def test_a_run_without_results_is_an_error(tests: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert flaky.main(["--loops=0", tests, "-k", "absent"]) == 2
+    assert capfd.readouterr().err == "flaky: pytest ended with code 5; see its output above.\n"
