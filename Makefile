@@ -89,7 +89,7 @@ e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test
 	  && exit $$alone
 E2E_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS))
 # Most tests on a cluster wait more than they compute.
-SIDE_BY_SIDE := --numprocesses 4 --maxschedchunk 1
+SIDE_BY_SIDE := --numprocesses 2 --maxschedchunk 1
 
 e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
 	$(MAKE) build-images DATA=yes

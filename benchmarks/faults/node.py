@@ -5,6 +5,7 @@ server is away. So they run on the cluster of `hack.cluster` only, and as root.
 """
 
 import contextlib
+import glob
 import os
 import signal
 import subprocess
@@ -23,12 +24,10 @@ DNS, API_SERVER, KUBELET = "coredns", "kube-apiserver", "kubelet"
 
 def pod_logs(namespace: str) -> list[tuple[str, Path]]:
     """The log files of all containers in a namespace, with the name of their pod."""
-    root = Path(f"/proc/{BOX.first_process()}/root/var/log")
-    found = []
-    for path in root.glob(f"pods*/{namespace}_*/*/*.log"):
-        pod = path.parent.parent.name.split("_")[1]
-        found.append((pod, path))
-    return found
+    root = f"/proc/{BOX.first_process()}/root/var/log"
+    # Not Path.glob, which raises an error if the kubelet removes the folder of a deleted pod meanwhile.
+    paths = map(Path, glob.glob(f"{root}/pods*/{namespace}_*/*/*.log"))
+    return [(path.parent.parent.name.split("_")[1], path) for path in paths]
 
 
 def programs_of_pod(uid: str) -> list[psutil.Process]:

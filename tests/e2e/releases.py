@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 SUPERVISOR = "app.kubernetes.io/component=supervisor"
 UNSUPERVISED: dict[str, Any] = {"supervisor": {"enabled": False}}
 """Values without a supervisor: a task that has ended is parked in its pod."""
+CHEAP = {"common": {"resources": {"requests": {"cpu": "20m"}}}}
+"""Values with which several releases fit on a node of two CPUs side by side."""
 CHART = ROOT / "charts" / "distributed-tensorflow"
 
 
@@ -33,6 +35,10 @@ class Release:
     def helm(self, *words: str, values: dict[str, Any] | None = None) -> str:
         """Run helm with these values; fails the test with helm's output if helm fails."""
         command = [self.program, "--namespace", self.namespace, *words]
+        if words[0] in ("install", "upgrade"):
+            cheap = self.folder / "cheap.yaml"
+            cheap.write_text(yaml.safe_dump(CHEAP))
+            command += ["--values", str(cheap)]
         if values:
             file = self.folder / "values.yaml"
             file.write_text(yaml.safe_dump(values))

@@ -20,5 +20,6 @@ def test_ct_installs_the_chart_with_each_installable_values_file(release: Releas
             values.unlink()
     assert list((copy / "ci").iterdir()), "ct would install only the default values"
     command = ["ct", "install", "--charts", str(copy), "--namespace", release.namespace]
-    done = subprocess.run([*command, "--helm-extra-args=--timeout=3m"], capture_output=True, text=True, cwd=tmp_path)
+    command += ["--helm-extra-args=--timeout=3m", "--helm-extra-set-args=--set=common.resources.requests.cpu=20m"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

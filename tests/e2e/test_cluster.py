@@ -32,7 +32,7 @@ def test_a_pod_runs(kubectl: Kubectl) -> None:
 def test_exec_and_port_forward_work(kubectl: Kubectl, namespace: str) -> None:
     serve = "perl -MIO::Socket::INET -e '" + (
         "$s = IO::Socket::INET->new(LocalPort => 6006, Listen => 5, ReuseAddr => 1);"
-        'while ($c = $s->accept) { print $c "HTTP/1.0 200 OK\\r\\n\\r\\nserved"; close $c }\''
+        'while ($c = $s->accept) { 1 while <$c> =~ /\\w/; print $c "HTTP/1.0 200 OK\\r\\n\\r\\nserved"; close $c }\''
     )
     kubectl("apply", "-f-", text=pod("server", serve))
     kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=60s")
