@@ -88,7 +88,7 @@ e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test
 	$(E2E_WITH) $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not alone and not long' $(if $(KUBECONFIG),,tests/images) tests/e2e \
 	  && exit $$alone
 E2E_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS))
-# Most tests on a cluster wait more than they compute.
+# Two at a time use both CPUs most of the time.
 SIDE_BY_SIDE := --numprocesses 2 --maxschedchunk 1
 
 e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)

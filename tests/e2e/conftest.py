@@ -24,9 +24,9 @@ from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]
 QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 USED = STATE / "used-by-tests"
 """Exists if a test has needed the throw-away cluster; `down` removes it."""
-OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -113,8 +113,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     release.install(values)
     release.finish()
     assert release.wait_for_result(4000) == result
-    # Another worker may be the first to see it; the others end by then.
-    assert re.search("restored /training/model.ckpt-4000|the run was done before", release.saved_log("worker-0"))
+    assert "restored /training/model.ckpt-4000" in release.saved_log("worker-0")
 
 
 @pytest.mark.long
