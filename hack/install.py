@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +38,9 @@ PIP_TO_UV = {
     "cert": "SSL_CERT_FILE",
 }
 """Settings of pip that name the package index, and the variables in which uv takes the same values."""
+
+FOR_UV = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+"""uv searches all indexes, as pip does. The locks have the hashes of what may be installed."""
 
 UV_PHASES = {"Prepared": "installing packages", "Installed": "compiling packages"}
 PIP_PHASES = {"Installing collected": "installing and compiling packages"}
@@ -63,7 +67,7 @@ class ProgramError(Exception):
 
 
 class Terminated(BaseException):
-    """A signal ends this process, or nobody reads its output any more; the argument is the signal's number."""
+    """A signal ends this process, or its output is closed; the argument is the signal's number."""
 
 
 class Progress:
@@ -124,7 +128,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("target", choices=LOCKS, help="run: what training needs; setup: what development needs")
     target = parser.parse_args(words).target
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise_terminated)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            signal.signal(number, _raise_terminated)
     progress = Progress()
     try:
         install(target, progress)
@@ -147,14 +152,17 @@ def _raise_terminated(number: int, _frame: object) -> NoReturn:
 def install(target: str, progress: Progress) -> None:
     """Install into `.venv`, and then write the stamp of the target.
 
-    The packages of `setup` go on top of those of `run`, which have the same versions. Any other `.venv` is made anew:
-    it is of another Python, of other locks, or of an installation that did not end.
+    The packages of `setup` include those of `run`, in the same versions, and go on top of them. Any other `.venv` is
+    recreated: it is of another Python, of other locks, or of an installation that did not end.
 
     Raises:
         InstallError: this is not possible.
     """
+    if target == "run" and _is_current("setup"):  # as in `make setup run`
+        _stamp("run").touch()
+        return
     progress.begin(f"installing into .venv: {CONTENTS[target]}")
-    is_base = target == "setup" and _is_current(_stamp("run"))
+    is_base = target == "setup" and _is_current("run")
     for stamp in map(_stamp, LOCKS):
         stamp.unlink(missing_ok=True)
     if not is_base:
@@ -172,9 +180,9 @@ def _stamp(target: str) -> Path:
     return VENV / f".{target}-done"
 
 
-def _is_current(stamp: Path) -> bool:
-    """Whether the packages of `run` are installed as the locks have them, for this Python."""
-    sources = (LOCKS["run"], INSTALLER, ROOT / "pyproject.toml")
+def _is_current(target: str) -> bool:
+    """Whether the packages of a target are installed as the locks have them, for this Python."""
+    stamp, sources = _stamp(target), (LOCKS[target], INSTALLER, ROOT / "pyproject.toml")
     if not stamp.exists() or any(source.stat().st_mtime > stamp.stat().st_mtime for source in sources):
         return False
     python = "{}.{}.{}".format(*sys.version_info[:3])
@@ -197,24 +205,33 @@ def _make_venv(progress: Progress) -> None:
 def _install_packages(target: str, progress: Progress) -> None:
     uv = shutil.which("uv") or _install_uv(progress)
     lock = ["--require-hashes", "--requirement", str(LOCKS[target])]
-    this_package = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]  # flit_core is in the lock of uv
+    this_package = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+    why = "is not available"
     if uv:
-        command = [uv, "pip", "install", "--python", str(PYTHON)]
-        environment = _environment_of_uv()
-        progress.phase("downloading packages")
-        packages = [*lock, "--requirement", str(INSTALLER)]
-        _run([*command, "--compile-bytecode", *packages], progress, UV_PHASES, environment)
-        progress.phase("installing this package")
-        _run([*command, "--offline", *this_package], progress, environment=environment)
-    else:
-        progress.phase("downloading packages with pip, as uv is not available: this takes a minute longer")
-        _run([*_pip("install"), *lock], progress, PIP_PHASES)
-        progress.phase("installing this package")
-        _run([*_pip("install"), *this_package], progress)
+        try:
+            _install_with_uv([uv, "pip", "install", "--python", str(PYTHON)], lock, this_package, progress)
+            return
+        except ProgramError as error:  # pip also knows proxies, certificates and folders of wheels from its settings
+            why = f"has failed ({_reason(error.output)})"
+    progress.phase(f"downloading packages with pip, as uv {why}: this takes some minutes")
+    _run([*_pip("install"), *lock, "--requirement", str(_lock_of_flit_core())], progress, PIP_PHASES)
+    progress.phase("installing this package")
+    _run([*_pip("install"), *this_package], progress)
+
+
+def _install_with_uv(
+    command: Sequence[str], lock: Sequence[str], this_package: Sequence[str], progress: Progress
+) -> None:
+    environment = _environment_of_uv()
+    progress.phase("downloading packages")
+    packages = [*lock, "--requirement", str(INSTALLER)]
+    _run([*command, "--compile-bytecode", *packages], progress, UV_PHASES, environment)
+    progress.phase("installing this package")
+    _run([*command, "--offline", *this_package], progress, environment=environment)
 
 
 def _install_uv(progress: Progress) -> str | None:
-    """Install uv and flit_core, which builds this package.
+    """Install uv, and flit_core, which builds this package.
 
     Returns:
         The path of uv; None if there is no uv for this machine.
@@ -223,16 +240,19 @@ def _install_uv(progress: Progress) -> str | None:
         ProgramError: the package index cannot be reached.
     """
     progress.phase("downloading uv")
-    command = [*_pip("install"), "--only-binary=:all:", "--require-hashes", "--requirement"]
     try:
-        _run([*command, str(INSTALLER)], progress)
+        _run([*_pip("install"), "--only-binary=:all:", "--require-hashes", "--requirement", str(INSTALLER)], progress)
     except ProgramError as error:
         if UNREACHABLE.search(error.output):
             raise
-        without_uv = VENV / "without-uv.txt"
-        without_uv.write_text(re.sub(r"^uv==.*?(?=^\S|\Z)", "", INSTALLER.read_text(), flags=re.MULTILINE | re.DOTALL))
-        _run([*command, str(without_uv)], progress)
     return shutil.which("uv", path=PYTHON.parent)
+
+
+def _lock_of_flit_core() -> Path:
+    """The lock of uv without uv, which pip would compile on a machine for which there is no uv."""
+    file = VENV / "flit-core.txt"
+    file.write_text(re.sub(r"^uv==.*?(?=^\S|\Z)", "", INSTALLER.read_text(), flags=re.MULTILINE | re.DOTALL))
+    return file
 
 
 def _pip(command: str) -> list[str]:
@@ -241,11 +261,15 @@ def _pip(command: str) -> list[str]:
 
 def _environment_of_uv() -> dict[str, str]:
     """The environment for uv. uv does not read pip's settings, so it gets pip's package index unless it has its own."""
-    done = subprocess.run([*_pip("config"), "list"], capture_output=True, text=True)
-    found = dict(os.environ)
-    for name, value in re.findall(r"^[^'\n]*\.([\w-]+)='(.*)'$", done.stdout, re.MULTILINE):
-        if name in PIP_TO_UV:
-            found.setdefault(PIP_TO_UV[name], value)
+    listed = subprocess.run([*_pip("config"), "list"], capture_output=True, text=True).stdout
+    # Newer versions of pip list each file; a user's comes after that in /etc.
+    in_files = {key: literal_eval(value) for key, value in re.findall(r"^\s*([\w.-]+)=('.*')$", listed, re.MULTILINE)}
+    found = FOR_UV | os.environ
+    for name, variable in PIP_TO_UV.items():
+        given = os.environ.get(f"PIP_{name.upper().replace('-', '_')}")
+        value = given or in_files.get(f"install.{name}") or in_files.get(f"global.{name}")
+        if value:
+            found.setdefault(variable, " ".join(value.split()))  # several values are on lines of their own
     return found
 
 
@@ -290,14 +314,21 @@ def _run(
 
 
 def _explain(error: ProgramError) -> str:
-    reason = UNREACHABLE.search(error.output)
-    if not reason:
+    if not UNREACHABLE.search(error.output):
         return f"{error.name} has failed:\n{error.output}"
-    url = re.search(r"https?://[^\s`'\"),]+", error.output)
     return (
-        f"the package index{f' ({url[0]})' if url else ''} cannot be reached ({reason[0]}): connect this machine to "
-        "the network, or name another index in the environment variable PIP_INDEX_URL, and run make again."
+        f"{_reason(error.output)}: connect this machine to the network, or name another index in the environment "
+        "variable PIP_INDEX_URL, and run make again."
     )
+
+
+def _reason(output: str) -> str:
+    """Why a program has failed, in a few words."""
+    if reason := UNREACHABLE.search(output):
+        url = re.search(r"https?://[^\s`'\"),]+", output)
+        return f"the package index{f' ({url[0]})' if url else ''} cannot be reached ({reason[0]})"
+    lines = [line.strip() for line in output.splitlines() if "error" in line.lower()]
+    return (lines or output.splitlines() or ["without a message"])[0][:200]
 
 
 if __name__ == "__main__":
