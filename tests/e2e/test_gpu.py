@@ -61,6 +61,7 @@ def node_of(release: Release, pod: str) -> str | None:
     return None if name is None else str(name)
 
 
+@pytest.mark.alone  # it adds a node with GPUs, where pods of other tests may be placed
 @pytest.mark.usefixtures("shared_claim")
 def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(release: Release, gpu_node: str) -> None:
     release.install({"worker": {"replicas": 3, "gpus": 1}, "trainingDirectory": SHARED} | UNSUPERVISED)
@@ -93,10 +94,11 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
     wait(lambda: "Insufficient nvidia.com/gpu" in why(), 60, release.describe)
 
 
+@pytest.mark.alone  # GPUs of a node are for every pod that asks for some
 def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:
     """With the CPU image, because the machine has no GPU; only the advertised resource is real."""
     nodes = json.loads(kubectl("get", "nodes", "--output=json"))["items"]
-    node = nodes[0]["metadata"]["name"]
+    node = next(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
     path = "/status/capacity/nvidia.com~1gpu"
     patch = ["patch", "node", node, "--subresource=status", "--type=json", "--patch"]
     kubectl(*patch, json.dumps([{"op": "add", "path": path, "value": "2"}]))
