@@ -19,7 +19,7 @@ FINISHED = (0, 1)
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the tests as `words` say; return 0 if all have passed each time, 1 if one has failed, 2 if none can run."""
+    """Run the tests as `words` say; return 0 if all passed each time, 1 if one failed or hung, 2 if none ran."""
     parser = argparse.ArgumentParser(
         prog="python -m hack.flaky",
         usage="%(prog)s [--rounds N] [--loops N] [--first] TEST…",
@@ -47,12 +47,19 @@ def main(words: Sequence[str]) -> int:
             if code not in FINISHED:
                 print(f"flaky: pytest ended with code {code}; see its output above.", file=sys.stderr)
                 return 2
+            if not results.exists():  # pytest-timeout ends the process
+                print(table(ran, failed))
+                print(f"flaky: round {number} has no results: a test hung; see its output above.", file=sys.stderr)
+                return 1
             found = outcomes(results)
             ran.update(found.keys())
             failed.update(name for name, has_failed in found.items() if has_failed)
             if arguments.first and failed:
                 break
     print(table(ran, failed))
+    if not ran:
+        print("flaky: every test was skipped.", file=sys.stderr)
+        return 2
     return 1 if failed else 0
 
 
