@@ -49,7 +49,7 @@ test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinati
 
 flaky: N ?= 5
 flaky: TESTS ?= tests/processes
-flaky: CHART_TOOLS += versitygw
+flaky: CHART_TOOLS += versitygw kubeconform
 flaky: $(SETUP) chart-tools ## repeat tests beside busy loops, and count the failures of each (N=5 TESTS='tests/processes')
 	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m hack.flaky --rounds $(N) $(TESTS)
 
@@ -84,7 +84,8 @@ chart-docs: $(SETUP) chart-tools ## generate the chart's README, the schema of `
 # cluster here.
 e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
-	@$(E2E_WITH) KEEP_CLUSTER=1 $(BIN)/python -m pytest -m 'alone and not long' tests/e2e; alone=$$?; \
+	@$(if $(KUBECONFIG)$(KEEP_CLUSTER),,trap '$(PYTHON) -m hack.cluster down; exit 130' INT TERM;) \
+	$(E2E_WITH) KEEP_CLUSTER=1 $(BIN)/python -m pytest -m 'alone and not long' tests/e2e; alone=$$?; \
 	$(E2E_WITH) $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not alone and not long' $(if $(KUBECONFIG),,tests/images) tests/e2e \
 	  && exit $$alone
 E2E_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS))
@@ -210,7 +211,7 @@ soak: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## train under random faults, and
 test-readme: $(SETUP) engine ## run README's first commands on an empty Debian, in a container (minutes)
 	$(BIN)/python -m pytest tests/readme
 
-pictures: $(SETUP) ## make the pictures of README, in docs/pictures/ (minutes; installs Debian's Chromium)
+pictures: $(SETUP) ## make the pictures of README, in docs/pictures/ (a minute; installs Debian's Chromium)
 	@$(BIN)/python -m hack.pictures
 
 # What KServe and TensorFlow require, but do not import to serve a SavedModel.
@@ -232,4 +233,4 @@ lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: ne
 	$(COMPILE) $(UPGRADE) --group mlflow -o constraints/mlflow.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (keeps runs/)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

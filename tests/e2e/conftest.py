@@ -26,7 +26,8 @@ Kubectl = Callable[..., str]
 QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
 OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 USED = STATE / "used-by-tests"
-"""Exists if a test has needed the throw-away cluster; `down` removes it."""
+"""Names the last session with a test that has needed the throw-away cluster; `down` removes the file."""
+SESSION = os.environ.setdefault("E2E_SESSION", secrets.token_hex(4))  # xdist's workers inherit it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +43,8 @@ def cluster_tool(*words: str) -> subprocess.CompletedProcess[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the throw-away cluster after the tests of all xdist workers."""
     is_worker = hasattr(session.config, "workerinput")
-    if not is_worker and USED.exists() and os.environ.get("KEEP_CLUSTER") != "1":
+    is_mine = USED.exists() and USED.read_text() == SESSION
+    if is_mine and not is_worker and os.environ.get("KEEP_CLUSTER") != "1":
         done = cluster_tool("down")
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -55,7 +57,7 @@ def kubeconfig() -> Iterator[Path]:
         return
     done = cluster_tool("up")
     assert done.returncode == 0, done.stdout + done.stderr
-    USED.touch()
+    USED.write_text(SESSION)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(KUBECONFIG))
         patch.setenv("PATH", str(build.binaries()), prepend=os.pathsep)
