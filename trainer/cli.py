@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _code_of(run)
 
 
-def _require(command: str, packages: Sequence[str], extra: str) -> None:
+def _require(command: str, packages: Sequence[str], lock: str) -> None:
     """Check that the packages of a command are installed.
 
     Raises:
@@ -99,8 +99,8 @@ def _require(command: str, packages: Sequence[str], extra: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ConfigurationError(
-                f"trainer {command}: the Python package {package} is not installed: install the trainer with its extra "
-                f"{extra}, such as pip install 'distributed-tensorflow-trainer[{extra.split()[0]}]'."
+                f"trainer {command}: the Python package {package} is not installed: run "
+                f"pip install -r constraints/{lock}.txt in a clone of this project."
             )
 
 
@@ -140,7 +140,7 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0
-    _require("train", ("tensorflow", "numpy", "sklearn"), "cpu or gpu")
+    _require("train", ("tensorflow", "numpy", "sklearn"), "cpu")
     # All tasks of a run may receive SIGTERM at once. A parameter server then gives the chief time to save.
     total = settings.grace_seconds
     grace = total + 2 if cluster and cluster.task.role == "ps" else min(3.0, total / 2)
@@ -261,14 +261,14 @@ def _code_of(run: Callable[[], int | None]) -> int:
 
 
 def _report(words: Sequence[str]) -> int:
-    _require("report", ("tensorflow", "numpy", "tensorboard"), "cpu or gpu")
+    _require("report", ("tensorflow", "numpy", "tensorboard"), "cpu")
     from trainer.results import report as run_report
 
     return run_report.main(words)
 
 
 def _models(words: Sequence[str]) -> int:
-    _require("models", ("tensorflow", "numpy"), "cpu or gpu")
+    _require("models", ("tensorflow", "numpy"), "cpu")
     if "predict" in words[:1]:
         _require("models predict", ("pyarrow", "PIL"), "data")
     from trainer.results import models
@@ -280,12 +280,12 @@ def _serve(words: Sequence[str]) -> int:
     from trainer.serving import serve
 
     arguments = serve.read(words)  # --help needs no KServe
-    _require("serve", ("kserve", "tensorflow"), "serving")
+    _require("serve", ("kserve", "tensorflow"), "model-server")
     return serve.run(arguments)
 
 
 def _tensorboard(words: Sequence[str]) -> int:
-    _require("tensorboard", ("tensorboard",), "cpu or gpu")
+    _require("tensorboard", ("tensorboard",), "cpu")
     from trainer.storage import tensorboard
 
     tensorboard.run(words)
@@ -362,7 +362,7 @@ def _report_end(code: int, reason: str) -> None:
 
 
 def _launch(words: Sequence[str]) -> int:
-    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), "cpu or gpu")
+    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), "cpu")
     from trainer.launcher import launch
 
     code = _code_of(lambda: launch.main(words))

@@ -136,8 +136,8 @@ class Server:
             import requests
         except ImportError as error:
             raise ConfigurationError(
-                f"{setting}={self.uri}: the Python package {error.name} is not installed: install the trainer with its "
-                "extra mlflow, such as pip install 'distributed-tensorflow-trainer[mlflow]'."
+                f"{setting}={self.uri}: the Python package {error.name} is not installed: run "
+                "pip install -r constraints/cpu-mlflow.txt in a clone of this project."
             ) from None
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs each repeated request
         self._mlflow: Any = mlflow

@@ -40,8 +40,7 @@ try:
         import tensorflow as tf
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
-        "TensorFlow is not installed: install this package with the extra cpu or gpu, "
-        "for example pip install 'distributed-tensorflow-trainer[cpu]'."
+        "TensorFlow is not installed: run pip install -r constraints/cpu.txt, or gpu.txt, in a clone of this project."
     ) from missing
 
 tf.get_logger().setLevel("ERROR")

@@ -120,15 +120,15 @@ runpy.run_module("trainer", run_name="__main__")
 
 
 @pytest.mark.parametrize(
-    ("words", "package", "extra"),
+    ("words", "package", "lock"),
     [
         (["train"], "sklearn", "cpu"),
         (["launch"], "tensorflow", "cpu"),
         (["supervise", "--run=run.json"], "lightkube", "supervisor"),
     ],
 )
-def test_a_command_whose_packages_are_not_installed_names_the_extra(
-    run_python: Run, words: list[str], package: str, extra: str
+def test_a_command_whose_packages_are_not_installed_names_the_lock(
+    run_python: Run, words: list[str], package: str, lock: str
 ) -> None:
     program = f"""
 import importlib.util, sys
@@ -140,7 +140,7 @@ sys.exit(main({words!r}))
     done = run_python("-c", program)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"trainer: trainer {words[0]}: the Python package {package} is not installed: ")
-    assert done.stderr.endswith(f"pip install 'distributed-tensorflow-trainer[{extra}]'.\n")
+    assert done.stderr.endswith(f"pip install -r constraints/{lock}.txt in a clone of this project.\n")
     assert done.stderr.count("\n") == 1
 
 

@@ -139,7 +139,7 @@ def test_an_absent_client_is_named_with_the_remedy(
     assert cli.main(["models", "publish", str(run), "--tracking_uri", "http://localhost:1"]) == 2
     printed = capsys.readouterr().err
     assert "the Python package mlflow is not installed" in printed
-    assert "pip install 'distributed-tensorflow-trainer[mlflow]'" in printed
+    assert "pip install -r constraints/cpu-mlflow.txt" in printed
 
 
 @pytest.mark.parametrize("words", [["--model", "a/b"], ["--tag", "image"], ["--tag", "=x"], ["--param", "steps"]])

@@ -69,8 +69,8 @@ class ObjectStore:
             from obstore.store import from_url
         except ImportError:
             raise ConfigurationError(
-                f"{setting}={uri}: the Python package obstore is not installed: install the trainer with its extra "
-                "objects, such as pip install 'distributed-tensorflow-trainer[objects]'."
+                f"{setting}={uri}: the Python package obstore is not installed: run "
+                "pip install -r constraints/cpu.txt in a clone of this project."
             ) from None
         self._errors: Any = (BaseError, OSError)
         self._absent: Any = (NotFoundError, FileNotFoundError)
