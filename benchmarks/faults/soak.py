@@ -3,8 +3,8 @@
     python -m benchmarks.faults.soak --minutes 30 --seed 1                       processes on this machine
     python -m benchmarks.faults.soak --minutes 30 --seed 1 --place cluster       a release in the throw-away cluster
 
-After each fault it waits until every replica steps again. It ends with code 1 if something hung, a step fell below a
-saved checkpoint, the run failed or lost accuracy, or the memory of a task grew.
+After each fault it waits until every replica steps again. It ends with code 1 if no fault was injected, something hung,
+a step fell below a saved checkpoint, the run failed or lost accuracy, or the memory of a task grew.
 """
 
 import argparse
@@ -140,6 +140,8 @@ def _disturb(cluster: Cluster, seen: Observation, found: Soak, choice: random.Ra
 def _end(cluster: Cluster, seen: Observation, found: Soak) -> None:
     """Wait for the end of the run, and judge it."""
     workload = cluster.workload
+    if not found.costs:
+        found.problems.append("no fault was injected")
     if not found.problems:
         print(f"step {seen.step:6}  no more faults; waiting for step {workload.steps}", flush=True)
         if not wait_for_end(cluster, seen):

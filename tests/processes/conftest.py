@@ -15,8 +15,9 @@ from tests.processes.object_stores import ObjectStore
 from tests.processes.trainers import SETTINGS, WITHOUT_EVALUATIONS, Trainer
 from trainer.training.threads import usable_cpus
 
-# `nohup` ignores SIGHUP, the processes of the tests inherit that, and a launcher respects it.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# `nohup` ignores SIGHUP, which the processes of the tests would inherit, and a launcher respects it. A handler is not
+# inherited.
+signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ def test_a_run_goes_on_while_its_volume_is_full() -> None:
 @pytest.mark.parametrize(
     ("minutes", "seed"),
     [
-        # both workers stopped; the chief and a worker killed; a checkpoint cut short, and both ps and the chief killed
+        # On a quiet machine: both workers stopped; the chief and a worker killed; a checkpoint cut short, and both ps
+        # and the chief killed.
         pytest.param("0.75", "260", id="45 seconds"),
         pytest.param("3", "7", id="3 minutes", marks=pytest.mark.long),
     ],

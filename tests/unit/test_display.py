@@ -51,6 +51,27 @@ def test_lines_show_the_directory_states_messages_and_progress(capsys: pytest.Ca
     ]
 
 
+def test_lines_say_that_tasks_start_until_the_first_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "SILENT_SECONDS", 0.0)
+    with Lines(Path("runs/1")) as shown:
+        shown.refresh()
+        assert capsys.readouterr().out.splitlines()[-1].startswith("starting")
+        shown.line(WORKER, progress_line(100))
+        shown.refresh()
+    assert "starting" not in capsys.readouterr().out
+
+
+def test_lines_say_that_tasks_start_only_after_a_silence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "SILENT_SECONDS", 600.0)
+    with Lines(Path("runs/1")) as shown:
+        shown.refresh()
+    assert capsys.readouterr().out == "training directory: runs/1\n"
+
+
 def steps_shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.split("/")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
 
