@@ -26,6 +26,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 from hack.cluster import packages
+from hack.cluster.errors import UsageError
 from hack.ports import free_ports
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -39,6 +40,8 @@ FRAME = re.compile(r"(?:\r?\x1b\[(?:2K|1A))+")
 
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 PATIENCE = 120.0
+STILL = 4
+"""How many screenshots, a second apart, a page is the same in when it is drawn."""
 BROWSER_OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -53,7 +56,10 @@ BROWSER_OPTIONS = (
 
 def main() -> int:
     """Make all pictures; return the exit code."""
-    packages.ensure(packages.BROWSER)
+    try:
+        packages.ensure(packages.BROWSER)
+    except UsageError as error:
+        sys.exit(f"pictures: {error}")
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         frames = train(Path(folder))
@@ -67,7 +73,7 @@ def main() -> int:
                 open_page(driver, f"{address}?darkMode=false#timeseries", 820, 640)
                 wait(lambda: bool(driver.find_elements(By.CSS_SELECTOR, "line-chart canvas")))
                 driver.find_element(By.CSS_SELECTOR, ".settings-button").click()  # closes the settings
-                time.sleep(5)  # nothing says when a chart is drawn
+                wait_until_still(driver)
                 save(driver, "tensorboard.png")
     for picture in sorted(PICTURES.iterdir()):
         print(f"{picture.relative_to(Path.cwd())}: {picture.stat().st_size / 1000:.0f} kB")
@@ -88,7 +94,8 @@ def train(folder: Path) -> list[str]:
     os.close(terminal)
     if process.returncode:
         sys.exit(f"pictures: trainer launch has failed:\n{output.decode()[-3000:]}")
-    return [frame for frame in FRAME.split(output.decode()) if frame.count("training\x1b") == 2]
+    frames = [frame for frame in FRAME.split(output.decode()) if frame.count("training\x1b") == 2]
+    return frames or sys.exit("pictures: trainer launch has shown no table with two workers that train")
 
 
 def draw(frame: str) -> str:
@@ -150,6 +157,18 @@ def wait(is_ready: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             sys.exit(f"pictures: a page was not ready after {PATIENCE:.0f} s")
         time.sleep(0.5)
+
+
+def wait_until_still(driver: webdriver.Chrome) -> None:
+    """Wait until a page looks the same for some seconds. Nothing else says that TensorBoard has drawn its charts."""
+    shown: list[bytes] = []
+
+    def is_still() -> bool:
+        shown.append(driver.get_screenshot_as_png())
+        time.sleep(1)
+        return len(shown) > STILL and len(set(shown[-STILL:])) == 1
+
+    wait(is_still)
 
 
 def save(driver: webdriver.Chrome, name: str) -> None:

@@ -67,8 +67,9 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(1800)
-def test_the_first_two_blocks_of_readme_train_on_an_empty_machine(machine: str) -> None:
-    first, second = blocks("On a laptop")[:2]
+def test_the_commands_for_a_laptop_work_on_an_empty_machine(machine: str) -> None:
+    """Those that name files of the reader, such as mine.py, are left out."""
+    first, second, third, _ = blocks("On a laptop")
     assert first[0].startswith(PLACEHOLDER)
     first[0] = first[0].replace(PLACEHOLDER, "git clone --quiet /source.git ")
     folder = f"/home/{USER}"
@@ -79,8 +80,10 @@ def test_the_first_two_blocks_of_readme_train_on_an_empty_machine(machine: str) 
         print(f"{block}: {time.monotonic() - started:.0f} s\n{done.stdout}")
         accuracy = re.search(r"^test accuracy ([\d.]+)", done.stdout, re.MULTILINE)
         assert accuracy, done.stdout
-        assert float(accuracy[1]) > 0.8
+        assert float(accuracy[1]) >= 0.7, "of the 15 test examples of the CSV file, a good model may miss some"
         folder = f"/home/{USER}/distributed-tensorflow"
+    script = f"set -ex\n{third[0]}\n.venv/bin/trainer report $(ls -d runs/2* | tail -1)"
+    docker("exec", f"--user={USER}", f"--workdir={folder}", machine, "bash", "-c", script)
 
 
 def test_a_machine_without_venv_gets_one_sentence(machine: str) -> None:

@@ -74,7 +74,7 @@ class Servers:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _only_new_garbage() -> None:
+def _freeze_imported_objects() -> None:
     """Keep what was imported out of garbage collections: Keras collects for each model, and takes half a second."""
     gc.freeze()
 

@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("model", metavar="MODEL", type=Path, help="the directory of a run, or an export folder")
     parser.add_argument("--name", help="the model's name in URLs (default: that of its data)")
-    parser.add_argument("build", metavar="COMMAND", nargs="+", help="such as: docker build")
+    parser.add_argument("build", metavar="COMMAND", nargs="+", help="such as: docker build --file images/Dockerfile")
     arguments = parser.parse_args(words)
     export = find_export(arguments.model)
     data = read_data(export)
