@@ -1,11 +1,17 @@
 """Fixtures for all tests."""
 
 import gzip
+import signal
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+# A shell ignores SIGINT for what it starts with `&`, and `nohup` ignores SIGHUP. The programs that tests start would
+# inherit that; they do not inherit a handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, lambda *_: None)
 
 MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
 """The folder of the real MNIST test set beside a checkout; the project does not include it."""

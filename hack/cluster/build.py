@@ -112,7 +112,7 @@ def _package(name: str) -> tuple[Path, str]:
 def _tools(module: Path) -> dict[str, str]:
     """The import paths of a module's commands, by the names of their binaries.
 
-    A single command gets the name of its folder: from its import path, etcd would be "server", and Helm 3 "helm".
+    A single command gets the name of its folder: from its import path, Helm 3 would be "helm".
     """
     paths = re.findall(r"^(?:tool |\t)([^\s()]+)$", (module / "go.mod").read_text(), re.MULTILINE)
     return {module.name: paths[0]} if len(paths) == 1 else {path.rpartition("/")[2]: path for path in paths}

@@ -119,6 +119,7 @@ conf_dir = "{NETWORK}"
             "containerRuntimeEndpoint": f"unix://{self.socket}",
             "clusterDNS": [DNS_SERVICE],
             "clusterDomain": "cluster.local",
+            "failCgroupV1": False,
             "failSwapOn": False,
             # A fairly full disk must neither evict pods nor remove images that no registry has.
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,10 +13,6 @@ from hack.ports import free_ports
 from tests.processes.object_stores import ObjectStore
 from tests.processes.trainers import SETTINGS, WITHOUT_EVALUATIONS, Trainer
 from trainer.training.threads import usable_cpus
-
-# `nohup` ignores SIGHUP, which the processes of the tests would inherit, and a launcher respects it. A handler is not
-# inherited.
-signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture
