@@ -27,7 +27,7 @@ def require(what: str) -> None:
         import lance  # noqa: F401
     except ModuleNotFoundError:
         raise ConfigurationError(
-            f"{what} needs the package pylance: install distributed-tensorflow-trainer[lance]."
+            f"{what} needs the package pylance: run pip install -r constraints/data.txt in a clone of this project."
         ) from None
 
 
