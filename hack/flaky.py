@@ -29,21 +29,16 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each test runs (default: 5)")
     parser.add_argument("--loops", type=int, default=2, metavar="N", help="busy loops beside them (default: 2)")
     parser.add_argument("--first", action="store_true", help="end after the first round in which a test fails")
-    parser.add_argument(
-        "tests",
-        nargs=argparse.REMAINDER,
-        metavar="TEST",
-        help="arguments of pytest: folders, files, FILE::TEST, -k WORD",
-    )
-    arguments = parser.parse_args(words)
-    if not arguments.tests:
+    parser.epilog = "TEST: arguments of pytest, such as folders, files, FILE::TEST, -k WORD, -n 2."
+    arguments, tests = parser.parse_known_args(words)
+    if not tests:
         parser.error("no test is named; name a folder, a file or FILE::TEST, such as tests/processes/test_launch.py")
     ran, failed = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder, busy_loops(arguments.loops):
         for number in range(1, arguments.rounds + 1):
             print(f"round {number} of {arguments.rounds}", flush=True)
             results = Path(folder) / f"{number}.xml"
-            code = _run(arguments.tests, results)
+            code = _run(tests, results)
             if code not in FINISHED:
                 print(f"flaky: pytest ended with code {code}; see its output above.", file=sys.stderr)
                 return 2
