@@ -1,0 +1,94 @@
+"""Whether the host names of tasks resolve, with a resolver that knows some names."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.test_supervision import a_pod, a_run
+from trainer.supervisor import dns
+from trainer.supervisor.dns import DnsProbe
+from trainer.supervisor.run import Role
+
+TASKS = [("mnist-worker-0", "worker"), ("mnist-ps-0", "ps")]
+PODS = [a_pod(name) for name, _ in TASKS]
+SECONDS = 30.0
+
+
+class Resolver:
+    """Knows the names in `known`, and counts how often it was asked for each."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+        self.asked: list[str] = []
+
+    def getaddrinfo(self, host: str, port: None) -> None:
+        """Raise OSError unless the name is known."""
+        self.asked.append(host)
+        if host not in self.known:
+            raise OSError("Name or service not known")
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    """The resolver of the module."""
+    found = Resolver()
+    monkeypatch.setattr(dns, "socket", SimpleNamespace(getaddrinfo=found.getaddrinfo))
+    monkeypatch.setattr(dns, "LOOKUP_INTERVAL", 0.0)
+    monkeypatch.setattr(dns, "GRACE_SECONDS", 0.0)
+    return found
+
+
+def look_up_until_resolved(probe: DnsProbe) -> None:
+    """Look up both tasks until their names have resolved."""
+    deadline = time.monotonic() + SECONDS
+    while not probe.have_resolved(TASKS):
+        probe.look_up(PODS)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_name_is_looked_up_until_it_resolves(resolver: Resolver) -> None:
+    resolver.known = {"mnist-worker-0.mnist-worker"}
+    probe = DnsProbe(a_run())
+    deadline = time.monotonic() + SECONDS
+    while resolver.asked.count("mnist-ps-0.mnist-ps") < 3 or set(probe.unresolved()) != {"mnist-ps-0"}:
+        probe.look_up(PODS)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert probe.unresolved()["mnist-ps-0"].host == "mnist-ps-0.mnist-ps"
+    assert probe.have_resolved(TASKS[:1])
+    resolver.known.add("mnist-ps-0.mnist-ps")
+    look_up_until_resolved(probe)
+    assert probe.unresolved() == {}
+
+
+def test_a_name_that_has_resolved_is_not_looked_up_again(resolver: Resolver) -> None:
+    resolver.known = {"mnist-worker-0.mnist-worker", "mnist-ps-0.mnist-ps"}
+    probe = DnsProbe(a_run())
+    look_up_until_resolved(probe)
+    asked = len(resolver.asked)
+    probe.look_up(PODS)
+    assert len(resolver.asked) == asked
+
+
+def test_a_name_is_not_unresolved_before_the_grace_period_is_over(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns, "GRACE_SECONDS", 600.0)
+    probe = DnsProbe(a_run())
+    deadline = time.monotonic() + SECONDS
+    while "mnist-ps-0.mnist-ps" not in resolver.asked:
+        probe.look_up(PODS)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert probe.unresolved() == {}
+
+
+def test_tasks_that_do_not_run_and_clients_are_not_looked_up(resolver: Resolver) -> None:
+    roles = {"client": Role(replicas=1, restart_policy="Never", job="mnist-client-1")}
+    probe = DnsProbe(a_run(roles=a_run().roles | roles))
+    probe.look_up([a_pod("mnist-client-0"), a_pod("mnist-ps-0", running=False)])
+    assert probe.have_resolved([("mnist-client-0", "client")])
+    assert not probe.have_resolved([("mnist-ps-0", "ps")])
+    assert resolver.asked == []
