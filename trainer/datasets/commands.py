@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config
+from trainer.command_lines import command_line
 from trainer.data.skipped import DEFAULT_LIMIT, parse_limit
 from trainer.datasets import comparison, importing, tags, versions, watch
 from trainer.datasets.check import Rules
@@ -238,10 +239,11 @@ def _import(arguments: argparse.Namespace, progress: Progress) -> tuple[Any, str
     if found["skipped"] > len(found["first_skipped"]):
         print(f"… and {found['skipped'] - len(found['first_skipped'])} more", file=sys.stderr)
     tag = f" ({arguments.tag})" if arguments.tag else ""
+    place = ("--data_dir", arguments.uri, "--data_version", found["version"])
     return found, (
         f"{arguments.uri}: version {found['version']}{tag} has {found['rows']:,} new rows, {found['skipped']} skipped, "
         f"in {found['seconds']:.1f} s\n"
-        f"train on it: trainer train --dataset lance --data_dir {arguments.uri} --data_version {found['version']}"
+        f"train on it: {command_line('trainer', 'launch', '--dataset', 'lance', *place)}"
     )
 
 

@@ -1,12 +1,10 @@
 """What the launcher prints at the end of a run: the result, the reason of a failure, and the next command."""
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
+from trainer.command_lines import command_line
 from trainer.errors import ConfigurationError
 from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
@@ -62,21 +60,23 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
   logs         {directory.logs}
 {_format_step_time(step_time_mean, len(step_times)) if plan.settings.step_time_breakdown else ""}
 next:
-  {_tensorboard(directory)} --logdir {directory}          # show the curves
-  {_resume_command(plan, directory)} --train_steps {more}   # train on from here
-  {_command_path("trainer")} launch --workers 3 --sync_replicas          # another way to train"""
+  {_tensorboard(directory)}          # show the curves
+  {_resume_command(plan, directory, "--train_steps", more)}   # train on from here
+  {command_line("trainer", "report", directory)}          # a page on the run"""
     )
 
 
 def _tensorboard(directory: TrainingDirectory) -> str:
-    return f"{_command_path('trainer')} tensorboard" if directory.uri else _command_path("tensorboard")
+    words = ("--logdir", directory)
+    return command_line("trainer", "tensorboard", *words) if directory.uri else command_line("tensorboard", *words)
 
 
-def _resume_command(plan: Plan, directory: TrainingDirectory) -> str:
+def _resume_command(plan: Plan, directory: TrainingDirectory, *more: object) -> str:
     """Return the command that continues this run."""
-    roles = f"--ps {plan.ps} --workers {plan.workers}{' --chief' * plan.chief}{' --evaluator' * plan.evaluator}"
-    restarts = f" --max_restarts {plan.max_restarts}" if plan.max_restarts != MAX_RESTARTS else ""
-    return f"{_command_path('trainer')} launch --config {directory.logs}/{CONFIG} {roles}{restarts}"
+    roles = ["--ps", plan.ps, "--workers", plan.workers]
+    roles += ["--chief"] * plan.chief + ["--evaluator"] * plan.evaluator
+    restarts = ["--max_restarts", plan.max_restarts] if plan.max_restarts != MAX_RESTARTS else []
+    return command_line("trainer", "launch", "--config", directory.logs / CONFIG, *roles, *restarts, *more)
 
 
 def print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
@@ -96,9 +96,3 @@ def _format_step_time(step_time_mean: StepTime | None, replicas: int) -> str:
     )
     of = f"mean of {step_time_mean.steps} traced steps of {replicas} replicas"
     return f"\na step of a replica, {step_time_mean.milliseconds:.3f} ms, {of}:\n{parts}"
-
-
-def _command_path(command: str) -> str:
-    """Return the path of a command of this Python environment, relative if it is below the working directory."""
-    path = Path(sys.executable).parent / command
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

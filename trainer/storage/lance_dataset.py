@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ def require(what: str) -> None:
         raise ConfigurationError(
             f"{what} needs the package pylance: run pip install -r constraints/data.txt in a clone of this project."
         ) from None
+    # The launcher forks, and then executes another program.
+    warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)
 
 
 def open_dataset(uri: str, version: str | None, origin: str) -> Any:
