@@ -12,6 +12,7 @@ from typing import cast
 
 from trainer import models
 from trainer.config import RunSettings
+from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
 from trainer.keras_model import KerasModel
 from trainer.models import Model, ModelFunctions
@@ -33,8 +34,8 @@ def load(name: str) -> ModuleType:
     return _load(path)
 
 
-def model_of(module: ModuleType, settings: RunSettings) -> Model:
-    """The model of a module.
+def model_of(module: ModuleType, settings: RunSettings, table: Array | None = None) -> Model:
+    """The model of a module. The built-in `mlp` standardizes the columns of a table, float32 [n, columns].
 
     Raises:
         ConfigurationError: the module lacks its functions, or cannot use a setting.
@@ -58,7 +59,8 @@ def model_of(module: ModuleType, settings: RunSettings) -> Model:
         raise ConfigurationError(
             f"model={name} does not define the function {missing}; see trainer/models/mlp.py for an example."
         )
-    return OpsModel(name, cast(ModelFunctions, module), settings.hidden_units)
+    standardized = table if name == "mlp" else None
+    return OpsModel(name, cast(ModelFunctions, module), settings.hidden_units, standardized)
 
 
 def _check_weights(path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.data import digits, lance_table, mnist, npz
 from trainer.data.context import DataContext
-from trainer.data.examples import Examples, Signature, named
+from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.storage.object_store import ObjectStore, is_uri
@@ -67,6 +67,13 @@ class Dataset:
     def facts(self) -> dict[str, str | None]:
         """The identity and the place."""
         return {**self.identity, **({"dataset_uri": self.uri} if self.uri else {})}
+
+    @property
+    def table(self) -> Array | None:
+        """The inputs to train on, float32 [n, columns], if they are one table in memory."""
+        inputs = self.train.inputs if isinstance(self.train, Examples) else None
+        is_table = isinstance(inputs, np.ndarray) and inputs.ndim == 2 and inputs.dtype == np.float32
+        return inputs if is_table else None
 
     @property
     def warning(self) -> str | None:

@@ -11,6 +11,7 @@ from trainer.data import datasets, own_data
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.models import Model, Parameter
+from trainer.ops_model import MEAN
 from trainer.training import data_version
 from trainer.training.evaluation import CheckpointEvaluator
 
@@ -25,6 +26,11 @@ class Problem:
     identity: dict[str, Any]
     """The result of `describe`."""
 
+    @property
+    def warning(self) -> str | None:
+        """A sentence on inputs that few models learn from as they are; None if there are none."""
+        return None if MEAN in self.parameters else self.dataset.warning
+
     def evaluator(self) -> CheckpointEvaluator:
         """Return an evaluator of checkpoints on the held-out split."""
         return CheckpointEvaluator(self.model, self.parameters, self.dataset.test)
@@ -38,7 +44,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     """
     module = model_files.load(settings.model)
     dataset = _load_dataset(settings, module, cluster)
-    model = model_files.model_of(module, settings)
+    model = model_files.model_of(module, settings, dataset.table)
     parameters = model.parameters(dataset.signature)
     return Problem(dataset, model, parameters, describe(settings.model, parameters, dataset))
 

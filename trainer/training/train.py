@@ -35,8 +35,8 @@ def train(context: TaskContext) -> bool:
     settings, cluster = context.settings, context.cluster
     learned = problem.load(settings, context.cluster)
     leads = cluster is None or cluster.is_chief
-    if leads and learned.dataset.warning:
-        logger.warning(learned.dataset.warning)
+    if leads and learned.warning:
+        logger.warning(learned.warning)
     with claimed_directory(context, learned) if leads else contextlib.nullcontext() as claimed:
         return _train(context, learned, claimed)
 
