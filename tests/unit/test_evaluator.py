@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer import model_files
 from trainer.config import Settings
 from trainer.data import datasets
 from trainer.data.context import DataContext
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.graph import replica
 from trainer.graph.checkpoints import CheckpointList
+from trainer.models import mlp
 from trainer.tensorflow import tf1
 from trainer.training import evaluator
 from trainer.training.context import TaskContext
 from trainer.training.problem import describe
 from trainer.training.training_directory import TrainingDirectory
-
-from .conftest import MLP
 
 Evaluate = Callable[[Settings], TaskContext]
 EvaluateSteps = Callable[[Settings], list[str]]
@@ -45,8 +45,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def train(settings: Settings) -> None:
     """Leave the checkpoints of steps 0, 1 and 2."""
     dataset = datasets.load("npz", None, False, DataContext(settings.data_dir, 10, 0, 0, 1))
-    parameters = MLP.parameters(dataset.signature)
-    found = replica.build(settings, None, MLP, parameters, dataset.train, 0, "this run")
+    model = model_files.model_of(mlp, settings, dataset.table)
+    parameters = model.parameters(dataset.signature)
+    found = replica.build(settings, None, model, parameters, dataset.train, 0, "this run")
     assert settings.train_dir
     directory = TrainingDirectory(Path(settings.train_dir))
     directory.create()
