@@ -25,11 +25,11 @@ def main(words: Sequence[str]) -> int:
         usage="%(prog)s [--rounds N] [--loops N] [--first] TEST…",
         description="Repeat tests while busy loops compete for the CPUs, and count the failures of each test. "
         "Tests with the mark `long` are left out. The exit code is 0 if no test fails in any round.",
+        epilog="TEST: arguments of pytest, such as folders, files, FILE::TEST, -k WORD, -n 2.",
     )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each test runs (default: 5)")
     parser.add_argument("--loops", type=int, default=2, metavar="N", help="busy loops beside them (default: 2)")
     parser.add_argument("--first", action="store_true", help="end after the first round in which a test fails")
-    parser.epilog = "TEST: arguments of pytest, such as folders, files, FILE::TEST, -k WORD, -n 2."
     arguments, tests = parser.parse_known_args(words)
     if not tests:
         parser.error("no test is named; name a folder, a file or FILE::TEST, such as tests/processes/test_launch.py")

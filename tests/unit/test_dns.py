@@ -1,6 +1,7 @@
 """Whether the host names of tasks resolve, with a resolver that knows some names."""
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -39,10 +40,10 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return found
 
 
-def look_up_until_resolved(probe: DnsProbe) -> None:
-    """Look up both tasks until their names have resolved."""
+def look_up_until(probe: DnsProbe, condition: Callable[[], bool]) -> None:
+    """Look up both tasks until the condition is true."""
     deadline = time.monotonic() + SECONDS
-    while not probe.have_resolved(TASKS):
+    while not condition():
         probe.look_up(PODS)
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -51,22 +52,20 @@ def look_up_until_resolved(probe: DnsProbe) -> None:
 def test_a_name_is_looked_up_until_it_resolves(resolver: Resolver) -> None:
     resolver.known = {"mnist-worker-0.mnist-worker"}
     probe = DnsProbe(a_run())
-    deadline = time.monotonic() + SECONDS
-    while resolver.asked.count("mnist-ps-0.mnist-ps") < 3 or set(probe.unresolved()) != {"mnist-ps-0"}:
-        probe.look_up(PODS)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    look_up_until(
+        probe, lambda: resolver.asked.count("mnist-ps-0.mnist-ps") >= 3 and set(probe.unresolved()) == {"mnist-ps-0"}
+    )
     assert probe.unresolved()["mnist-ps-0"].host == "mnist-ps-0.mnist-ps"
     assert probe.have_resolved(TASKS[:1])
     resolver.known.add("mnist-ps-0.mnist-ps")
-    look_up_until_resolved(probe)
+    look_up_until(probe, lambda: probe.have_resolved(TASKS))
     assert probe.unresolved() == {}
 
 
 def test_a_name_that_has_resolved_is_not_looked_up_again(resolver: Resolver) -> None:
     resolver.known = {"mnist-worker-0.mnist-worker", "mnist-ps-0.mnist-ps"}
     probe = DnsProbe(a_run())
-    look_up_until_resolved(probe)
+    look_up_until(probe, lambda: probe.have_resolved(TASKS))
     asked = len(resolver.asked)
     probe.look_up(PODS)
     assert len(resolver.asked) == asked
@@ -77,11 +76,7 @@ def test_a_name_is_not_unresolved_before_the_grace_period_is_over(
 ) -> None:
     monkeypatch.setattr(dns, "GRACE_SECONDS", 600.0)
     probe = DnsProbe(a_run())
-    deadline = time.monotonic() + SECONDS
-    while "mnist-ps-0.mnist-ps" not in resolver.asked:
-        probe.look_up(PODS)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    look_up_until(probe, lambda: "mnist-ps-0.mnist-ps" in resolver.asked)
     assert probe.unresolved() == {}
 
 

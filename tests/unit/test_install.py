@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 NOTE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
 case "$*" in *"$FAIL_ON"*) [ -z "$FAIL_ON" ] || { echo "$FAIL_WITH"; exit 1; };; esac
-case "$*" in *"$HANG_ON"*) [ -z "$HANG_ON" ] || sleep 600;; esac
+case "$*" in *"$HANG_ON"*) [ -z "$HANG_ON" ] || exec sleep 600;; esac
 """
 
 
