@@ -18,7 +18,7 @@ from benchmarks.faults.observation import step_of
 from benchmarks.faults.release import Release
 from hack.cluster.node import SECOND
 from hack.cluster.waiting import until
-from trainer.training.training_directory import TrainingDirectory
+from trainer.run_directory.training_directory import TrainingDirectory
 
 Inject = Callable[[Cluster, Sequence[str]], AbstractContextManager[None]]
 SAVE_TIMEOUT_SECONDS = 120.0

@@ -18,8 +18,8 @@ from hack.ports import free_ports
 from tests.processes.mlflow_servers import MlflowServer, pairs
 from tests.processes.object_stores import ObjectStore
 from tests.processes.trainers import Trainer, wait_until
-from trainer.results import curves
-from trainer.results.run import RUNNING_SECONDS
+from trainer.run_directory import curves
+from trainer.run_directory.run import RUNNING_SECONDS
 
 LOADING = """
 import sys

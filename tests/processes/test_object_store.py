@@ -17,9 +17,9 @@ from hack.ports import free_ports
 from tests.processes.object_stores import SECRET, ObjectStore
 from tests.processes.trainers import PATIENCE, WITHOUT_EVALUATIONS, Trainer, wait_until
 from trainer.errors import ConfigurationError, SupersededError
+from trainer.run_directory.mirror import Mirror, make_directory
+from trainer.run_directory.writer import Writer
 from trainer.storage import object_store
-from trainer.storage.mirror import Mirror, make_directory
-from trainer.storage.writer import Writer
 
 Run = Callable[..., tuple[int, str]]
 

@@ -28,7 +28,7 @@ from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.ops_model import OpsModel
+from trainer.models.ops_model import OpsModel
 from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf1
 from trainer.training import server

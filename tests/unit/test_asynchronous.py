@@ -12,7 +12,7 @@ from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import Parameter, mlp
-from trainer.ops_model import OpsModel
+from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, MLP, SIZE, Servers, Values, pick

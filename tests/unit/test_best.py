@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.run_directory import best
+from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf1
-from trainer.training import best
-from trainer.training.evaluation import Score
 
 Make = Callable[[int], str]
 

@@ -15,8 +15,8 @@ from trainer.graph import checkpoints, replica
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica
 from trainer.models import mlp
+from trainer.run_directory.evaluation import UNREADABLE
 from trainer.tensorflow import tf1
-from trainer.training.evaluation import UNREADABLE
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Servers, Values, values_in
 

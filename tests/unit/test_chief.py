@@ -19,18 +19,19 @@ from trainer.graph import replica
 from trainer.graph.checkpoints import Snapshot
 from trainer.graph.replica import Replica
 from trainer.models import mlp
+from trainer.run_directory import best
+from trainer.run_directory.evaluation import CheckpointEvaluator
+from trainer.run_directory.run_record import RunRecord
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
-from trainer.training import best, periodic_evaluation
 from trainer.training import chief as chief_module
+from trainer.training import periodic_evaluation
 from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
-from trainer.training.evaluation import CheckpointEvaluator
 from trainer.training.periodic_evaluation import PeriodicEvaluation
-from trainer.training.run_record import RunRecord
-from trainer.training.training_directory import TrainingDirectory
 
 from .conftest import MLP, values_in
 

@@ -11,9 +11,9 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.models import mlp
+from trainer.run_directory import evaluation
+from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
-from trainer.training import evaluation
-from trainer.training.evaluation import CheckpointEvaluator
 
 from .conftest import MLP
 

@@ -17,11 +17,11 @@ from trainer.errors import ConfigurationError, LostPeersError
 from trainer.graph import replica
 from trainer.graph.checkpoints import CheckpointList
 from trainer.models import mlp
+from trainer.run_directory.problem import describe
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.tensorflow import tf1
 from trainer.training import evaluator
 from trainer.training.context import TaskContext
-from trainer.training.problem import describe
-from trainer.training.training_directory import TrainingDirectory
 
 Evaluate = Callable[[Settings], TaskContext]
 EvaluateSteps = Callable[[Settings], list[str]]

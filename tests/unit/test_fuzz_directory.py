@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples, may_refuse, mutations
 from trainer.config import Settings
-from trainer.storage import writer
+from trainer.run_directory import writer
 from trainer.training.context import TaskContext
 from trainer.training.train import train
 

@@ -15,10 +15,10 @@ from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.graph.batches import make_batches
-from trainer.keras_model import KerasModel
+from trainer.models.keras_model import KerasModel
+from trainer.run_directory import evaluation, problem
+from trainer.run_directory.problem import Problem
 from trainer.tensorflow import tf, tf1
-from trainer.training import evaluation, problem
-from trainer.training.problem import Problem
 
 SIZE, STEPS = 10, 20
 

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pytest
 from tensorflow.python.eager import context
 
-from trainer import model_files
 from trainer.config import Settings
 from trainer.data.orders import orders
 from trainer.errors import ConfigurationError
 from trainer.graph import parameters, replica, step_graph
-from trainer.keras_model import KerasModel
+from trainer.models import model_files
+from trainer.models.keras_model import KerasModel
+from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
-from trainer.training.evaluation import CheckpointEvaluator
 
 from .conftest import EXAMPLES
 

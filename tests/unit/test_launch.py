@@ -21,7 +21,7 @@ from trainer.launcher.log_volume import GOOD_PROBES, LogVolume
 from trainer.launcher.plan import Plan, TaskProgram, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes
 from trainer.launcher.summary import explain_failure
-from trainer.training.training_directory import TrainingDirectory
+from trainer.run_directory.training_directory import TrainingDirectory
 
 
 @pytest.fixture

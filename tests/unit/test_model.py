@@ -7,12 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer import model_files
 from trainer.config import Settings
 from trainer.data.examples import Examples, Signature
 from trainer.errors import ConfigurationError
-from trainer.models import Model, cnn, mlp
-from trainer.ops_model import MEAN, STDDEV, OpsModel, cross_entropy
+from trainer.models import Model, cnn, mlp, model_files
+from trainer.models.ops_model import MEAN, STDDEV, OpsModel, cross_entropy
 from trainer.tensorflow import tf, tf1
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from trainer.errors import ConfigurationError
 from trainer.models import ModelFunctions, Parameter, cnn, mlp
-from trainer.ops_model import cross_entropy
+from trainer.models.ops_model import cross_entropy
 from trainer.tensorflow import tf, tf1
 
 

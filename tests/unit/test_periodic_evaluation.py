@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from trainer.run_directory.evaluation import Score
 from trainer.training import periodic_evaluation
-from trainer.training.evaluation import Score
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 
 

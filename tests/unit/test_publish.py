@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from trainer import cli
-from trainer.results import mlmodel, publication
+from trainer.mlflow import mlmodel, publication
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf, tf1
-from trainer.training.training_directory import TrainingDirectory
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.ops_model import OpsModel
+from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, MLP, SIZE, Servers

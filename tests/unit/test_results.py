@@ -14,9 +14,10 @@ from scipy import stats
 from sklearn import metrics
 
 from trainer.errors import ConfigurationError
-from trainer.results import charts, curves, html, statistics, task_logs
-from trainer.results.curves import Curve
-from trainer.results.run import open_run
+from trainer.results import charts, html, statistics
+from trainer.run_directory import curves, task_logs
+from trainer.run_directory.curves import Curve
+from trainer.run_directory.run import open_run
 from trainer.telemetry import pictures, report
 from trainer.telemetry.summaries import SummaryWriter
 

@@ -14,7 +14,7 @@ from trainer.config import Settings
 from trainer.graph import parameters as graph_parameters
 from trainer.graph import replica, step_graph
 from trainer.models import mlp
-from trainer.ops_model import OpsModel
+from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, SIZE, pick

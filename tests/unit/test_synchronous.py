@@ -20,7 +20,7 @@ from trainer.graph.replica import Replica
 from trainer.graph.replication import synchronous
 from trainer.graph.replication.membership import ABSENT
 from trainer.models import Model, Parameter, mlp
-from trainer.ops_model import OpsModel
+from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in

@@ -12,8 +12,8 @@ from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
 from trainer.models import Parameter
-from trainer.training.problem import describe
-from trainer.training.training_directory import TrainingDirectory, new_path
+from trainer.run_directory.problem import describe
+from trainer.run_directory.training_directory import TrainingDirectory, new_path
 
 RUN: dict[str, Any] = {
     "model": "mlp",

@@ -7,12 +7,12 @@ import pytest
 
 from trainer.config import Settings
 from trainer.errors import SupersededError
-from trainer.storage.writer import VARIABLE, Writer, make_writer
-from trainer.training import best
+from trainer.run_directory import best
+from trainer.run_directory.evaluation import Score
+from trainer.run_directory.run_record import RunRecord
+from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.run_directory.writer import VARIABLE, Writer, make_writer
 from trainer.training.context import TaskContext
-from trainer.training.evaluation import Score
-from trainer.training.run_record import RunRecord
-from trainer.training.training_directory import TrainingDirectory
 
 RUN = {"model": "mlp"}
 

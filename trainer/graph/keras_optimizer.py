@@ -20,7 +20,7 @@ from tensorflow.python.eager import context  # not public API; Keras's optimizer
 from trainer.errors import ConfigurationError
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard, ShardArray
-from trainer.op_template import OpTemplate, trace
+from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
 

@@ -9,7 +9,7 @@ from trainer.data.examples import Signature
 from trainer.graph.parameters import Layout
 from trainer.graph.replication import StepOutputs
 from trainer.models import Model
-from trainer.op_template import OpTemplate, of_graph
+from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 

@@ -12,7 +12,7 @@ from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
-from trainer.training.training_directory import TrainingDirectory
+from trainer.run_directory.training_directory import TrainingDirectory
 
 CONFIG = "config.yaml"
 """The file beside the logs with the settings of all tasks."""

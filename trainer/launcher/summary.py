@@ -9,9 +9,9 @@ from trainer.errors import ConfigurationError
 from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import report, result, step_time
 from trainer.telemetry.step_time import StepTime
-from trainer.training.training_directory import TrainingDirectory
 
 LAST_LINES = 20
 SENTENCE = "trainer: "

@@ -1,6 +1,6 @@
 """The model interface: named arrays, and what a step and a prediction compute from them.
 
-A model is a Python file with a function that returns a Keras model (`trainer/keras_model.py`):
+A model is a Python file with a function that returns a Keras model (`trainer/models/keras_model.py`):
 
     def model(input_shape, classes) -> keras.Model
 

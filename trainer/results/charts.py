@@ -8,8 +8,8 @@ from html import escape
 import numpy as np
 
 from trainer.data.examples import Array
-from trainer.results import curves
-from trainer.results.curves import Curve
+from trainer.run_directory import curves
+from trainer.run_directory.curves import Curve
 
 WIDTH, HEIGHT = 400, 200
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 26

@@ -14,7 +14,7 @@ from trainer.results.comparison import Comparison
 from trainer.results.named_model import Named, open_model
 from trainer.results.predictions import SavedModel, predict
 from trainer.results.report import write_page
-from trainer.training import problem
+from trainer.run_directory import problem
 
 
 def add(commands: Any) -> None:

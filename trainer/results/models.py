@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from trainer.config import Parser
-from trainer.results import batch_inference, compare, publish
+from trainer.mlflow import publish
+from trainer.results import batch_inference, compare
 
 
 def main(words: Sequence[str]) -> int:

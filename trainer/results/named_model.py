@@ -12,9 +12,9 @@ from pathlib import Path
 from trainer import config
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
-from trainer.export_folder import SAVED_MODEL, is_export, newest
-from trainer.mlflow_server import REGISTERED, TRACKING_URI, Server
-from trainer.results.run import is_run, open_run
+from trainer.export.export_folder import SAVED_MODEL, is_export, newest
+from trainer.mlflow.server import REGISTERED, TRACKING_URI, Server
+from trainer.run_directory.run import is_run, open_run
 from trainer.text import truncate
 
 HELP = (

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer import saved_model
 from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
+from trainer.export import saved_model
 from trainer.telemetry import pictures
 
 CHUNK = 1000

@@ -10,8 +10,8 @@ from trainer.errors import ConfigurationError, StoreError
 from trainer.results import report_page
 from trainer.results.predictions import SavedModel, predict
 from trainer.results.report_page import Misreadings
-from trainer.results.run import Run, open_run
-from trainer.training import problem
+from trainer.run_directory import problem
+from trainer.run_directory.run import Run, open_run
 
 PAGE = "report.html"
 

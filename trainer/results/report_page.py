@@ -23,8 +23,8 @@ from trainer.results.html import (
     write_time,
 )
 from trainer.results.predictions import Predictions
-from trainer.results.run import Run
-from trainer.results.task_logs import Event
+from trainer.run_directory.run import Run
+from trainer.run_directory.task_logs import Event
 from trainer.telemetry import step_time
 
 MATRIX_CLASSES = 30

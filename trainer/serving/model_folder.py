@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer.errors import ConfigurationError
-from trainer.export_folder import digest
+from trainer.export.export_folder import digest
 
 EXPORT = "export"
 """The folder of the exported model in that of the packaged one."""

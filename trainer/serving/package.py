@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.config import Parser
 from trainer.errors import EXIT_CONFIGURATION, ConfigurationError
-from trainer.export_folder import digest
+from trainer.export.export_folder import digest
 from trainer.serving import model_folder
 from trainer.serving.model_folder import EXPORT, ModelRecord
 from trainer.serving.sources import check_name, find_export, name_of, read_data

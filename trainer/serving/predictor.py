@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer import saved_model
+from trainer.export import saved_model
 from trainer.tensorflow import tf
 from trainer.tensorflow_errors import brief
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.saved_model import SIGNATURE
+from trainer.export.saved_model import SIGNATURE
 from trainer.serving.predictor import Array, BadRequestError
 
 

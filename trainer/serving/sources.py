@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainer.errors import AbsentError, ConfigurationError
-from trainer.export_folder import is_export, newest, of_result
-from trainer.mlflow_server import REGISTERED, Server
+from trainer.export.export_folder import is_export, newest, of_result
+from trainer.mlflow.server import REGISTERED, Server
 from trainer.serving import model_folder
 
 NAME = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -15,6 +15,11 @@ from pathlib import Path
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
 from trainer.graph.checkpoints import CheckpointList, Saver, Snapshot, find, move, step_of
 from trainer.graph.replica import Replica
+from trainer.run_directory import best
+from trainer.run_directory.evaluation import UNREADABLE
+from trainer.run_directory.run_record import RunRecord
+from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.run_directory.volume import WriteFailures, reason
 from trainer.telemetry import report
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
@@ -22,16 +27,11 @@ from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow import tf
 from trainer.tensorflow_errors import brief
 from trainer.tensorflow_types import Session
-from trainer.training import best
 from trainer.training.background import Background
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
 from trainer.training.divergence import DivergenceDetector
-from trainer.training.evaluation import UNREADABLE
 from trainer.training.periodic_evaluation import PeriodicEvaluation
-from trainer.training.run_record import RunRecord
-from trainer.training.training_directory import TrainingDirectory
-from trainer.training.volume import WriteFailures, reason, wait_for_room
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Chief(Callback):
         if self.save() or not is_complete:
             return
         if self._failure:
-            wait_for_room(self._context, f"the last checkpoint in {self._directory}", self._save_or_raise)
+            self._context.wait_for_room(f"the last checkpoint in {self._directory}", self._save_or_raise)
         else:
             raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
 

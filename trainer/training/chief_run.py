@@ -17,24 +17,23 @@ from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
 from trainer.models import ACCURACY
-from trainer.storage.mirror import Mirror, make_directory
+from trainer.run_directory import best
+from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
+from trainer.run_directory.mirror import Mirror, make_directory
+from trainer.run_directory.problem import Problem
+from trainer.run_directory.run_record import RunRecord
+from trainer.run_directory.training_directory import TrainingDirectory, new_path
+from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
-from trainer.storage.writer import make_writer
 from trainer.telemetry import report, result
 from trainer.tensorflow_types import Session
 from trainer.text import truncate
-from trainer.training import best
 from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
-from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
 from trainer.training.periodic_evaluation import PeriodicEvaluation
-from trainer.training.problem import Problem
-from trainer.training.run_record import RunRecord
-from trainer.training.training_directory import TrainingDirectory, new_path
-from trainer.training.volume import wait_for_room
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             write_atomically(directory.settings, config.to_yaml(settings).encode())
 
         changes = config.changes(directory.settings, settings)
-        wait_for_room(context, str(directory), claim)
+        context.wait_for_room(str(directory), claim)
         logger.info(f"training directory: {directory}")
         if changes:
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
@@ -189,7 +188,7 @@ class ChiefRun:
             )
             if not is_unchanged:
                 result_of = lambda: found.update(self._write_result(evaluator, score))  # noqa: E731
-                wait_for_room(self._context, f"the result in {self._directory}", result_of)
+                self._context.wait_for_room(f"the result in {self._directory}", result_of)
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.public(self._directory.path / "result.json")
         loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data.examples import Array, Examples
+from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.telemetry import pictures
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.training.evaluation import CheckpointEvaluator
 
 logger = logging.getLogger(__name__)
 

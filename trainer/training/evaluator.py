@@ -13,15 +13,15 @@ from typing import Any
 from trainer.errors import ConfigurationError
 from trainer.graph.checkpoints import CheckpointList, files_of
 from trainer.poll import poll_until
+from trainer.run_directory import best, problem
+from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.run_directory.run_record import write_score
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.training import best, problem
 from trainer.training.classifier_pictures import ClassifierPictures
 from trainer.training.context import TaskContext
-from trainer.training.evaluation import UNREADABLE, CheckpointEvaluator
-from trainer.training.run_record import write_score
-from trainer.training.training_directory import TrainingDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from trainer.run_directory.evaluation import CheckpointEvaluator, Score
 from trainer.tensorflow_errors import brief
-from trainer.training.evaluation import CheckpointEvaluator, Score
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,15 @@ import logging
 from trainer.errors import LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
+from trainer.run_directory import data_version, problem
+from trainer.run_directory.problem import Problem
 from trainer.tensorflow_types import Session
-from trainer.training import data_version, problem, server, stall_reporter
+from trainer.training import server, stall_reporter
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
 from trainer.training.coordinator import Coordinator, make_coordinator
 from trainer.training.loop import take_steps
-from trainer.training.problem import Problem
 
 logger = logging.getLogger(__name__)
 

@@ -4,16 +4,15 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from trainer import model_files
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data import datasets, own_data
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
-from trainer.models import Model, Parameter
-from trainer.ops_model import MEAN
-from trainer.training import data_version
-from trainer.training.evaluation import CheckpointEvaluator
+from trainer.models import Model, Parameter, model_files
+from trainer.models.ops_model import MEAN
+from trainer.run_directory import data_version
+from trainer.run_directory.evaluation import CheckpointEvaluator
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from trainer import models
 from trainer.config import RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
-from trainer.keras_model import KerasModel
 from trainer.models import Model, ModelFunctions
-from trainer.ops_model import OpsModel
+from trainer.models.keras_model import KerasModel
+from trainer.models.ops_model import OpsModel
 
 
 def load(name: str) -> ModuleType:

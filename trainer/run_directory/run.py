@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainer import config, export_folder
+from trainer import config
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
-from trainer.results import curves, task_logs
-from trainer.results.curves import Curve
-from trainer.results.task_logs import SIGNALS, Event, TaskLog
+from trainer.export import export_folder
+from trainer.run_directory import curves, task_logs
+from trainer.run_directory.curves import Curve
+from trainer.run_directory.task_logs import SIGNALS, Event, TaskLog
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.storage.object_store import ObjectStore, is_uri
-from trainer.training.training_directory import TrainingDirectory
 
 PAUSE_SECONDS = 5.0
 PAUSE_FACTOR = 10.0

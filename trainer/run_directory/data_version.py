@@ -13,9 +13,9 @@ from typing import Any
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError, StoreError
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.storage import lance_dataset
 from trainer.storage.object_store import ObjectStore, is_uri
-from trainer.training.training_directory import TrainingDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from trainer import saved_model
-from trainer.saved_model import SIGNATURE
+from trainer.export import saved_model
+from trainer.export.saved_model import SIGNATURE
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Tensor
 

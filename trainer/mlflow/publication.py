@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from trainer import config, saved_model
+from trainer import config
 from trainer.errors import ConfigurationError
-from trainer.export_folder import SAVED_MODEL, SAVED_MODEL_FILES
-from trainer.results import curves
-from trainer.results.curves import Curve
-from trainer.results.run import Run, is_run, last_written, read_run, state_by_time
-from trainer.training.training_directory import TrainingDirectory
+from trainer.export import saved_model
+from trainer.export.export_folder import SAVED_MODEL, SAVED_MODEL_FILES
+from trainer.run_directory import curves
+from trainer.run_directory.curves import Curve
+from trainer.run_directory.run import Run, is_run, last_written, read_run, state_by_time
+from trainer.run_directory.training_directory import TrainingDirectory
 
 FACTS = ("dataset", "dataset_version", "dataset_digest", "dataset_uri", "mode", "workers", "ps", "version")
 """The facts of result.json that become tags."""

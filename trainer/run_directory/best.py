@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from trainer.data.files import write_atomically
 from trainer.graph.checkpoints import files_of, write_state
-from trainer.training.evaluation import Score
+from trainer.run_directory.evaluation import Score
 
 SCORE = "score.json"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from trainer import export_folder
 from trainer.errors import AbsentError, ConfigurationError, StoreError
+from trainer.export import export_folder
 from trainer.text import enumerate_last, one_line, truncate
 
 DIRECTORY_TAG = "training_directory_id"

@@ -32,8 +32,8 @@ from typing import Any
 
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
-from trainer.storage import writer
-from trainer.storage.writer import Writer
+from trainer.run_directory import writer
+from trainer.run_directory.writer import Writer
 from trainer.text import truncate
 
 EVALUATOR_SECONDS = 60.0

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from trainer.errors import StoreError
 from trainer.tensorflow import tf
 from trainer.tensorflow_errors import brief
-from trainer.training.context import TaskContext
 
 logger = logging.getLogger(__name__)
 
@@ -46,18 +45,19 @@ def reason(error: Exception) -> str:
     return brief(error)
 
 
-def wait_for_room(context: TaskContext, what: str, attempt: Callable[[], None]) -> None:
+def wait_for_room(what: str, attempt: Callable[[], None], seconds: float, pause_watchdog: Callable[[], None]) -> None:
     """Repeat an attempt to write until it succeeds.
 
     Args:
-        context: The task.
         what: What is written, for the sentences.
         attempt: Raises one of ERRORS if it fails.
+        seconds: How long it is repeated.
+        pause_watchdog: Called before each wait.
 
     Raises:
-        StoreError: it failed for `wait_seconds`.
+        StoreError: it failed for so long.
     """
-    deadline = time.monotonic() + context.settings.wait_seconds
+    deadline = time.monotonic() + seconds
     warned = -REMINDER_SECONDS
     while True:
         try:
@@ -76,5 +76,5 @@ def wait_for_room(context: TaskContext, what: str, attempt: Callable[[], None]) 
                     f"{what} cannot be written ({reason(error)}); trying again until there is room, for at most "
                     f"{deadline - now:.0f} s"
                 )
-        context.watchdog.pause()
+        pause_watchdog()
         time.sleep(RETRY_SECONDS)

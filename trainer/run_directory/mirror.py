@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 
 from trainer.errors import StoreError, SupersededError
-from trainer.storage import writer
+from trainer.run_directory import writer
+from trainer.run_directory.writer import Writer
 from trainer.storage.object_store import ObjectStore
-from trainer.storage.writer import Writer
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from trainer.run_directory import best
+from trainer.run_directory.best import Evaluated
+from trainer.run_directory.evaluation import Score
+from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.run_directory.volume import WriteFailures
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Clock
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.training import best
-from trainer.training.best import Evaluated
-from trainer.training.evaluation import Score
-from trainer.training.training_directory import TrainingDirectory
-from trainer.training.volume import WriteFailures
 
 logger = logging.getLogger(__name__)
 

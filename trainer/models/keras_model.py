@@ -20,7 +20,7 @@ from tensorflow.python.eager import context  # not public API; the trainer itsel
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
 from trainer.models import ACCURACY, Parameter, Prediction, StepTensors
-from trainer.op_template import OpTemplate, trace
+from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Tensor
 

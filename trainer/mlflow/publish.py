@@ -14,16 +14,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from trainer import export_folder
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
-from trainer.mlflow_server import DESCRIPTION, DIGEST_TAG, LoggedRun, Server, Version
-from trainer.results import mlmodel, publication
-from trainer.results.publication import Publication
-from trainer.results.run import RUNNING_SECONDS, open_directory
+from trainer.export import export_folder
+from trainer.mlflow import mlmodel, publication
+from trainer.mlflow.publication import Publication
+from trainer.mlflow.server import DESCRIPTION, DIGEST_TAG, LoggedRun, Server, Version
+from trainer.run_directory.run import RUNNING_SECONDS, open_directory
+from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.storage.object_store import ObjectStore
 from trainer.text import one_line
-from trainer.training.training_directory import TrainingDirectory
 
 STATES = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "silent": "KILLED", "running": "RUNNING"}
 """MLflow's names of the states of a run. One that is silent has been killed, as far as its directory tells."""

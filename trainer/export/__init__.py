@@ -1,0 +1,1 @@
+"""Exported models: their files, and loading them."""

@@ -1,0 +1,1 @@
+"""Runs and versions of models in MLflow. Only this package imports `mlflow`."""
