@@ -4,19 +4,20 @@ import hashlib
 import importlib
 import importlib.util
 import os
-import pkgutil
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from trainer import models
 from trainer.config import RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
 from trainer.models import Model, ModelFunctions
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
+
+BUILT_IN = ("cnn", "mlp")
+"""Modules of this package."""
 
 
 def load(name: str) -> ModuleType:
@@ -25,12 +26,12 @@ def load(name: str) -> ModuleType:
     Raises:
         ConfigurationError: the model or file does not exist, or cannot be imported.
     """
-    known = sorted(module.name for module in pkgutil.iter_modules(models.__path__))
-    if name in known:
+    if name in BUILT_IN:
         return importlib.import_module(f"trainer.models.{name}")
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
-        raise ConfigurationError(f"model={name!r}, but {', '.join(known)} or the path of a Python file was expected.")
+        known = ", ".join(BUILT_IN)
+        raise ConfigurationError(f"model={name!r}, but {known} or the path of a Python file was expected.")
     return _load(path)
 
 
