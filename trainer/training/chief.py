@@ -19,7 +19,7 @@ from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.run_directory.volume import WriteFailures, reason
+from trainer.run_directory.volume import WriteFailures, reason, wait_for_room
 from trainer.telemetry import report
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
@@ -226,7 +226,9 @@ class Chief(Callback):
         if self.save() or not is_complete:
             return
         if self._failure:
-            self._context.wait_for_room(f"the last checkpoint in {self._directory}", self._save_or_raise)
+            settings, pause = self._context.settings, self._context.watchdog.pause
+            what = f"the last checkpoint in {self._directory}"
+            wait_for_room(what, self._save_or_raise, settings.wait_seconds, pause)
         else:
             raise DivergedError(f"the run has ended with parameters that are not finite; {self._remedy()}")
 
