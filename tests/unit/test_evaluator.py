@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer import model_files
 from trainer.config import Settings
 from trainer.data import datasets
 from trainer.data.context import DataContext
 from trainer.errors import ConfigurationError, LostPeersError
 from trainer.graph import replica
 from trainer.graph.checkpoints import CheckpointList
-from trainer.models import mlp
+from trainer.models import mlp, model_files
 from trainer.run_directory.problem import describe
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.tensorflow import tf1
