@@ -26,12 +26,12 @@ from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
-from trainer.training import chief as chief_module
-from trainer.training import periodic_evaluation
+from trainer.training import checkpoint_writer, periodic_evaluation
 from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
 from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.run_context import RunContext
 
 from .conftest import MLP, values_in
 
@@ -42,6 +42,7 @@ class ChiefRun:
 
     chief: Chief
     writing: Background
+    evaluation: PeriodicEvaluation
     replica: Replica
     session: Any
     metrics: Metrics
@@ -61,7 +62,7 @@ class ChiefRun:
 
     def step_and_save(self) -> None:
         self.step()
-        self.chief.save()
+        self.chief.checkpoints.save_and_wait()
 
 
 @pytest.fixture
@@ -93,11 +94,10 @@ def start(
             lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
         )
         writing = Background("checkpoint")
-        chief = Chief(
-            context, directory, found, sessions[-1], "this run", record, evaluation, writing, untrained_loss=1.1
-        )
+        run = RunContext(context, found, directory, "this run", record, evaluation, writing, untrained_loss=1.1)
+        chief = Chief(run, sessions[-1])
         evaluations.append(evaluation)
-        return ChiefRun(chief, writing, found, sessions[-1], context.metrics, tmp_path / "own", log_lines)
+        return ChiefRun(chief, writing, evaluation, found, sessions[-1], context.metrics, tmp_path / "own", log_lines)
 
     yield start_next
     for evaluation in evaluations:
@@ -205,16 +205,16 @@ def test_checkpoints_are_saved_by_time(start: Callable[..., ChiefRun], tmp_path:
 def test_small_checkpoints_are_saved_often_and_slow_ones_rarely(
     start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.chief.MIN_SAVE_SECONDS", 0.01)
+    monkeypatch.setattr("trainer.training.checkpoint_writer.MIN_SAVE_SECONDS", 0.01)
     run = start(save_share=0.5, eval_seconds=600)
     run.chief.prepare()
     time.sleep(0.02)
     run.end_execution()
     assert saved_steps(tmp_path) == [1]
-    run.chief._saving_seconds = 100.0
-    assert run.chief._interval == 60.0  # save_seconds is the longest time
-    run.chief._saving_seconds = 10.0
-    assert run.chief._interval == 20.0
+    run.chief.checkpoints._saving_seconds = 100.0
+    assert run.chief.checkpoints._interval == 60.0  # save_seconds is the longest time
+    run.chief.checkpoints._saving_seconds = 10.0
+    assert run.chief.checkpoints._interval == 20.0
     time.sleep(0.02)
     run.end_execution()
     assert saved_steps(tmp_path) == [1]
@@ -222,7 +222,7 @@ def test_small_checkpoints_are_saved_often_and_slow_ones_rarely(
 
 @pytest.mark.parametrize("settings", [{"save_share": 0}, {"save_steps": 1000}])
 def test_the_share_can_be_turned_off(start: Callable[..., ChiefRun], settings: dict[str, Any]) -> None:
-    assert start(**settings).chief._interval == 60.0
+    assert start(**settings).chief.checkpoints._interval == 60.0
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
@@ -270,14 +270,14 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_tried_again(
 def test_a_failed_save_is_repeated_before_the_next_checkpoint_is_due(
     start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chief_module, "MIN_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(chief_module, "RETRY_SHARE", 1e9)
+    monkeypatch.setattr(checkpoint_writer, "MIN_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "RETRY_SHARE", 1e9)
     run = start(save_seconds=1000, save_share=0, eval_seconds=600)
     run.chief.prepare()
     run.end_execution()
     assert saved_steps(tmp_path) == []
     (tmp_path / ".saving").write_text("a file, where a folder should be")
-    run.chief.save()
+    run.chief.checkpoints.save_and_wait()
     (tmp_path / ".saving").unlink()
     run.end_execution()
     run.end_execution()
@@ -343,7 +343,7 @@ def test_the_same_step_is_saved_once(start: Callable[..., ChiefRun], tmp_path: P
     run.chief.prepare()
     run.step_and_save()
     written = (tmp_path / "model.ckpt-1.index").stat().st_mtime_ns
-    run.chief.save()
+    run.chief.checkpoints.save_and_wait()
     assert (tmp_path / "model.ckpt-1.index").stat().st_mtime_ns == written
     assert run.metrics.checkpoints == 1
 
@@ -374,11 +374,11 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
         return really_write(self, stem)
 
     monkeypatch.setattr(Snapshot, "write", write_slowly)
-    main = threading.Thread(target=run.chief.save)
+    main = threading.Thread(target=run.chief.checkpoints.save_and_wait)
     main.start()
     under_way.wait()
     run.chief.save_before_exit()
-    assert run.chief.checkpoint, "it returned while the other save was in progress"
+    assert run.chief.checkpoints.latest, "it returned while the other save was in progress"
     main.join()
     assert len(saves) == 1
 
@@ -386,9 +386,7 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
 def evaluate(run: ChiefRun) -> None:
     run.chief.on_execution_end(int(run.session.run(run.replica.global_step)), loss=1.0)
     run.writing.wait()
-    evaluation = run.chief._evaluation
-    assert evaluation
-    evaluation.wait()
+    run.evaluation.wait()
 
 
 def test_keep_checkpoints_does_not_delete_the_best_candidate(start: Callable[..., ChiefRun], tmp_path: Path) -> None:
@@ -436,7 +434,7 @@ def test_the_best_checkpoint_is_restored_if_it_is_newer_than_the_saved_ones(
     second = start()
     second.chief.prepare()
     assert second.log_lines == [f"restored {tmp_path}/best/model.ckpt-2"]
-    assert second.chief.save()
+    assert second.chief.checkpoints.save_and_wait()
     assert tf1.train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2", "the list names it too"
 
 
@@ -471,15 +469,15 @@ def test_a_roll_back_resumes_from_the_best_at_a_later_step_with_half_the_learnin
     run.chief.prepare()
     run.step_and_save()
     evaluate(run)
-    wanted = values_in(run.chief.checkpoint)
+    wanted = values_in(run.chief.checkpoints.latest)
     for _ in range(5):
         run.step()
     with pytest.raises(RollBackError) as found:
         run.chief.on_execution_end(6, float("nan"))
     run.chief.prepare(found.value)
     assert run.session.run(run.replica.global_step) == 7
-    assert run.chief.checkpoint == f"{tmp_path}/model.ckpt-7"
-    values = values_in(run.chief.checkpoint)
+    assert run.chief.checkpoints.latest == f"{tmp_path}/model.ckpt-7"
+    values = values_in(run.chief.checkpoints.latest)
     assert all(np.array_equal(values[name], wanted[name]) for name in wanted if name != "global_step")
     assert run.session.run(run.replica.rate_scale) == 0.5
     again = start(on_divergence="restore")
@@ -507,7 +505,7 @@ def test_too_many_roll_backs_stop_the_run(start: Callable[..., ChiefRun]) -> Non
 
 def make_not_finite(run: ChiefRun) -> None:
     """Set one parameter to a value that is not finite."""
-    checkpoint = run.chief.checkpoint
+    checkpoint = run.chief.checkpoints.latest
     values = values_in(checkpoint)
     run.folder.mkdir()
     values["softmax/biases"][0] = np.nan
@@ -531,7 +529,7 @@ def test_parameters_that_are_not_finite_are_never_saved(start: Callable[..., Chi
     run.chief.prepare()
     run.step_and_save()
     make_not_finite(run)
-    run.chief.save()
+    run.chief.checkpoints.save_and_wait()
     evaluate(run)
     assert saved_steps(tmp_path) == [1]
     assert not (tmp_path / "best").exists()
@@ -580,7 +578,7 @@ def test_without_a_readable_list_the_newest_checkpoint_is_restored(
     for _ in range(12):
         first.step()
         if first.step() in (9, 10, 11, 12):
-            first.chief.save()
+            first.chief.checkpoints.save_and_wait()
     newest = saved_steps(tmp_path)[-1]
     (tmp_path / "checkpoint").write_bytes(content)
     second = start()

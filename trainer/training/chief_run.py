@@ -35,6 +35,7 @@ from trainer.training.classifier_pictures import ClassifierPictures, write_embed
 from trainer.training.context import TaskContext
 from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
 from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.run_context import RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -92,14 +93,13 @@ class ChiefRun:
 
     def __init__(self, context: TaskContext, problem: Problem, claimed: ClaimedDirectory, replica: Replica) -> None:
         self._context, self._problem, self._replica = context, problem, replica
-        self._directory, self._run_id = claimed.directory, claimed.run_id
+        self._directory = claimed.directory
         earlier = self._directory.read_result()
         self.was_done = _is_done(earlier) and earlier.get("global_step", 0) >= context.settings.train_steps
         """Whether an earlier process has finished the run."""
         context.clock.earlier = float(earlier.get("seconds", 0.0))
         self._record = RunRecord(self._directory, self._facts(), context.clock, earlier, context.metrics)
         self._record.is_done = self.was_done
-        self._writing = Background("checkpoint")
         self._evaluation = (
             None
             if self.was_done
@@ -108,6 +108,16 @@ class ChiefRun:
                 self._make_evaluator,
                 self._add_candidate,
             )
+        )
+        self._shared = RunContext(
+            context,
+            replica,
+            claimed.directory,
+            claimed.run_id,
+            self._record,
+            self._evaluation,
+            Background("checkpoint"),
+            problem.model.untrained_loss,
         )
         self._evaluator: CheckpointEvaluator | None = None
         """That of the candidates."""
@@ -147,18 +157,8 @@ class ChiefRun:
 
     def chief(self, session: Session) -> Chief:
         """Return the chief's part in a session, after the last checkpoint of the previous session is written."""
-        self._writing.wait()
-        return Chief(
-            self._context,
-            self._directory,
-            self._replica,
-            session,
-            self._run_id,
-            self._record,
-            self._evaluation,
-            self._writing,
-            self._problem.model.untrained_loss,
-        )
+        self._shared.writing.wait()
+        return Chief(self._shared, session)
 
     def resume_hint(self) -> str:
         """Return what was saved, and how to continue with it."""

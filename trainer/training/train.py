@@ -113,5 +113,5 @@ def _train_in_session(
         except RollBackError as diverged:
             run.diverged = diverged
             return False
-        run.checkpoint = chief.checkpoint
+        run.checkpoint = chief.checkpoints.latest
         return True

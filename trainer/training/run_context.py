@@ -1,0 +1,37 @@
+"""What all sessions of one run share on its chief."""
+
+from dataclasses import dataclass
+
+from trainer.graph.replica import Replica
+from trainer.run_directory import best
+from trainer.run_directory.run_record import RunRecord
+from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.training.background import Background
+from trainer.training.context import TaskContext
+from trainer.training.periodic_evaluation import PeriodicEvaluation
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The task that leads the run, and the run's graph, directory, record and threads."""
+
+    task: TaskContext
+    replica: Replica
+    directory: TrainingDirectory
+    run_id: str
+    """Identifies the run on the parameter servers."""
+    record: RunRecord
+    evaluation: PeriodicEvaluation | None
+    """None if the run was done before."""
+    writing: Background
+    """The thread that writes checkpoints."""
+    untrained_loss: float | None
+    """The approximate loss of an untrained model, if it is known."""
+
+    def remedy(self) -> str:
+        """What to do about a run that diverges, as the end of a sentence."""
+        settings = self.task.settings
+        kept = best.read(self.directory.best)
+        checkpoint = f"the best checkpoint is {kept.checkpoint}" if kept else "no checkpoint has been evaluated yet"
+        clip = "" if settings.global_clipnorm else ", or set global_clipnorm"
+        return f"{checkpoint}; lower learning_rate ({settings.learning_rate:g}){clip}."
