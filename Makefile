@@ -76,8 +76,8 @@ chart-lint: $(SETUP) chart-tools ## lint the chart with each file of its ci/ fol
 	  || { echo "the chart's README is out of date: run make chart-docs"; exit 1; }
 
 chart-docs: $(SETUP) chart-tools ## generate the chart's README, the schema of `train` and the dashboard, from values.yaml and Python
-	$(BIN)/python -m tests.chart.settings_schema
-	$(BIN)/python -m tests.chart.dashboard
+	$(BIN)/python -m hack.chart.values
+	$(BIN)/python -m hack.chart.dashboard
 	$(WITH_CHART_TOOLS) $(HELM_DOCS)
 
 # If KUBECONFIG is set, that cluster must have the images or be able to pull them. Otherwise build the images and start a

@@ -46,7 +46,7 @@ def expressions(place: Any) -> Iterator[str]:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Grafana's SDK needs Python 3.11")
 def test_the_dashboard_is_that_of_the_generator() -> None:
-    from tests.chart.dashboard import FILE, generate
+    from hack.chart.dashboard import FILE, generate
 
     assert generate() == FILE.read_text(), "run make chart-docs"
 

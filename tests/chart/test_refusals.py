@@ -582,7 +582,7 @@ def test_arguments_may_complete_the_settings_of_train() -> None:
         ("ps.image.x", "values.yaml has all keys"),
         ("train.train_dir", "values.yaml has all keys"),
         ("mlflow.enabled", "did you mean mlflow.server.enabled?"),
-        ("train.steps", "did you mean train.save_steps?"),
+        ("train.steps", "did you mean train.train_steps?"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_one_that_is_meant(key: str, meant: str) -> None:

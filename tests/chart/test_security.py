@@ -17,6 +17,18 @@ PODS_OF_THE_RUN = {
         "matchLabels": {"app.kubernetes.io/name": "distributed-tensorflow", "app.kubernetes.io/instance": "mnist"}
     }
 }
+TASKS_OF_THE_RUN = {
+    "podSelector": {
+        **PODS_OF_THE_RUN["podSelector"],
+        "matchExpressions": [
+            {
+                "key": "app.kubernetes.io/component",
+                "operator": "In",
+                "values": ["chief", "worker", "ps", "evaluator", "client", "test"],
+            }
+        ],
+    }
+}
 
 
 @pytest.fixture(params=COMPONENTS)
@@ -145,17 +157,17 @@ def test_parameter_servers_and_tensorboard_never_get_gpus() -> None:
     }
 
 
-def test_only_pods_of_the_same_run_can_reach_tasks() -> None:
+def test_only_tasks_of_the_same_run_and_helm_test_can_reach_tasks() -> None:
     policy = render()["NetworkPolicy/tasks"]["spec"]
     assert policy["policyTypes"] == ["Ingress"]
-    assert policy["ingress"] == [{"from": [PODS_OF_THE_RUN]}]
+    assert policy["ingress"] == [{"from": [TASKS_OF_THE_RUN]}]
 
 
 def test_pods_in_metrics_from_can_reach_the_metrics_port() -> None:
     prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
     policy = render({"metrics.from": prometheus})["NetworkPolicy/tasks"]["spec"]
     assert policy["ingress"] == [
-        {"from": [PODS_OF_THE_RUN]},
+        {"from": [TASKS_OF_THE_RUN]},
         {"from": prometheus, "ports": [{"port": 9100}]},
     ]
 
@@ -209,3 +221,12 @@ def test_an_image_of_ones_own_is_pulled_without_a_registry() -> None:
     pods = render({"worker.image.repository": "mine", "worker.command": ["run"]}).pods()
     policies = {role: pod["spec"]["containers"][0]["imagePullPolicy"] for role, pod in pods.items()}
     assert (policies["worker"], policies["supervisor"]) == ("IfNotPresent", "Never")
+
+
+def test_parameter_servers_of_the_packaged_trainer_get_no_credentials() -> None:
+    credentials = [{"secretRef": {"name": "bucket"}}]
+    pods = render({"common.envFrom": credentials}).pods()
+    own = render({"common.envFrom": credentials, "ps.envFrom": [{"configMapRef": {"name": "mine"}}]}).pods()
+    assert pods["worker"]["spec"]["containers"][0]["envFrom"] == credentials
+    assert "envFrom" not in pods["ps"]["spec"]["containers"][0]
+    assert own["ps"]["spec"]["containers"][0]["envFrom"] == [{"configMapRef": {"name": "mine"}}]

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.chart import DEFAULTS, refusal, render
-from tests.chart.settings_schema import (
+from hack.chart.values import (
     CHECKS_FILE,
     DEFAULTS_FILE,
     KEYS_FILE,
     README_TEMPLATE,
     SCHEMA_FILE,
     definition_defaults,
-    known_keys,
+    keys_file,
     readme_template,
     run_schema,
     settings_template,
     train_schema,
 )
+from tests.chart.chart import DEFAULTS, refusal, render
 from trainer import config
 from trainer.config import StepRange
 from trainer.errors import ConfigurationError
@@ -52,7 +52,7 @@ def test_the_file_of_defaults_has_those_of_the_values() -> None:
 
 
 def test_the_file_of_keys_has_those_of_the_schema() -> None:
-    assert known_keys(json.loads(SCHEMA_FILE.read_text())) == json.loads(KEYS_FILE.read_text()), "run make chart-docs"
+    assert keys_file(json.loads(SCHEMA_FILE.read_text())) == KEYS_FILE.read_text(), "run make chart-docs"
 
 
 def test_the_checks_know_the_settings_of_the_trainer() -> None:

@@ -12,12 +12,9 @@ from typing import cast
 from trainer.config import RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
-from trainer.models import Model, ModelFunctions
+from trainer.models import BUILT_IN, Model, ModelFunctions
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
-
-BUILT_IN = ("cnn", "mlp")
-"""Modules of this package."""
 
 
 def load(name: str) -> ModuleType:

@@ -47,33 +47,19 @@
 {{- range keys $known | sortAlpha | reverse -}}
 {{- if and $path (hasPrefix (printf "%s." $path) .) (has $key (get $known .)) }}{{ $meant = printf "%s.%s" . $key }}{{ end -}}
 {{- end -}}
-{{- if not $meant -}}
-{{- $best := 75 -}}
-{{- range $candidate := get $known $path -}}
-{{- $similarity := include "distributed-tensorflow.similarity" (list (lower $key) (lower $candidate)) | int -}}
-{{- if gt $similarity $best -}}
-{{- $best = $similarity -}}
-{{- $meant = printf "%s.%s" $path $candidate -}}
-{{- end -}}
-{{- end -}}
+{{- range ternary list (get $known $path) (not (empty $meant)) | reverse -}}
+{{- if include "distributed-tensorflow.isSimilar" (list $key .) }}{{ $meant = printf "%s.%s" $path . }}{{ end -}}
 {{- end -}}
 {{- trimPrefix "." $meant -}}
 {{- end }}
 
-{{/* How similar two words are, in percent: the letters of each that the other has, and the pairs of letters of the first that
-     the second has. */}}
-{{- define "distributed-tensorflow.similarity" -}}
-{{- $one := index . 0 -}}
-{{- $other := index . 1 -}}
-{{- $shared := 0 -}}
-{{- range $at := until (len $one) -}}
-{{- if contains (substr $at (add1 $at | int) $one) $other }}{{ $shared = add1 $shared }}{{ end -}}
-{{- end -}}
-{{- range $at := until (len $other) -}}
-{{- if contains (substr $at (add1 $at | int) $other) $one }}{{ $shared = add1 $shared }}{{ end -}}
-{{- end -}}
-{{- range $at := until (sub (len $one) 1 | int) -}}
-{{- if contains (substr $at (add $at 2 | int) $one) $other }}{{ $shared = add1 $shared }}{{ end -}}
-{{- end -}}
-{{- div (mul 100 $shared) (add (len $one) (len $one) (len $other) -1 | max 1) -}}
+{{/* Whether the second key contains the first one, or has its letters but for two, in any order. */}}
+{{- define "distributed-tensorflow.isSimilar" -}}
+{{- $one := index . 0 | lower | replace "_" "" | splitList "" | sortAlpha -}}
+{{- $other := index . 1 | lower | replace "_" "" | splitList "" | sortAlpha -}}
+{{- $shorter := ternary $one $other (lt (len $one) (len $other)) -}}
+{{- $longer := ternary $other $one (lt (len $one) (len $other)) -}}
+{{- $pattern := regexReplaceAll "\\\\?." (join "" $shorter | regexQuoteMeta) "${0}.*" -}}
+{{- $same := and (le (sub (len $longer) (len $shorter)) 2) (regexMatch $pattern (join "" $longer)) -}}
+{{- if or (contains (lower (index . 0)) (lower (index . 1))) $same }}yes{{ end -}}
 {{- end }}

@@ -14,9 +14,6 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
      variable, the digest of that image, which the supervisor learns from the node, is not in its digest either. Another attempt
      trains a program of one's own anew, so its number is in the digest.
 
-     Of a program of one's own, the leader's command line becomes a parameter, in which Kubernetes must not replace $(VARIABLE):
-     the stage has the variables of common.envFrom, which may be secret.
-
      Kubernetes waits for 10 seconds before the second pod, twice as long before each other one, and at most 10 minutes. So 20
      more pods try it for more than an hour and a half. */}}
 {{- define "distributed-tensorflow.publishStage" -}}
@@ -32,7 +29,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- if not $leader.packaged -}}
 {{- $name = include "distributed-tensorflow.leader" . -}}
 {{- $model = $model | default .Release.Name -}}
-{{- $words = concat $words (list "--done" (printf "--param=command=%s" (toRawJson $leader.program) | replace "$" "$$")) -}}
+{{- $words = append $words "--done" -}}
 {{- end -}}
 {{- with $model }}{{ $words = append $words (printf "--model=%s" .) }}{{ end -}}
 {{- $role := include "distributed-tensorflow.role" (list . $name) | fromJson -}}
@@ -53,7 +50,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
   "image" (include "distributed-tensorflow.packagedImage" (list . $mlflow.image "distributed-tensorflow/trainer" (printf "%s-cpu-mlflow" .Chart.AppVersion)) | fromJson)
   "args" $args
   "env" (append $env (dict "name" "IMAGE_DIGEST" "valueFrom" (dict "configMapKeyRef" $digest)))
-  "envFrom" (concat ($values.common.envFrom | default list) ($mlflow.envFrom | default list))
+  "envFrom" (concat (ternary ($values.common.envFrom | default list) list (not (empty $values.trainingDirectory.uri))) ($mlflow.envFrom | default list))
   "resources" ($mlflow.resources | default dict)
   "volumes" (ternary list (list "training") (empty (include "distributed-tensorflow.trainingIsVolume" .)))
   "backoffLimit" 20

@@ -88,6 +88,8 @@
 {{- end -}}
 {{- $foreign := (($spec.image | default dict).repository) -}}
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
+{{- /* Credentials of the data and the training directory are not for parameter servers, which read and write neither. */}}
+{{- if and (eq $role "ps") $spec.packaged (not (hasKey $values.ps "envFrom")) }}{{ $_ := unset $spec "envFrom" }}{{ end -}}
 {{- $_ := set $spec "program" (include "distributed-tensorflow.program" (list $root $spec) | fromJsonArray) -}}
 {{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
 {{- $leads := eq $role (include "distributed-tensorflow.leader" $root) -}}

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from tests.chart.chart import CHART
+from hack.chart.values import CHART
 
 FILE = CHART / "files" / "dashboard.json"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -1,4 +1,4 @@
-"""What `make chart-docs` writes into the chart from other sources.
+"""Writes into the chart what comes from its schema, its values and the settings of the trainer and the supervisor.
 
 The trainer's and the supervisor's settings, into the schema, the checks and the README; and the defaults of the values
 that define a run, and the keys of the schema, into files that templates can read, because they can read neither
@@ -7,17 +7,18 @@ values.yaml nor the schema.
 
 import dataclasses
 import json
-import pkgutil
+from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
 
-from tests.chart.chart import CHART, DEFAULTS
-from trainer import config, models
+from trainer import config
 from trainer.cluster.spec import ROLES
+from trainer.models import BUILT_IN
 from trainer.supervisor.run import RunValues
 
+CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 SCHEMA_FILE = CHART / "values.schema.json"
 README_TEMPLATE = CHART / "README.md.gotmpl"
 DEFAULTS_FILE = CHART / "files" / "defaults.json"
@@ -52,8 +53,14 @@ def _without_references(schema: Any, definitions: dict[str, Any]) -> Any:
 
 def definition_defaults() -> dict[str, Any]:
     """Return the defaults of the values that define a run."""
-    keys = ("image", "train", "extraArgs", "port", "gpu", "common", *ROLES, "client")
-    return {key: DEFAULTS[key] for key in keys}
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    return {key: values[key] for key in ("image", "train", "extraArgs", "port", "gpu", "common", *ROLES, "client")}
+
+
+def keys_file(schema: dict[str, Any]) -> str:
+    """Return the content of the file of known keys, with one line for each mapping."""
+    lines = (f" {json.dumps(path)}: {json.dumps(keys)}" for path, keys in known_keys(schema).items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def known_keys(schema: dict[str, Any]) -> dict[str, list[str]]:
@@ -104,11 +111,10 @@ def settings_template() -> str:
         for name, setting in train_schema().items()
         if "number" in setting["type"]
     }
-    built_in = sorted(module.name for module in pkgutil.iter_modules(models.__path__))
-    facts = yaml.safe_dump({"train_steps": config.Settings().train_steps, "models": built_in, "numbers": numbers})
+    facts = {"train_steps": config.Settings().train_steps, "models": sorted(BUILT_IN), "numbers": numbers}
     return (
         "{{/* Facts about the trainer's settings; `make chart-docs` writes this file. */}}\n"
-        f'{{{{- define "distributed-tensorflow.settings" -}}}}\n{facts}{{{{- end }}}}\n'
+        f'{{{{- define "distributed-tensorflow.settings" -}}}}\n{yaml.safe_dump(facts)}{{{{- end }}}}\n'
     )
 
 
@@ -137,7 +143,7 @@ def main() -> None:
     schema["properties"]["train"]["properties"] = train_schema()
     schema["properties"]["run"]["properties"] |= run_schema()
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
-    KEYS_FILE.write_text(json.dumps(known_keys(schema), indent=1) + "\n")
+    KEYS_FILE.write_text(keys_file(schema))
     CHECKS_FILE.write_text(settings_template())
     README_TEMPLATE.write_text(readme_template())
     DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")
