@@ -191,7 +191,7 @@ def test_a_role_has_the_pods_that_the_tfjob_specifies(chart: Path, role: str, ke
     names = {item["name"]: item.get("persistentVolumeClaim") for item in pod["spec"]["volumes"]}
     assert names[paths["/runs"]] == {"claimName": "runs"}
     assert len(paths) == len(task["volumeMounts"])
-    assert manifests.environment(role)["TASK_RESTART_POLICY"] == "OnFailure"
+    assert manifests.environment(role)["TASK_EXITS"] == "0-0:End 1-255:Restart"
 
 
 def test_a_pod_has_the_labels_by_which_others_select_a_tfjobs_pods(chart: Path) -> None:

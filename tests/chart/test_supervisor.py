@@ -23,11 +23,12 @@ def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
     file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.json"])
     run = read(file, "uid", "pod")
     assert run.leader == "mnist-chief-0"
-    assert {role: (values.replicas, values.restart_policy) for role, values in run.roles.items()} == {
-        "chief": (1, "ExitCode"),
-        "worker": (2, "Never"),
-        "ps": (1, "ExitCode"),
-        "evaluator": (1, "ExitCode"),
+    by_code = "0-127:End 128-255:Restart"
+    assert {role: (values.replicas, values.exits) for role, values in run.roles.items()} == {
+        "chief": (1, by_code),
+        "worker": (2, "0-255:End"),
+        "ps": (1, by_code),
+        "evaluator": (1, by_code),
     }
     assert run.job == manifests["Job/run"]["metadata"]["name"]
     assert (run.job_uid, run.supervisor, run.metrics_port) == ("uid", "pod", 9100)
@@ -92,7 +93,11 @@ def test_a_change_of_what_defines_the_run_changes_its_hashes(values: dict[str, A
 def test_the_number_of_workers_within_the_limits_does_not_change_the_run(limits: dict[str, Any]) -> None:
     before, after = run_json(render(limits)), run_json(render({**limits, "worker.replicas": 5}))
     assert (before["hash"], before["definition"]) == (after["hash"], after["definition"])
-    assert before["roles"]["worker"] == {"replicas": 2, "restartPolicy": "ExitCode", "addresses": 6}
+    assert before["roles"]["worker"] == {
+        "replicas": 2,
+        "exits": "0-127:End 128-255:Restart",
+        "addresses": 6,
+    }
 
 
 def test_a_rule_for_exit_codes_is_part_of_the_run_as_the_tasks_apply_it_themselves() -> None:
@@ -104,7 +109,25 @@ def test_a_rule_for_exit_codes_is_part_of_the_run_as_the_tasks_apply_it_themselv
 
 def test_without_the_supervisor_the_tasks_have_no_rules() -> None:
     values = {"supervisor.enabled": False, "run.failurePolicy.rules": [{"action": "Fail"}]}
-    assert "TASK_RULES" not in render(values).environment("worker")
+    assert render(values).environment("worker")["TASK_EXITS"] == "0-127:End 128-255:Restart"
+
+
+def test_tasks_and_supervisor_read_the_same_rules_in_their_order(tmp_path: Any) -> None:
+    rules: list[dict[str, Any]] = [
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1, 2]}},
+        {"action": "RestartAll", "roles": ["worker"], "onExitCodes": {"operator": "NotIn", "values": [9]}},
+        {"action": "Fail", "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": "Restart", "roles": ["ps"]},
+    ]
+    manifests = render({"run.failurePolicy.rules": rules, "common.restartPolicy": "OnFailure"})
+    file = tmp_path / "run.json"
+    file.write_text(manifests["ConfigMap/supervisor"]["data"]["run.json"])
+    roles = read(file, "uid", "pod").roles
+    assert roles["worker"].exits == "1,2:Ignore !0,9:RestartAll 0-0:End 1-255:Restart"
+    assert roles["ps"].exits == "1,2:Ignore !0:Restart 0-0:End 1-255:Restart"
+    assert {role: manifests.environment(role)["TASK_EXITS"] for role in roles} == {
+        role: values.exits for role, values in roles.items()
+    }
 
 
 def test_a_new_version_of_the_chart_changes_the_hash_but_not_the_definition(tmp_path: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.chart import CHART
+from tests.chart.chart import CHART, render
 from trainer.cluster.connections import CHANNEL_OPTIONS, VARIABLE
 from trainer.telemetry.report import split
 
@@ -39,7 +39,7 @@ def start(shell: list[str], tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def run(program: str, policy: str = "ExitCode", **more: str) -> "subprocess.Popen[str]":
-        environment = os.environ | {"TASK_DIR": str(tmp_path), "TASK_RESTART_POLICY": policy, "TASK_POD": "mnist-ps-0"}
+        environment = os.environ | {"TASK_DIR": str(tmp_path), "TASK_EXITS": exits_of(policy), "TASK_POD": "mnist-ps-0"}
         environment |= more
         words = [*shell, str(TASK), "sh", "-c", program]
         process = subprocess.Popen(
@@ -59,6 +59,13 @@ def start(shell: list[str], tmp_path: Path) -> Iterator[Start]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+def exits_of(policy: str) -> str:
+    """What the chart renders for the exit codes with this restart policy."""
+    found = render({"supervisor.enabled": False, "ps.restartPolicy": policy}).environment("ps")["TASK_EXITS"]
+    assert isinstance(found, str)
+    return found
 
 
 def marker(folder: Path) -> str | None:
@@ -159,7 +166,7 @@ def test_arguments_are_passed_unchanged(shell: list[str], tmp_path: Path) -> Non
     words = ["a b", "", "*", "$HOME", "'"]
     done = subprocess.run(
         [*shell, TASK, "printf", "%s|", *words],
-        env=os.environ | {"TASK_DIR": str(tmp_path), "TASK_RESTART_POLICY": "Never"},
+        env=os.environ | {"TASK_DIR": str(tmp_path), "TASK_EXITS": exits_of("Never")},
         capture_output=True,
         text=True,
     )
@@ -284,9 +291,12 @@ def test_a_task_that_waits_for_stages_ends_on_sigterm(start: Start, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("code", "ends"), [(0, True), (1, False), (2, True), (3, True), (9, False), (200, True)], ids=str
+    ("code", "ends"), [(0, True), (1, False), (2, False), (3, True), (9, False), (19, True), (200, True)], ids=str
 )
-def test_rules_for_exit_codes_override_the_restart_policy(start: Start, tmp_path: Path, code: int, ends: bool) -> None:
-    process = start(f"exit {code}", TASK_RULES="restart:In:1,9 end:NotIn:1,2")
+@pytest.mark.parametrize("action", ["Fail", "RestartAll"])
+def test_rules_for_exit_codes_override_the_restart_policy(
+    start: Start, tmp_path: Path, code: int, ends: bool, action: str
+) -> None:
+    process = start(f"exit {code}", TASK_EXITS=f"1,9:Restart 2:Ignore !0,1,2:{action} 0-127:End 128-255:Restart")
     assert process.wait(timeout=10) == code
     assert (tmp_path / "done").exists() == ends

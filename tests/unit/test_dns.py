@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.test_supervision import a_pod, a_run
+from tests.unit.test_supervision import NEVER, a_pod, a_run
 from trainer.supervisor import dns
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.run import Role
@@ -81,7 +81,7 @@ def test_a_name_is_not_unresolved_before_the_grace_period_is_over(
 
 
 def test_tasks_that_do_not_run_and_clients_are_not_looked_up(resolver: Resolver) -> None:
-    roles = {"client": Role(replicas=1, restart_policy="Never", job="mnist-client-1")}
+    roles = {"client": Role(replicas=1, exits=NEVER, job="mnist-client-1")}
     probe = DnsProbe(a_run(roles={**a_run().roles, **roles}))
     probe.look_up([a_pod("mnist-client-0"), a_pod("mnist-ps-0", running=False)])
     assert probe.have_resolved([("mnist-client-0", "client")])

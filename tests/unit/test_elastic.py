@@ -11,11 +11,11 @@ from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Elastic, Role, Run
 
-from .test_supervision import NOW, RUNNING, a_pod, a_run
+from .test_supervision import EXIT_CODE, NEVER, NOW, RUNNING, a_pod, a_run
 
 ROLES = {
-    "worker": Role(replicas=4, restart_policy="ExitCode", addresses=6),
-    "ps": Role(replicas=1, restart_policy="Never"),
+    "worker": Role(replicas=4, exits=EXIT_CODE, addresses=6),
+    "ps": Role(replicas=1, exits=NEVER),
 }
 FOUR = dataclasses.replace(RUNNING, replicas={"worker": 4, "ps": 1}, scales={"worker": 4, "ps": 1})
 

@@ -26,7 +26,7 @@ RUN: dict[str, Any] = {
     "hash": "0",
     "definition": "0",
     "leader": "mnist-worker-0",
-    "roles": {"worker": {"replicas": 2, "restartPolicy": "ExitCode", "addresses": 3}},
+    "roles": {"worker": {"replicas": 2, "exits": "1,2:Ignore 0-127:End 128-255:Restart", "addresses": 3}},
     "tensorboard": None,
     "resultCommand": None,
     "metricsPort": 9100,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_supervision import NOW, SCALE, STARTED, TENSORBOARD, a_pod, a_run
+from tests.unit.test_supervision import EXIT_CODE, NOW, SCALE, STARTED, TENSORBOARD, a_pod, a_run
 from trainer.supervisor import diagnosis, lifecycle, policy, scales
 from trainer.supervisor.changes import PodsListed, ScalesObserved
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod
-from trainer.supervisor.run import ExitCodes, FailurePolicy, PodCondition, Role, Rule, Run
+from trainer.supervisor.run import FailurePolicy, PodCondition, Role, Rule, Run
 from trainer.supervisor.view import View
 
 SUCCEEDED = dataclasses.replace(STARTED, state="Succeeded", reason="so")
@@ -86,7 +86,7 @@ def test_a_lower_attempt_after_a_rollback_starts_nothing() -> None:
 def test_changed_replicas_are_set_and_a_users_scale_of_an_unchanged_role_is_kept() -> None:
     notes = dataclasses.replace(STARTED, scales={"worker": 3, "ps": 1})
     assert lifecycle.begin(a_run(), notes, TASKS, NOW).scales == {"worker": 3, "ps": 1}
-    roles = {"worker": Role(replicas=4, restart_policy="ExitCode"), "ps": Role(replicas=1, restart_policy="ExitCode")}
+    roles = {"worker": Role(replicas=4, exits=EXIT_CODE), "ps": Role(replicas=1, exits=EXIT_CODE)}
     found = lifecycle.begin(a_run(roles=roles), notes, TASKS, NOW)
     assert (found.scales, found.state) == ({"worker": 4, "ps": 1}, "Starting")
 
@@ -109,8 +109,8 @@ def test_only_a_users_scale_of_the_workers_is_adopted(before: Any, now: Any, ado
 
 def test_tasks_without_an_address_are_not_part_of_the_run() -> None:
     roles = {
-        "worker": Role(replicas=2, restart_policy="ExitCode", addresses=3),
-        "ps": Role(replicas=1, restart_policy="ExitCode"),
+        "worker": Role(replicas=2, exits=EXIT_CODE, addresses=3),
+        "ps": Role(replicas=1, exits=EXIT_CODE),
     }
     tasks = ("mnist-worker-2", "mnist-worker-3", "mnist-ps-0", "mnist-ps-1", "mnist-chief-0")
     assert [a_run(roles=roles).lists(task) for task in tasks] == [True, False, True, False, False]
@@ -156,12 +156,13 @@ def test_a_pod_that_outlives_its_grace_period_is_on_a_lost_node() -> None:
     assert policy.start_outcome(a_run(start_timeout_seconds=5), STARTED, [task], NOW + 9000, str) is None
 
 
-def a_policy(*rules: Rule, max_restarts: int | None = None) -> Run:
-    return a_run(failure_policy=FailurePolicy(rules=[*rules], max_restarts=max_restarts), backoff_limit=0)
-
-
-def codes(*values: int, operator: Any = "In") -> ExitCodes:
-    return ExitCodes(operator=operator, values=[*values])
+def with_exits(exits: str, **policy: Any) -> Run:
+    """A run with these rules for the exit codes of workers, and with this failure policy."""
+    roles = {
+        "worker": Role(replicas=2, exits=f"{exits} {EXIT_CODE}".lstrip()),
+        "ps": Role(replicas=1, exits=EXIT_CODE),
+    }
+    return a_run(roles=roles, failure_policy=FailurePolicy(**policy), backoff_limit=0)
 
 
 def judged(run: Run, *pods: Pod, before: Notes = STARTED) -> tuple[Notes, Any]:
@@ -169,27 +170,19 @@ def judged(run: Run, *pods: Pod, before: Notes = STARTED) -> tuple[Notes, Any]:
     return notes, policy.outcome(run, notes, {pod.name: pod for pod in pods}, NOW)
 
 
-def test_the_first_rule_that_applies_to_a_role_and_code_decides() -> None:
-    run = a_policy(
-        Rule(action="Ignore", on_exit_codes=codes(1, 2), roles=["worker"]),
-        Rule(action="Fail", on_exit_codes=codes(137, operator="NotIn")),
-        Rule(action="Restart"),
-    )
-    actions = {
-        (role, code): run.failure_policy.on_exit(role, code) for role in ("worker", "ps") for code in (0, 1, 137)
-    }
-    assert actions == {
-        ("worker", 0): None,
-        ("worker", 1): "Ignore",
-        ("worker", 137): "Restart",
-        ("ps", 0): None,
-        ("ps", 1): "Fail",
-        ("ps", 137): "Restart",
-    }
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [(0, "End"), (1, "Ignore"), (2, "Ignore"), (137, "Restart"), (3, "Fail"), (13, "Fail"), (255, "Fail")],
+)
+def test_the_first_rule_that_applies_to_an_exit_code_decides(code: int, action: str) -> None:
+    run = with_exits("1,2:Ignore !0,137:Fail")
+    assert run.on_exit("worker", code) == action
+    assert run.is_final("worker", code) == (action in ("End", "Fail"))
+    assert run.on_exit("ps", code) == ("End" if code < 128 else "Restart")
 
 
 def test_an_ignored_failure_restarts_the_task_and_does_not_count() -> None:
-    run = a_policy(Rule(action="Ignore", on_exit_codes=codes(1)))
+    run = with_exits("1:Ignore")
     notes, outcome = judged(run, a_pod("mnist-worker-0", 1, 1))
     assert (notes.incidents, notes.finished, outcome) == (0, {}, None)
     notes, outcome = judged(run, a_pod("mnist-worker-0", 137, 1))
@@ -198,7 +191,7 @@ def test_an_ignored_failure_restarts_the_task_and_does_not_count() -> None:
 
 
 def test_restart_all_ends_every_task_up_to_its_limit() -> None:
-    run = a_policy(Rule(action="RestartAll", on_exit_codes=codes(138)), max_restarts=1)
+    run = with_exits("138:RestartAll", max_restarts=1)
     notes, decision = judged(run, a_pod("mnist-worker-0"), a_pod("mnist-worker-1", 138, 0))
     reason = "mnist-worker-1 failed with code 138: restarting all tasks (restart 1 of 1)"
     assert decision == policy.RestartAll(reason)
@@ -214,13 +207,13 @@ def test_a_rule_may_act_on_a_disruption() -> None:
         a_pod(name, terminating=True, conditions={"DisruptionTarget": "True"})
         for name in ("mnist-worker-0", "mnist-ps-0")
     )
-    _, outcome = judged(a_policy(rule), worker, a_pod("mnist-ps-0"))
+    _, outcome = judged(with_exits("", rules=[rule]), worker, a_pod("mnist-ps-0"))
     assert outcome is None
-    _, outcome = judged(a_policy(rule), a_pod("mnist-worker-0"), server)
+    _, outcome = judged(with_exits("", rules=[rule]), a_pod("mnist-worker-0"), server)
     assert outcome.reason == "mnist-ps-0 was disrupted, and run.failurePolicy fails the run"
     parked = dataclasses.replace(a_pod("mnist-ps-0", 0, 1), conditions=server.conditions)
     before = dataclasses.replace(STARTED, finished={"mnist-ps-0": 0})
-    _, outcome = judged(a_policy(rule), a_pod("mnist-worker-0"), parked, before=before)
+    _, outcome = judged(with_exits("", rules=[rule]), a_pod("mnist-worker-0"), parked, before=before)
     assert outcome is None, "a task that has ended cannot be disrupted"
 
 
@@ -248,12 +241,11 @@ def test_the_pod_of_a_client_that_has_ended_does_not_hold_up_a_suspension_or_a_n
 
 
 def test_all_tasks_cannot_restart_after_the_client_has_ended() -> None:
-    rule = Rule(action="RestartAll", on_exit_codes=ExitCodes(operator="In", values=[42]))
     roles = {
-        "worker": Role(replicas=1, restart_policy="ExitCode"),
-        "client": Role(replicas=1, restart_policy="ExitCode", job="mnist-client-1"),
+        "worker": Role(replicas=1, exits=f"42:RestartAll {EXIT_CODE}"),
+        "client": Role(replicas=1, exits=EXIT_CODE, job="mnist-client-1"),
     }
-    the_run = a_run(roles=roles, success_policy="AllWorkers", failure_policy=FailurePolicy(rules=[rule]))
+    the_run = a_run(roles=roles, success_policy="AllWorkers")
     client = a_pod("mnist-client-0", 0, running=False, succeeded=True)
     there = {pod.name: pod for pod in (client, a_pod("mnist-worker-0", 42, restart_count=1))}
     notes = policy.observe_pods(the_run, STARTED, there.values(), NOW)
@@ -275,7 +267,7 @@ def test_a_pod_with_the_values_of_another_upgrade_is_reported_and_replaced_by_th
 
 
 def test_a_scale_for_which_the_cluster_has_no_addresses_is_not_adopted() -> None:
-    roles = {"worker": Role(replicas=2, restart_policy="ExitCode", addresses=4)}
+    roles = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4)}
     for wanted, adopted in ((4, 4), (5, 2)):
         notes = scales.adopt(a_run(roles=roles), STARTED, SCALE, {"worker": wanted})
         assert notes.scales["worker"] == adopted

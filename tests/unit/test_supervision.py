@@ -19,6 +19,9 @@ from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.run import Role, Run, TensorBoard
 
 NOW = 1_800_000_000.0
+EXIT_CODE, ON_FAILURE = "0-127:End 128-255:Restart", "0-0:End 1-255:Restart"
+NEVER, ALWAYS = "0-255:End", "0-255:Restart"
+"""What the chart renders for each restart policy."""
 
 
 TENSORBOARD = TensorBoard(
@@ -36,8 +39,8 @@ def a_run(**settings: Any) -> Run:
         "attempt": 1,
         "leader": "mnist-worker-0",
         "roles": {
-            "worker": Role(replicas=2, restart_policy="ExitCode"),
-            "ps": Role(replicas=1, restart_policy="ExitCode"),
+            "worker": Role(replicas=2, exits=EXIT_CODE),
+            "ps": Role(replicas=1, exits=EXIT_CODE),
         },
         "success_policy": "Chief",
         "clean_pod_policy": "All",
@@ -154,14 +157,14 @@ def test_the_kubelet_delays_the_restart_of_a_task_that_ended_soon_or_for_good() 
     queued = a_crashed_pod()
     known = dataclasses.replace(STARTED, ungated={queued.uid: NOW}, seen={queued.uid: 1})
     assert not policy.is_replaceable(a_run(), known, queued, LATER)
-    fatal = run.FailurePolicy(rules=[run.Rule(action="Fail")])
+    fatal = {"worker": Role(replicas=2, exits=f"!0:Fail {EXIT_CODE}")}
     for pod, the_run in (
         (a_crashed_pod(ran=5), a_run()),
         (a_crashed_pod(code=1), a_run()),
         (a_crashed_pod(terminating=True), a_run()),
         (a_crashed_pod(terminated=None), a_run()),
-        (a_crashed_pod(), a_run(failure_policy=fatal)),
-        (a_crashed_pod(), a_run(roles={"worker": Role(replicas=2, restart_policy="ExitCode", job="mnist-client")})),
+        (a_crashed_pod(), a_run(roles=fatal)),
+        (a_crashed_pod(), a_run(roles={"worker": Role(replicas=2, exits=EXIT_CODE, job="mnist-client")})),
     ):
         assert not policy.is_replaceable(the_run, known, pod, LATER)
         assert policy.observe_pods(the_run, known, [pod], LATER).restarts == 0
@@ -245,19 +248,19 @@ def test_a_task_that_never_ended_or_has_its_termination_does_not_lack_it(pod: Po
 
 
 @pytest.mark.parametrize(
-    ("restart_policy", "code", "over"),
+    ("exits", "code", "over"),
     [
-        ("ExitCode", 0, True),
-        ("ExitCode", 127, True),
-        ("ExitCode", 128, False),
-        ("OnFailure", 0, True),
-        ("OnFailure", 1, False),
-        ("Never", 137, True),
-        ("Always", 0, False),
+        (EXIT_CODE, 0, True),
+        (EXIT_CODE, 127, True),
+        (EXIT_CODE, 128, False),
+        (ON_FAILURE, 0, True),
+        (ON_FAILURE, 1, False),
+        (NEVER, 137, True),
+        (ALWAYS, 0, False),
     ],
 )
-def test_the_restart_policy_decides_whether_an_exit_code_is_final(restart_policy: Any, code: int, over: bool) -> None:
-    the_run = a_run(roles={"worker": Role(replicas=1, restart_policy=restart_policy)})
+def test_the_restart_policy_decides_whether_an_exit_code_is_final(exits: str, code: int, over: bool) -> None:
+    the_run = a_run(roles={"worker": Role(replicas=1, exits=exits)})
     known = policy.observe_pods(the_run, STARTED, [a_pod("mnist-worker-0", code, 1)], NOW)
     assert known.finished == ({"mnist-worker-0": code} if over else {})
 
@@ -347,12 +350,10 @@ def test_a_deadline_fails_the_run_and_counts_from_when_a_queue_has_admitted_it()
     assert (again.admitted, again.running) == (NOW + 500, 0.0), "a restart of all tasks does not extend it"
 
 
-@pytest.mark.parametrize(("code", "restart_policy"), [(0, "ExitCode"), (1, "ExitCode"), (143, "Never")])
-def test_an_end_that_the_kubelet_caused_and_has_not_yet_explained_does_not_count(
-    code: int, restart_policy: Any
-) -> None:
+@pytest.mark.parametrize(("code", "exits"), [(0, EXIT_CODE), (1, EXIT_CODE), (143, NEVER)])
+def test_an_end_that_the_kubelet_caused_and_has_not_yet_explained_does_not_count(code: int, exits: str) -> None:
     """As when its node shuts down: the condition and the phase follow the end of the containers."""
-    the_run = a_run(roles={"worker": Role(replicas=2, restart_policy=restart_policy)})
+    the_run = a_run(roles={"worker": Role(replicas=2, exits=exits)})
     unexplained = a_pod("mnist-worker-0", code, running=False)
     explained = dataclasses.replace(unexplained, terminating=True)
     assert outcome_of(the_run, unexplained, now=NOW + 5) is None
@@ -724,7 +725,7 @@ def run_file(**settings: Any) -> str:
         "hash": "abc",
         "attempt": 1,
         "leader": "mnist-worker-0",
-        "roles": {"worker": {"replicas": 1, "restartPolicy": "Never"}},
+        "roles": {"worker": {"replicas": 1, "exits": NEVER}},
         "successPolicy": "Chief",
         "cleanPodPolicy": "All",
         "definition": "def",
@@ -754,7 +755,11 @@ def test_an_absent_limit_is_none(tmp_path: Path) -> None:
         (run_file(backoff_limit=1), "run.json: backoff_limit: Unexpected"),
         (run_file(laterSetting=1), "run.json: laterSetting: Unexpected"),
         (run_file(backoffLimit=-1), "run.json: backoffLimit: Input should be greater than or equal to 0"),
-        (run_file(roles={"worker": {"replicas": 1}}), "run.json: roles.worker.restartPolicy: Field required"),
+        (run_file(roles={"worker": {"replicas": 1}}), "run.json: roles.worker.exits: Field required"),
+        (
+            run_file(roles={"worker": {"replicas": 1, "exits": "1:Later"}}),
+            "run.json: roles.worker.exits: String should match",
+        ),
     ],
 )
 def test_an_invalid_run_file_is_refused(tmp_path: Path, text: str | None, named: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.pods import Pod, ended_by_itself
-from trainer.supervisor.run import Action, Run
+from trainer.supervisor.run import ExitAction, Run
 
 INCIDENT_SECONDS = 60.0
 """Restarts within this time after the first one belong to the same incident."""
@@ -86,7 +86,7 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
         if is_replaceable(run, notes, pod, now):  # the restart that its replacement makes
             counted += 1
         new = counted - seen.get(pod.uid, 0)
-        if new > 0 and pod.terminated and run.failure_policy.on_exit(pod.role, pod.terminated.code) == "Ignore":
+        if new > 0 and pod.terminated and run.on_exit(pod.role, pod.terminated.code) == "Ignore":
             seen[pod.uid] = counted
         elif new > 0:
             if now - restarted >= RESET_SECONDS:
@@ -158,17 +158,17 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
     for name, code in notes.finished.items():
         if code != 0:
             ending = f"{name} failed with {_describe(pods.get(name), code)}"
-            action = run.failure_policy.on_exit(run.role_of(name), code)
+            action = run.on_exit(run.role_of(name), code)
             return _restart_all(run, notes, ending, name) if action == "RestartAll" else _failure(action, ending, name)
     for pod in pods.values():
         if pod.name in notes.finished:
             continue
-        action = run.failure_policy.on_conditions(pod.role, pod.conditions)
+        on_conditions = run.failure_policy.on_conditions(pod.role, pod.conditions)
         ending = f"{pod.name} was disrupted"
-        if action == "RestartAll":
+        if on_conditions == "RestartAll":
             return _restart_all(run, notes, ending, pod.name)
-        if action == "Fail":
-            return _failure(action, ending, pod.name)
+        if on_conditions == "Fail":
+            return _failure(on_conditions, ending, pod.name)
     if run.backoff_limit is not None and notes.incidents > run.backoff_limit:
         return _too_many_incidents(run.backoff_limit, notes, pods)
     limit = run.active_deadline_seconds
@@ -177,7 +177,7 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
     return None
 
 
-def _failure(action: Action | None, ending: str, task: str) -> Outcome:
+def _failure(action: ExitAction, ending: str, task: str) -> Outcome:
     why = "and run.failurePolicy fails the run" if action == "Fail" else "which is not retried"
     return Outcome(False, f"{ending}, {why}", (task,))
 

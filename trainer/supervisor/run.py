@@ -6,19 +6,21 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from trainer.errors import ConfigurationError
 
-RestartPolicy = Literal["ExitCode", "OnFailure", "Never", "Always"]
 CleanPodPolicy = Literal["All", "Running", "None"]
 SuccessPolicy = Literal["Chief", "AllWorkers"]
 RoleName = Literal["chief", "worker", "ps", "evaluator", "client"]
 Action = Literal["Ignore", "Restart", "RestartAll", "Fail"]
+ExitAction = Literal["Ignore", "Restart", "RestartAll", "Fail", "End"]
+"""End: for good, which is a success with code 0 and fails the run with others."""
 
+EXITS = r"^(([0-9]{1,3}-[0-9]{1,3}|!?[0-9]{1,3}(,[0-9]{1,3})*):(Ignore|Restart|RestartAll|Fail|End)( |$))+$"
 Seconds = Annotated[int, Field(ge=1)]
 
 
@@ -33,10 +35,6 @@ class ExitCodes:
 
     operator: Literal["In", "NotIn"]
     values: Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(min_length=1)]
-
-    def match(self, code: int) -> bool:
-        """Whether the rule applies to this code."""
-        return (code in self.values) == (self.operator == "In")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,16 +70,6 @@ class FailurePolicy:
     max_restarts: Annotated[int, Field(ge=0)] | None = None
     """How often RestartAll may restart all tasks before the run fails; None for no limit."""
 
-    def on_exit(self, role: str, code: int) -> Action | None:
-        """The action after a task of this role ended with this code; None if no rule applies to it."""
-        for rule in self.rules:
-            codes = rule.on_exit_codes
-            if rule.on_pod_conditions or (rule.roles and role not in rule.roles):
-                continue
-            if code != 0 and (codes is None or codes.match(code)):
-                return rule.action
-        return None
-
     def on_conditions(self, role: str, conditions: Mapping[str, str]) -> Action | None:
         """The action after a pod of this role has these conditions, by type; None if no rule applies to it."""
         for rule in self.rules:
@@ -98,11 +86,28 @@ class Role:
     __pydantic_config__ = CAMEL_CASE
 
     replicas: Annotated[int, Field(ge=1)]
-    restart_policy: RestartPolicy
+    exits: Annotated[str, Field(pattern=EXITS)]
+    """CODES:ACTION for exit codes, separated by spaces; the first that applies decides. The chart makes it from the
+    failure policy and the restart policy, for its `task.sh` too."""
     addresses: int | None = None
     """The most tasks that the cluster has addresses for. None for other roles than the worker."""
     job: str | None = None
     """The Job's name; None for a StatefulSet."""
+
+    def on_exit(self, code: int) -> ExitAction:
+        """What follows when a task ends with this code."""
+        for rule in self.exits.split():
+            codes, _, action = rule.partition(":")
+            if _applies(codes, code):
+                return cast(ExitAction, action)
+        return "End"
+
+
+def _applies(codes: str, code: int) -> bool:
+    first, is_range, last = codes.partition("-")
+    if is_range:
+        return int(first) <= code <= int(last)
+    return (str(code) in codes.removeprefix("!").split(",")) != codes.startswith("!")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,12 +229,13 @@ class Run(RunValues):
         """The digests of all that comes after the training; the last stage need not depend on those before it."""
         return ",".join(stage.digest for stage in self.stages.after)
 
+    def on_exit(self, role: str, code: int) -> ExitAction:
+        """What follows when a task of this role ends with this code."""
+        return self.roles[role].on_exit(code)
+
     def is_final(self, role: str, code: int) -> bool:
-        """Whether a task of this role does not restart after this exit code. The chart's `task.sh` applies this too."""
-        if action := self.failure_policy.on_exit(role, code):
-            return action in ("Fail", "RestartAll")
-        policy = self.roles[role].restart_policy
-        return {"Always": False, "Never": True, "OnFailure": code == 0, "ExitCode": code < 128}[policy]
+        """Whether a task of this role does not restart after this exit code."""
+        return self.on_exit(role, code) in ("End", "Fail", "RestartAll")
 
     def role_of(self, task: str) -> str:
         """The role of a task with this name."""

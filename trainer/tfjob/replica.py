@@ -67,11 +67,10 @@ OWN_ENVIRONMENT = (
     "POD_INDEX",
     "TASK_DIR",
     "TASK_ENDED",
+    "TASK_EXITS",
     "TASK_LOG",
     "TASK_NAME",
     "TASK_POD",
-    "TASK_RESTART_POLICY",
-    "TASK_RULES",
     "TASK_RUN",
     "TASK_WAITS",
 )

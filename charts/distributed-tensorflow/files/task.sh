@@ -4,8 +4,7 @@
 # writes a marker into $TASK_DIR, an emptyDir of the pod. A container that starts after that is parked: it only sleeps. The
 # script exits with the command's exit code, which the pod's status then shows. The image needs no program except `sh`.
 #
-# TASK_RESTART_POLICY: OnFailure (restart unless 0), ExitCode (restart from 128 on), Never, or Always. TASK_RULES, from
-# run.failurePolicy, override it.
+# TASK_EXITS says which exit codes are final: see "distributed-tensorflow.exits" in templates/_roles.tpl.
 marker=$TASK_DIR/done
 ended=$TASK_ENDED/${TASK_NAME:-$TASK_POD}
 # A replacement pod has no marker, but the supervisor may have noted that its task has already ended in this run.
@@ -82,21 +81,15 @@ while kill -0 $child 2>/dev/null; do
 done
 
 final=
-case $TASK_RESTART_POLICY in
-  Never) final=yes ;;
-  OnFailure) if [ "$code" -eq 0 ]; then final=yes; fi ;;
-  ExitCode) if [ "$code" -lt 128 ]; then final=yes; fi ;;
-esac
-# EFFECT:OPERATOR:CODES, such as restart:In:1,2; the first that applies decides.
-for rule in $TASK_RULES; do
-  if [ "$code" -eq 0 ]; then break; fi
-  operator=${rule#*:}
-  operator=${operator%%:*}
-  case ,${rule##*:}, in *",$code,"*) listed=In ;; *) listed=NotIn ;; esac
-  if [ "$listed" = "$operator" ]; then
-    case $rule in end:*) final=yes ;; *) final= ;; esac
-    break
-  fi
+for rule in $TASK_EXITS; do
+  codes=${rule%:*}
+  case $codes in
+    !*) case ,${codes#!}, in *",$code,"*) continue ;; esac ;;
+    *-*) if [ "$code" -lt "${codes%-*}" ] || [ "$code" -gt "${codes#*-}" ]; then continue; fi ;;
+    *) case ,$codes, in *",$code,"*) ;; *) continue ;; esac ;;
+  esac
+  case $rule in *:End | *:Fail | *:RestartAll) final=yes ;; esac
+  break
 done
 if [ "$final" ]; then echo "$code" > "$marker"; fi
 if [ "$writer" ]; then

@@ -2,7 +2,7 @@
 
 {{- define "distributed-tensorflow.checkReserved" -}}
 {{- $values := .Values -}}
-{{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_RESTARTS" "TASK_RESTART_POLICY" "TASK_RULES" "TASK_RUN" "TASK_WAITS" -}}
+{{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_EXITS" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_RESTARTS" "TASK_RUN" "TASK_WAITS" -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
 {{- if $spec.replicas -}}

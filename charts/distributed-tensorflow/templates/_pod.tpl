@@ -243,12 +243,8 @@ spec:
         - name: TRAINER_GRACE_SECONDS
           value: {{ max 1 (sub (int $spec.terminationGracePeriodSeconds) 5) | quote }}
         {{- end }}
-        - name: TASK_RESTART_POLICY
-          value: {{ $spec.restartPolicy }}
-        {{- with include "distributed-tensorflow.taskRules" (list $root $spec.role) }}
-        - name: TASK_RULES
-          value: {{ . | quote }}
-        {{- end }}
+        - name: TASK_EXITS
+          value: {{ $spec.exits | quote }}
         {{- if $metrics }}
         - name: TRAINER_METRICS_PORT
           value: {{ $values.metrics.port | quote }}

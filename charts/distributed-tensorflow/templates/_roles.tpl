@@ -1,18 +1,22 @@
 {{/* Each role has the values of `common`, merged with its own. */}}
 
-{{/* The rules of run.failurePolicy for the exit codes of a role, for task.sh: "restart:In:1,2 end:NotIn:3"; empty without
-     the supervisor. (list $ role) */}}
-{{- define "distributed-tensorflow.taskRules" -}}
-{{- $role := index . 1 -}}
-{{- $rules := list -}}
-{{- range ternary (index . 0).Values.run.failurePolicy.rules list (index . 0).Values.supervisor.enabled -}}
-{{- if and (not .onPodConditions) (or (not .roles) (has $role .roles)) -}}
-{{- $codes := .onExitCodes | default (dict "operator" "NotIn" "values" (list 0)) -}}
-{{- $effect := ternary "restart" "end" (has .action (list "Ignore" "Restart")) -}}
-{{- $rules = append $rules (printf "%s:%s:%s" $effect $codes.operator (join "," $codes.values)) -}}
+{{/* What follows when a task of a role ends, for task.sh and the supervisor: CODES:ACTION, and the first that applies decides.
+     CODES is FIRST-LAST, a list or, after "!", the codes that it does not apply to. The rules of run.failurePolicy come first,
+     then the restart policy: "1,2:Ignore !0,3:Fail 0-127:End 128-255:Restart". (list $ spec) */}}
+{{- define "distributed-tensorflow.exits" -}}
+{{- $spec := index . 1 -}}
+{{- $policies := dict "Always" "0-255:Restart" "Never" "0-255:End" "OnFailure" "0-0:End 1-255:Restart" "ExitCode" "0-127:End 128-255:Restart" -}}
+{{- with (index . 0).Values -}}
+{{- range ternary .run.failurePolicy.rules list .supervisor.enabled -}}
+{{- if and (not .onPodConditions) (or (not .roles) (has $spec.role .roles)) -}}
+{{- $codes := .onExitCodes | default (dict "operator" "NotIn" "values" list) -}}
+{{- $listed := join "," $codes.values -}}
+{{- if eq $codes.operator "NotIn" }}{{ $listed = printf "!%s" (join "," (prepend $codes.values 0)) }}{{ end -}}
+{{- $listed }}:{{ .action }}{{ " " -}}
 {{- end -}}
 {{- end -}}
-{{- join " " $rules -}}
+{{- end -}}
+{{- get $policies $spec.restartPolicy -}}
 {{- end }}
 
 {{/* Of a map, what differs from another one, as YAML. (list map other) */}}
@@ -68,7 +72,7 @@
 {{- end }}
 
 {{/* The values of a role as JSON, with derived keys: `addresses` (how many the cluster lists), `resources` with the GPUs,
-     `packaged` (whether it runs the packaged trainer), `program` (the container's command line), `mountsTraining`,
+     `exits` (what follows its exit codes), `packaged` (whether it runs the packaged trainer), `program` (the container's command line), `mountsTraining`,
      `mountsData`, and `sharesNode` (whether its pods must run on the node of the training directory). (list $ role)
      It is JSON because every component includes it, and Helm took half of its time to write and parse it as YAML. */}}
 {{- define "distributed-tensorflow.role" -}}
@@ -86,6 +90,7 @@
 {{- $resources := $spec.resources | default dict -}}
 {{- $_ := set $spec "resources" (set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus)) -}}
 {{- end -}}
+{{- $_ := set $spec "exits" (include "distributed-tensorflow.exits" (list $root $spec)) -}}
 {{- $foreign := (($spec.image | default dict).repository) -}}
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
 {{- /* Credentials of the data and the training directory are not for parameter servers, which read and write neither. */}}

@@ -8,8 +8,7 @@
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromJson -}}
 {{- if $spec.replicas -}}
-{{- $what := pick $spec "program" "env" "envFrom" "restartPolicy" "gpus" -}}
-{{- with include "distributed-tensorflow.taskRules" (list $root $role) }}{{ $_ := set $what "rules" . }}{{ end -}}
+{{- $what := pick $spec "program" "env" "envFrom" "exits" "gpus" -}}
 {{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- end -}}
@@ -68,7 +67,7 @@
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
 {{- if $spec.replicas -}}
-{{- $entry := pick $spec "replicas" "restartPolicy" -}}
+{{- $entry := pick $spec "replicas" "exits" -}}
 {{- if eq $role "client" -}}
 {{- $_ := set $entry "job" (include "distributed-tensorflow.clientJob" $) -}}
 {{- else if eq $role "worker" -}}
