@@ -57,9 +57,8 @@
 
 {{- $foreign := list -}}
 {{- $packaged := list -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
-{{- if $spec.replicas -}}
+{{- range $spec := include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $role := $spec.role -}}
 {{- if $spec.packaged }}{{ $packaged = append $packaged $role }}{{ else }}{{ $foreign = append $foreign $role }}{{ end -}}
 {{- if and (not $spec.packaged) (not $spec.command) -}}
 {{- fail (printf "%s.command: the image %s is not the packaged one, and the chart's wrapper replaces an image's entrypoint, so set the command; `docker image inspect -f '{{.Config.Entrypoint}} {{.Config.Cmd}}' IMAGE` shows it. (Set an image built FROM the packaged one in image.repository.)" $role $spec.image.repository) -}}
@@ -72,7 +71,6 @@
 {{- end -}}
 {{- if and $spec.packaged $spec.gpus $values.image.digest (not (($spec.image | default dict).digest)) -}}
 {{- fail (printf "image.digest: it is the digest of the CPU image, and tasks with GPUs need the GPU image; set %s.image.digest too." $role) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $strategy := toString $values.train.strategy -}}
@@ -96,7 +94,7 @@
 {{- fail (printf "%s.replicas: TF_CONFIG would exceed the 128 KiB that Linux allows for one environment variable, and only the packaged trainer reads the cluster from a file; use fewer tasks or a shorter release name." (first $foreign)) -}}
 {{- end -}}
 
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if and (or $values.supervisor.enabled (eq $leader.role "client")) (eq $leader.restartPolicy "Always") -}}
 {{- fail (printf "%s.restartPolicy: with Always the task never ends, and neither does the run; use ExitCode, OnFailure or Never." $leader.role) -}}
 {{- end -}}

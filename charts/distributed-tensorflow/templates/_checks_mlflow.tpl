@@ -18,7 +18,7 @@
 {{- if not $values.supervisor.enabled -}}
 {{- fail (printf "%s: it is set, but supervisor.enabled is false, and the supervisor runs the stage that publishes the run; set it to true." $key) -}}
 {{- end -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if and (not $values.trainingDirectory.enabled) (not $leader.packaged) -}}
 {{- fail (printf "%s: it is set, but trainingDirectory.enabled is false, so %s has no directory that could be published; set it to true, or remove the key." $key $leader.role) -}}
 {{- end -}}

@@ -3,9 +3,8 @@
 {{- define "distributed-tensorflow.checkReserved" -}}
 {{- $values := .Values -}}
 {{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_EXITS" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_RESTARTS" "TASK_RUN" "TASK_WAITS" -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
-{{- if $spec.replicas -}}
+{{- range $spec := include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $role := $spec.role -}}
 {{- $own := get $values $role -}}
 {{- range $spec.env -}}
 {{- if has .name $variables -}}
@@ -19,7 +18,6 @@
   "volumes" (include "distributed-tensorflow.taskVolumes" (list $ $spec) | fromYamlArray)
   "mounts" (include "distributed-tensorflow.taskVolumeMounts" (list $ $spec) | fromYamlArray)
 ) -}}
-{{- end -}}
 {{- end -}}
 
 {{- $supervisor := dict "name" "config" "mountPath" "/etc/distributed-tensorflow" -}}

@@ -5,7 +5,7 @@
 {{- if not .Values.supervisor.enabled -}}
 {{- fail "data.watch.enabled: it is true, but supervisor.enabled is false, and the supervisor tells when a run has ended; set it to true." -}}
 {{- end -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if not $leader.packaged -}}
 {{- fail (printf "data.watch.enabled: it is true, but %s runs a program of your own, to which the chart cannot give the version; set it to false, and run `trainer data watch` as in docs/data.md." $leader.role) -}}
 {{- end -}}

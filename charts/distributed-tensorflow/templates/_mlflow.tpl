@@ -25,7 +25,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- $words := list "models" "publish" ($values.trainingDirectory.uri | default $values.trainingDirectory.path) -}}
 {{- $words = concat $words (list (printf "--tracking_uri=%s" $uri) (printf "--experiment=%s" $experiment)) -}}
 {{- $model := $mlflow.model -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if not $leader.packaged -}}
 {{- $name = include "distributed-tensorflow.leader" . -}}
 {{- $model = $model | default .Release.Name -}}

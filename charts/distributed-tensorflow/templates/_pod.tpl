@@ -32,7 +32,7 @@ annotations:
 {{- define "distributed-tensorflow.podSettings" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 2 -}}
-{{- $leader := include "distributed-tensorflow.role" (list $root (include "distributed-tensorflow.leader" $root)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" $root | fromJson -}}
 {{- $tolerations := $spec.tolerations | default list -}}
 {{- $follows := and $spec.sharesNode (not (has (index . 1) (list "chief" "worker" "ps"))) -}}
 {{- if $follows }}{{ $tolerations = concat $tolerations ($leader.tolerations | default list) | uniq }}{{ end -}}

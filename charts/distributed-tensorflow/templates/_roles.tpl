@@ -104,6 +104,22 @@
 {{- toJson $spec -}}
 {{- end }}
 
+{{/* The values of each role that has tasks, as a JSON list. */}}
+{{- define "distributed-tensorflow.roles" -}}
+{{- $specs := list -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
+{{- if int (get $.Values $role).replicas -}}
+{{- $specs = append $specs (include "distributed-tensorflow.role" (list $ $role) | fromJson) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $specs -}}
+{{- end }}
+
+{{/* The values of the leader, as JSON. */}}
+{{- define "distributed-tensorflow.leaderSpec" -}}
+{{- include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) -}}
+{{- end }}
+
 {{/* The image of a pod. (list $ image gpus): the packaged one, unless `image` has a repository */}}
 {{- define "distributed-tensorflow.image" -}}
 {{- $root := index . 0 -}}

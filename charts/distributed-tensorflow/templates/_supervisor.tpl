@@ -3,14 +3,10 @@
 {{/* The hash of all that defines a run. A different hash is a different run: it ends the previous one and starts from the
      last checkpoint. The hash excludes what may change during a run: replicas within maxReplicas, suspend, TensorBoard. */}}
 {{- define "distributed-tensorflow.runHash" -}}
-{{- $root := . -}}
 {{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $root $role) | fromJson -}}
-{{- if $spec.replicas -}}
-{{- $what := pick $spec "program" "env" "envFrom" "exits" "gpus" -}}
-{{- $parts = append $parts (printf "%s %s %s" $role (include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus)) (toJson $what)) -}}
-{{- end -}}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $what := pick . "program" "env" "envFrom" "exits" "gpus" -}}
+{{- $parts = append $parts (printf "%s %s %s" .role (include "distributed-tensorflow.image" (list $ .image .gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
@@ -64,17 +60,14 @@
 {{- define "distributed-tensorflow.run" -}}
 {{- $fullname := include "distributed-tensorflow.fullname" . -}}
 {{- $roles := dict -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
-{{- if $spec.replicas -}}
-{{- $entry := pick $spec "replicas" "exits" -}}
-{{- if eq $role "client" -}}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $entry := pick . "replicas" "exits" -}}
+{{- if eq .role "client" -}}
 {{- $_ := set $entry "job" (include "distributed-tensorflow.clientJob" $) -}}
-{{- else if eq $role "worker" -}}
-{{- $_ := set $entry "addresses" $spec.addresses -}}
+{{- else if eq .role "worker" -}}
+{{- $_ := set $entry "addresses" .addresses -}}
 {{- end -}}
-{{- $_ := set $roles $role $entry -}}
-{{- end -}}
+{{- $_ := set $roles .role $entry -}}
 {{- end -}}
 {{- $result := "" -}}
 {{- if and .Values.tensorboard.enabled (include "distributed-tensorflow.trainingIsVolume" .) -}}
@@ -84,7 +77,7 @@
 {{- $gated := not (empty (include "distributed-tensorflow.tensorboardGated" .)) -}}
 {{- if or $gated (include "distributed-tensorflow.tensorboardEnds" .) -}}
 {{- $own := .Values.tensorboard.serviceAccount -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- $tensorboard = dict
   "gated" $gated
   "serviceAccount" (ternary (printf "%s-tensorboard" $fullname) nil (and $gated (empty $own.name)))

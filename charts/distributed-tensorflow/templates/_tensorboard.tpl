@@ -4,7 +4,7 @@
 {{- $spec := deepCopy .Values.tensorboard -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
 {{- $_ := set $spec "sharesNode" (empty (include "distributed-tensorflow.trainingIsShared" .)) -}}
-{{- $leader := include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) | fromJson -}}
+{{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if and $spec.sharesNode $leader.gpus -}}
 {{- /* During the run it must follow the leader. After the run it prefers nodes without the labels that GPUs have. */ -}}
 {{- $terms := list -}}
