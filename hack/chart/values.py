@@ -7,6 +7,7 @@ values.yaml nor the schema.
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from pydantic import TypeAdapter
 
 from trainer import config
 from trainer.cluster.spec import ROLES
-from trainer.models import BUILT_IN
 from trainer.supervisor.run import RunValues
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
@@ -29,7 +29,6 @@ CHARTS_OWN = {
     *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
 }
 """Settings that the chart sets from other values."""
-CHECKS_FILE = CHART / "templates/_settings.tpl"
 
 
 def run_schema() -> dict[str, Any]:
@@ -66,14 +65,24 @@ def keys_file(schema: dict[str, Any]) -> str:
 def known_keys(schema: dict[str, Any]) -> dict[str, list[str]]:
     """Return the keys of each mapping that the schema leaves open, by the mapping's path ("" is the top)."""
 
-    def visit(path: str, found: dict[str, Any]) -> dict[str, list[str]]:
-        found = schema["definitions"][found["$ref"].rpartition("/")[2]] if "$ref" in found else found
+    def visit(path: str, part: dict[str, Any]) -> dict[str, list[str]]:
+        found = resolve(schema, part)
         properties = found.get("properties", {})
         own = {path: list(properties)} if properties and "additionalProperties" not in found else {}
         nested = (visit(f"{path}.{key}".lstrip("."), value) for key, value in properties.items())
         return {key: value for part in (own, *nested) for key, value in part.items()}
 
     return visit("", schema)
+
+
+def resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part of the schema without references at its top: with the properties of those that it extends."""
+    if "$ref" in part:
+        return resolve(schema, schema["definitions"][part["$ref"].rpartition("/")[2]])
+    if "allOf" not in part:
+        return part
+    extended = {key: value for each in part["allOf"] for key, value in resolve(schema, each)["properties"].items()}
+    return {**part, "properties": {**part["properties"], **extended}}
 
 
 def train_schema() -> dict[str, Any]:
@@ -89,7 +98,7 @@ def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
     """Convert one setting of pydantic's JSON schema: remove the title, and write null as a second type.
 
     For a bound behind a validator, pydantic uses its own name. Helm passes `--set train.learning_rate=0.003` as text. A
-    pattern is for templates/_checks_train.tpl: Helm's error would show the regular expression.
+    pattern is the trainer's to check: Helm's error would show the regular expression.
     """
     variants = setting.pop("anyOf", [{}])
     merged = {**setting, **variants[0]}
@@ -102,20 +111,6 @@ def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:
     found = {names.get(key, key): value for key, value in merged.items() if key not in ("title", "default", "pattern")}
     types = [found["type"]] if isinstance(found["type"], str) else found["type"]
     return {**found, "type": [*types, "string"]} if "number" in types else found
-
-
-def settings_template() -> str:
-    """Return the template with what templates/_checks_train.tpl must know about the settings."""
-    numbers = {
-        name: "a positive number" if "exclusiveMinimum" in setting else "a number"
-        for name, setting in train_schema().items()
-        if "number" in setting["type"]
-    }
-    facts = {"train_steps": config.Settings().train_steps, "models": sorted(BUILT_IN), "numbers": numbers}
-    return (
-        "{{/* Facts about the trainer's settings; `make chart-docs` writes this file. */}}\n"
-        f'{{{{- define "distributed-tensorflow.settings" -}}}}\n{yaml.safe_dump(facts)}{{{{- end }}}}\n'
-    )
 
 
 def readme_template() -> str:
@@ -144,7 +139,6 @@ def main() -> None:
     schema["properties"]["run"]["properties"] |= run_schema()
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
     KEYS_FILE.write_text(keys_file(schema))
-    CHECKS_FILE.write_text(settings_template())
     README_TEMPLATE.write_text(readme_template())
     DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")
 

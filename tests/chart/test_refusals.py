@@ -135,10 +135,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
     "an unknown key": ("storage", {"storage": {"size": "1Gi"}}),
-    "replicas for all roles": ("common.replicas", {"common.replicas": 2}),
-    "maxReplicas for all roles": ("common.maxReplicas", {"common.maxReplicas": 2}),
-    "a task type for all roles": ("common.taskType", {"common.taskType": "master"}),
-    "a task type for workers": ("worker.taskType", {"worker.taskType": "master"}),
     "workers that never end": (
         "worker.restartPolicy",
         {
@@ -154,14 +150,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"client.replicas": 1, "client.command": ["run"], "client.restartPolicy": "Always"},
     ),
     "a client without a program": ("client.command", {"client.replicas": 1}),
-    "two clients": ("client.replicas", {"client.replicas": 2}),
-    "GPUs for all roles": ("common.gpus", {"common.gpus": 1}),
-    "maxReplicas for parameter servers": ("ps.maxReplicas", {"ps.maxReplicas": 2}),
-    "maxReplicas for chiefs": ("chief.maxReplicas", {"chief.maxReplicas": 2}),
-    "maxReplicas for evaluators": ("evaluator.maxReplicas", {"evaluator.maxReplicas": 2}),
-    "GPUs of parameter servers": ("ps.gpus", {"ps.gpus": 1}),
-    "two chiefs": ("chief.replicas", {"chief.replicas": 2}),
-    "two evaluators": ("evaluator.replicas", {"evaluator.replicas": 2}),
     "no task that trains": ("worker.replicas", {"worker.replicas": 0}),
     "more workers than maxReplicas": ("worker.replicas", {"worker.replicas": 3, "worker.maxReplicas": 2}),
     "a custom image without a command": ("worker.command", OWN),
@@ -415,22 +403,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"ps.podDisruptionBudget.maxUnavailable": "a"},
     ),
     "the network of the node for a part of the tasks": ("worker.hostNetwork", {"worker.hostNetwork": True}),
-    "text for a rate": ("train.learning_rate", {"train.learning_rate": "fast"}),
-    "a rate with two points": ("train.learning_rate", {"train.learning_rate": "1.2.3"}),
-    "a rate of zero as text": ("train.learning_rate", {"train.learning_rate": "0.0"}),
-    "an unknown model": ("train.model", {"train.model": "resnet"}),
-    "averaging that all-reduce always does": (
-        "train.sync_replicas",
-        {"train.strategy": "allreduce", "ps.replicas": 0, "train.sync_replicas": True},
-    ),
-    "aggregation without synchronous training": ("train.replicas_to_aggregate", {"train.replicas_to_aggregate": 2}),
-    "local steps without synchronous training": ("train.local_steps", {"train.local_steps": 4}),
-    "local steps that do not divide the run": (
-        "train.local_steps",
-        {"train.local_steps": 3, "train.sync_replicas": True},
-    ),
-    "a profile without an end": ("train.profile_steps", {"train.profile_steps": "100"}),
-    "a profile after the run": ("train.profile_steps", {"train.profile_steps": "2001-2002"}),
 }
 
 BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
@@ -447,6 +419,10 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "text for a switch": ("/data/enabled", {"data.enabled": "yes please"}),
     "a map for a list": ("/common/env", {"common.env": {"A": "1"}}),
     "an unknown restart policy": ("/ps/restartPolicy", {"ps.restartPolicy": "Sometimes"}),
+    "two chiefs": ("/chief/replicas", {"chief.replicas": 2}),
+    "two evaluators": ("/evaluator/replicas", {"evaluator.replicas": 2}),
+    "two clients": ("/client/replicas", {"client.replicas": 2}),
+    "a chief's own name": ("/chief/taskType", {"chief.taskType": "leader"}),
     "port zero": ("/port", {"port": 0}),
     "a port above 65535": ("/metrics/port", {"metrics.port": 65536}),
     "an unknown data set": ("/train/dataset", {"train.dataset": "cifar"}),
@@ -564,10 +540,6 @@ def test_all_tasks_may_use_the_network_of_their_nodes_and_without_policy_a_part_
     render({"evaluator.hostNetwork": True})
 
 
-def test_arguments_may_complete_the_settings_of_train() -> None:
-    render({"train.local_steps": 4, "extraArgs": ["--sync_replicas"]})
-
-
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
@@ -578,6 +550,11 @@ def test_arguments_may_complete_the_settings_of_train() -> None:
         ("train.batchsize", "did you mean train.batch_size?"),
         ("batch_size", "did you mean train.batch_size?"),
         ("replicas", "did you mean worker.replicas?"),
+        ("common.replicas", "did you mean worker.replicas?"),
+        ("common.gpus", "did you mean worker.gpus?"),
+        ("ps.gpus", "did you mean worker.gpus?"),
+        ("evaluator.maxReplicas", "did you mean worker.maxReplicas?"),
+        ("worker.taskType", "did you mean chief.taskType?"),
         ("tensorboard.ingress.host", "did you mean tensorboard.ingress.hosts?"),
         ("ps.image.x", "values.yaml has all keys"),
         ("train.train_dir", "values.yaml has all keys"),
@@ -586,7 +563,7 @@ def test_arguments_may_complete_the_settings_of_train() -> None:
     ],
 )
 def test_an_unknown_key_is_refused_with_the_one_that_is_meant(key: str, meant: str) -> None:
-    assert f"{key}: the chart has no such key; {meant}" in refusal({key: 1})
+    assert f"{key}: the chart has no such key; {meant}" in refusal({key: "master"})
 
 
 def test_a_parent_chart_may_set_global_values() -> None:

@@ -2,15 +2,10 @@
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
-
 from hack.chart.values import (
-    CHECKS_FILE,
     DEFAULTS_FILE,
     KEYS_FILE,
     README_TEMPLATE,
@@ -19,13 +14,11 @@ from hack.chart.values import (
     keys_file,
     readme_template,
     run_schema,
-    settings_template,
     train_schema,
 )
 from tests.chart.chart import DEFAULTS, refusal, render
 from trainer import config
 from trainer.config import StepRange
-from trainer.errors import ConfigurationError
 
 VALUES_SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text())["properties"]
 SCHEMA = VALUES_SCHEMA["train"]["properties"]
@@ -53,47 +46,6 @@ def test_the_file_of_defaults_has_those_of_the_values() -> None:
 
 def test_the_file_of_keys_has_those_of_the_schema() -> None:
     assert keys_file(json.loads(SCHEMA_FILE.read_text())) == KEYS_FILE.read_text(), "run make chart-docs"
-
-
-def test_the_checks_know_the_settings_of_the_trainer() -> None:
-    assert settings_template() == CHECKS_FILE.read_text(), "run make chart-docs"
-
-
-@pytest.mark.parametrize("strategy", ["ps", "allreduce"])
-@pytest.mark.parametrize("sync_replicas", [True, False])
-@pytest.mark.parametrize(
-    "others",
-    [
-        {},
-        {"replicas_to_aggregate": 1},
-        {"local_steps": 4},
-        {"local_steps": 3},
-        {"local_steps": 3, "train_steps": 2001},
-        {"profile_steps": "2000-2001"},
-        {"profile_steps": "2001-2002"},
-        {"profile_steps": "7-6"},
-        {"learning_rate": "1.2.3"},
-        {"learning_rate": "5.e-1"},
-        {"learning_rate": ".0"},
-        {"learning_rate": ""},
-        {"weight_decay": "0.0"},
-    ],
-    ids=str,
-)
-def test_the_chart_refuses_what_the_trainer_refuses(
-    strategy: str, sync_replicas: bool, others: dict[str, Any], tmp_path: Path
-) -> None:
-    train = {"strategy": strategy, "sync_replicas": sync_replicas, **others}
-    (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(train))
-    values = {f"train.{name}": value for name, value in train.items()}
-    values |= {"ps.replicas": 0 if strategy == "allreduce" else 1}
-    try:
-        config.load(argparse.Namespace(config=tmp_path / "trainer.yaml"), {})
-    except ConfigurationError as error:
-        name = re.split("[= ]", str(error).removeprefix(f"{tmp_path}/trainer.yaml: "))[0]
-        assert f": train.{name}: " in refusal(values)
-    else:
-        render(values)
 
 
 def test_the_readme_has_every_setting_of_the_trainer() -> None:

@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from hack.chart.values import resolve
 from tests.chart.chart import ALL_ROLES, CHART, DEFAULTS, Manifests, leaves, render
 
 EFFECTS = yaml.safe_load(Path(__file__).with_name("effects.yaml").read_text())
@@ -93,11 +95,10 @@ def test_effects_yaml_lists_every_key() -> None:
 def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
 
-    def keys(part: dict[str, Any], values: Any, path: str) -> list[str]:
+    def keys(part: Mapping[str, Any], values: Any, path: str) -> list[str]:
         """The paths below this part of the schema that values.yaml does not have."""
-        part = schema["definitions"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
         absent = []
-        for name, inner in part.get("properties", {}).items():
+        for name, inner in resolve(schema, part).get("properties", {}).items():
             if not isinstance(values, dict) or name not in values:
                 absent.append(f"{path}{name}")
             else:
@@ -108,8 +109,7 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     # A role has the keys of `common`, which values.yaml does not repeat, and keys of its own. `train` has every setting
     # of the trainer (test_train.py). Helm defines `global`. Each image has the keys of the packaged one. Without
     # `run.elastic`, it has no limits.
-    roles_own = {"replicas", "maxReplicas", "gpus", "taskType"}
-    explained = {f"common.{key}" for key in roles_own} | {"global", "run.elastic.min", "run.elastic.max"}
+    explained = {"global", "run.elastic.min", "run.elastic.max"}
     explained |= {
         f"{image}.{key}"
         for image in (
@@ -126,7 +126,7 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
     explained |= {key for key in allowed if key.startswith("train.")}
     explained |= {key for key in allowed if key.split(".")[0] in ("worker", "ps", "chief", "evaluator", "client")}
     assert allowed == explained
-    assert set(schema["definitions"]["role"]["properties"]) == {*DEFAULTS["common"], *roles_own}
+    assert set(schema["definitions"]["role"]["properties"]) == set(DEFAULTS["common"])
 
 
 def test_the_documents_and_the_chart_require_the_same_versions() -> None:

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import Phase
 from hypothesis import strategies as st
 
+from hack.chart.values import resolve
 from tests.chart.chart import CHART, VALUES_FILES
 from tests.fuzzing import examples
 
@@ -20,18 +21,11 @@ PASSED_ON = {"object", "objects", "resources"}
 """Definitions of values that go to the pods as they are, so that the API server alone knows what they may be."""
 
 
-def _resolve(schema: Schema) -> Schema:
-    """A part of the schema without a reference at its top."""
-    while "$ref" in schema:
-        schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
-    return schema
-
-
 def _leaves(schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Schema]]:
     """The path and the schema of each value that is not passed on and has no keys that the schema names."""
     if schema.get("$ref", "").rpartition("/")[2] in PASSED_ON:
         return
-    schema = _resolve(schema)
+    schema = resolve(SCHEMA, schema)
     if "properties" not in schema:
         yield path, schema
     for key, part in schema.get("properties", {}).items():
@@ -51,7 +45,7 @@ def _allowed(schema: Schema) -> st.SearchStrategy[Any]:
     """Values that a part of the chart's schema allows; no more of JSON Schema than the chart uses."""
     if schema.get("$ref", "").endswith("/resources"):
         return st.just({})
-    schema = _resolve(schema)
+    schema = resolve(SCHEMA, schema)
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     if "anyOf" in schema:

@@ -10,33 +10,7 @@
 {{- fail (printf "fullnameOverride: %q (default: the release's name) is not a valid prefix of all names: use at most 40 lower-case letters, digits and dashes, starting with a letter and not ending with a dash." $fullname) -}}
 {{- end -}}
 
-{{- range $key := list "replicas" "maxReplicas" "gpus" "taskType" -}}
-{{- if hasKey $values.common $key -}}
-{{- fail (printf "common.%s: this key belongs to a role; set it in worker, ps, chief, evaluator or client." $key) -}}
-{{- end -}}
-{{- end -}}
-{{- range $role := list "ps" "chief" "evaluator" "client" -}}
-{{- if hasKey (get $values $role) "maxReplicas" -}}
-{{- fail (printf "%s.maxReplicas: only workers can be added to a run; set worker.maxReplicas." $role) -}}
-{{- end -}}
-{{- end -}}
-{{- range $role := list "worker" "ps" "evaluator" "client" -}}
-{{- if hasKey (get $values $role) "taskType" -}}
-{{- fail (printf "%s.taskType: only the chief may have a different name in TF_CONFIG; set chief.taskType." $role) -}}
-{{- end -}}
-{{- end -}}
-{{- if hasKey $values.ps "gpus" -}}
-{{- fail "ps.gpus: parameter servers hold variables and never use GPUs; remove the key." -}}
-{{- end -}}
-{{- range $role := list "chief" "evaluator" "client" -}}
-{{- $replicas := int (get $values $role).replicas -}}
-{{- if gt $replicas 1 -}}
-{{- fail (printf "%s.replicas: it is %d, but a run has at most one %s; set 0 or 1." $role $replicas $role) -}}
-{{- end -}}
-{{- end -}}
-
 {{- include "distributed-tensorflow.checkFormats" . -}}
-{{- include "distributed-tensorflow.checkNames" . -}}
 {{- include "distributed-tensorflow.checkPods" . -}}
 {{- include "distributed-tensorflow.checkReserved" . -}}
 {{- include "distributed-tensorflow.checkStages" . -}}
@@ -88,8 +62,6 @@
 {{- fail (printf "worker.maxReplicas: with train.strategy allreduce all %d listed workers must take part, but worker.replicas is %d; remove worker.maxReplicas." $addresses $replicas) -}}
 {{- end -}}
 {{- end -}}
-{{- /* Arguments override `train`, so what they say is the trainer's to check. */}}
-{{- if and $packaged (not $values.extraArgs) }}{{ include "distributed-tensorflow.checkTrain" . }}{{ end -}}
 {{- if and $foreign (include "distributed-tensorflow.clusterIsTooLong" .) -}}
 {{- fail (printf "%s.replicas: TF_CONFIG would exceed the 128 KiB that Linux allows for one environment variable, and only the packaged trainer reads the cluster from a file; use fewer tasks or a shorter release name." (first $foreign)) -}}
 {{- end -}}
@@ -124,9 +96,6 @@
 
 {{- range $key := list "trainingDirectory" "data" -}}
 {{- $volume := get $values $key -}}
-{{- if and $volume.existingClaim (not (regexMatch "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$" $volume.existingClaim)) -}}
-{{- fail (printf "%s.existingClaim: %q is not a valid name of a claim; use lower-case letters, digits, dashes and dots." $key $volume.existingClaim) -}}
-{{- end -}}
 {{- if and $volume.nfs.server (not (hasPrefix "/" $volume.nfs.path)) -}}
 {{- fail (printf "%s.nfs.path: %q is not an absolute path; set the exported path on %q, such as /exports/mnist." $key $volume.nfs.path $volume.nfs.server) -}}
 {{- end -}}

@@ -1,4 +1,5 @@
-{{/* Checks of single values: names, quantities, registries. */}}
+{{/* Checks of single values, wherever they are: names, labels, quantities, images. What the API server would refuse in the middle
+     of an installation is refused before it, with the key of the values. */}}
 
 {{- define "distributed-tensorflow.checkFormats" -}}
 {{- $values := .Values -}}
@@ -14,34 +15,82 @@
   (list "mlflow.experiment" $values.mlflow.experiment "^[^\\pC]*$" "a name of printable characters, such as digits")
   (list "mlflow.model" $values.mlflow.model "^[\\pL\\pN_ .-]*$" "letters, digits, underscores, dashes, dots and spaces, such as digits")
 -}}
-{{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" -}}
-{{- with ((get $values $component).podDisruptionBudget | default dict).maxUnavailable -}}
-{{- $formats = append $formats (list (printf "%s.podDisruptionBudget.maxUnavailable" $component) (toString .) "^[0-9]+%?$" "a number or a percentage, such as 1 or 25%") -}}
-{{- end -}}
-{{- end -}}
-{{- $images := dict "image" $values.image "mlflow.image" ($values.mlflow.image | default dict) "data.watch.image" ($values.data.watch.image | default dict) "mlflow.server.image" ($values.mlflow.server.image | default dict) "serving.image" ($values.serving.image | default dict) -}}
-{{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" "tensorboard" "supervisor" -}}
-{{- $_ := set $images (printf "%s.image" $component) ((get $values $component).image | default dict) -}}
-{{- end -}}
-{{- range $index, $version := $values.serving.versions -}}
-{{- $_ := set $images (printf "serving.versions[%d].image" $index) ($version.image | default dict) -}}
-{{- end -}}
-{{- range $key, $image := $images -}}
-{{- $formats = append $formats (list (printf "%s.digest" $key) ($image.digest | default "") "^(sha256:[0-9a-f]{64})?$" "a digest, such as sha256: and 64 hexadecimal digits") -}}
-{{- $registry := $image.registry | default "" -}}
-{{- $host := regexReplaceAll "^[a-z]*:?//" $registry "" | trimSuffix "/" -}}
-{{- if ne $registry $host -}}
-{{- fail (printf "%s.registry: %q has a scheme or ends with a slash; write %q." $key $registry $host) -}}
-{{- end -}}
-{{- end -}}
 {{- range $formats -}}
 {{- if not (regexMatch (index . 2) (index . 1)) -}}
 {{- fail (printf "%s: %q is not valid; set %s." (index . 0) (index . 1) (index . 3)) -}}
 {{- end -}}
 {{- end -}}
-{{- include "distributed-tensorflow.checkQuantity" (list "trainingDirectory.size" $values.trainingDirectory.size) -}}
-{{- include "distributed-tensorflow.checkQuantity" (list "data.size" $values.data.size) -}}
-{{- include "distributed-tensorflow.checkQuantity" (list "mlflow.server.persistence.size" $values.mlflow.server.persistence.size) -}}
+{{- include "distributed-tensorflow.checkValue" (dict "path" "" "key" "" "value" (omit $values "extraObjects" "train" "commonLabels")) -}}
+{{- include "distributed-tensorflow.checkLabels" (list "commonLabels" (include "distributed-tensorflow.common" (list . "commonLabels") | fromYaml)) -}}
+{{- end }}
+
+{{/* Checks a value by its key, and the values in it. (dict path key value): `path` is that of the mapping, with a dot at its end,
+     and empty at the top */}}
+{{- define "distributed-tensorflow.checkValue" -}}
+{{- $path := printf "%s%s" .path .key -}}
+{{- $text := .value | default "" | toString -}}
+{{- if has .key (list "labels" "nodeSelector") -}}
+{{- include "distributed-tensorflow.checkLabels" (list $path .value) -}}
+{{- else if has .key (list "annotations" "commonAnnotations") -}}
+{{- include "distributed-tensorflow.checkKeysOfLabels" (list $path .value) -}}
+{{- else if or (has .key (list "priorityClassName" "runtimeClassName" "schedulerName" "storageClassName" "className" "existingClaim")) (hasSuffix "serviceAccount.name" $path) -}}
+{{- if or (gt (len $text) 253) (not (regexMatch (printf "^-?(%s)?$" (include "distributed-tensorflow.subdomain" .)) $text)) -}}
+{{- fail (printf "%s: %q is not a name of an object of Kubernetes; set at most 253 lower-case letters, digits, dashes and dots, such as high-priority." $path (trunc 300 $text)) -}}
+{{- end -}}
+{{- else if and (eq .key "digest") (not (regexMatch "^(sha256:[0-9a-f]{64})?$" $text)) -}}
+{{- fail (printf "%s: %q is not a digest; set sha256: and 64 hexadecimal digits." $path $text) -}}
+{{- else if eq .key "registry" -}}
+{{- $host := regexReplaceAll "^[a-z]*:?//" $text "" | trimSuffix "/" -}}
+{{- if ne $text $host -}}
+{{- fail (printf "%s: %q has a scheme or ends with a slash; write %q." $path $text $host) -}}
+{{- end -}}
+{{- else if and (eq .key "maxUnavailable") $text (not (regexMatch "^[0-9]+%?$" $text)) -}}
+{{- fail (printf "%s: %q is neither a number nor a percentage; set one, such as 1." $path $text) -}}
+{{- else if and (has .key (list "size" "sharedMemorySize")) $text -}}
+{{- include "distributed-tensorflow.checkQuantity" (list $path .value) -}}
+{{- else if and (eq .key "subPath") (or (hasPrefix "/" $text) (has ".." (splitList "/" $text))) -}}
+{{- fail (printf "%s: %q is not a folder inside the volume; set a path without a leading slash and without .., such as team/mnist." $path $text) -}}
+{{- else if eq .key "hosts" -}}
+{{- range $index, $host := .value -}}
+{{- if or (gt (len $host) 253) (not (regexMatch (printf "^(\\*\\.)?%s$" (include "distributed-tensorflow.subdomain" .)) $host)) -}}
+{{- fail (printf "%s[%d]: %q is not a name of a host; set a name, such as tensorboard.example.com." $path $index $host) -}}
+{{- end -}}
+{{- end -}}
+{{- else if has .key (list "versions" "before" "after") -}}
+{{- range $index, $item := .value -}}
+{{- include "distributed-tensorflow.checkValue" (dict "path" "" "key" (printf "%s[%d]" $path $index) "value" $item) -}}
+{{- end -}}
+{{- else if and (kindIs "map" .value) (not (has .key (list "podSpec" "affinity" "parameters"))) -}}
+{{- range $key, $value := .value -}}
+{{- include "distributed-tensorflow.checkValue" (dict "path" (ternary "" (printf "%s." $path) (empty $path)) "key" $key "value" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A regular expression of what Kubernetes calls a DNS subdomain. */}}
+{{- define "distributed-tensorflow.subdomain" -}}
+[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*
+{{- end }}
+
+{{/* (list key labels) */}}
+{{- define "distributed-tensorflow.checkLabels" -}}
+{{- include "distributed-tensorflow.checkKeysOfLabels" . -}}
+{{- $key := index . 0 -}}
+{{- range $label, $value := index . 1 | default dict -}}
+{{- if not (regexMatch "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$" ($value | default "")) -}}
+{{- fail (printf "%s: %q is not a value of a label (%s); set at most 63 letters, digits, dashes, underscores and dots." $key $value $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* (list key labels or annotations) */}}
+{{- define "distributed-tensorflow.checkKeysOfLabels" -}}
+{{- $key := index . 0 -}}
+{{- range $label := keys (index . 1 | default dict) | sortAlpha -}}
+{{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $label) -}}
+{{- fail (printf "%s: %q is not a key; set letters, digits, dashes, underscores and dots, with or without a domain and a slash before them, such as example.com/team." $key $label) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* (list key value) */}}

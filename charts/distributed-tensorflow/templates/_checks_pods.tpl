@@ -20,16 +20,12 @@
 {{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving "mlflow.server" $values.mlflow.server "data.watch" $values.data.watch -}}
 {{- $onHost := list -}}
 {{- $onPodNetwork := list -}}
-{{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
-{{- $spec := include "distributed-tensorflow.role" (list $ $role) | fromJson -}}
-{{- if $spec.replicas -}}
-{{- $_ := set $specs $role $spec -}}
-{{- if $spec.hostNetwork }}{{ $onHost = append $onHost $role }}{{ else }}{{ $onPodNetwork = append $onPodNetwork $role }}{{ end -}}
-{{- end -}}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $_ := set $specs .role . -}}
+{{- if .hostNetwork }}{{ $onHost = append $onHost .role }}{{ else }}{{ $onPodNetwork = append $onPodNetwork .role }}{{ end -}}
 {{- end -}}
 {{- range $component, $spec := $specs -}}
 {{- include "distributed-tensorflow.checkResources" (list $component ($spec.resources | default dict)) -}}
-{{- with $spec.sharedMemorySize }}{{ include "distributed-tensorflow.checkQuantity" (list (printf "%s.sharedMemorySize" $component) .) }}{{ end -}}
 {{- end -}}
 {{- if and $values.networkPolicy.enabled $onHost $onPodNetwork -}}
 {{- fail (printf "%s.hostNetwork: it is true, but %s.hostNetwork is false, and the run's NetworkPolicy admits no pod on the network of a node; set both to the same value, or networkPolicy.enabled to false." (first $onHost) (first $onPodNetwork)) -}}
