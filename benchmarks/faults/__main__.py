@@ -25,7 +25,7 @@ from benchmarks.faults import report, results
 from benchmarks.faults.cluster import FaultError
 from benchmarks.faults.plan import PLACES, Case, plan
 from benchmarks.faults.run import run
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.paths import KUBECONFIG
 
 
 def main() -> int:

@@ -16,15 +16,15 @@ from pathlib import Path
 import psutil
 
 from benchmarks.faults.cluster import FaultError
-from hack.cluster.node import BOX
+from hack.cluster.node import SANDBOX
 
-VOLUMES = BOX.folder / "volumes"
+VOLUMES = SANDBOX.folder / "volumes"
 DNS, API_SERVER, KUBELET = "coredns", "kube-apiserver", "kubelet"
 
 
 def pod_logs(namespace: str) -> list[tuple[str, Path]]:
     """The log files of all containers in a namespace, with the name of their pod."""
-    root = f"/proc/{BOX.first_process()}/root/var/log"
+    root = f"/proc/{SANDBOX.first_process()}/root/var/log"
     # Not Path.glob, which raises an error if the kubelet removes the folder of a deleted pod meanwhile.
     paths = map(Path, glob.glob(f"{root}/pods*/{namespace}_*/*/*.log"))
     return [(path.parent.parent.name.split("_")[1], path) for path in paths]
@@ -86,7 +86,7 @@ def send_signal(programs: Sequence[str], number: int) -> None:
     Raises:
         FaultError: one of them does not run.
     """
-    first = BOX.first_process()
+    first = SANDBOX.first_process()
     if not first:
         raise FaultError("the throw-away cluster does not run: `make cluster-up` starts it")
     own = os.readlink(f"/proc/{first}/ns/pid")
@@ -103,7 +103,7 @@ def send_signal(programs: Sequence[str], number: int) -> None:
 
 def stop_everything() -> None:
     """Kill every program and every container of the node, as its sudden reboot would."""
-    first = BOX.first_process()
+    first = SANDBOX.first_process()
     namespace = Path(f"/proc/{first}/ns/pid").stat().st_ino
     inside = []
     for process in psutil.process_iter():

@@ -15,7 +15,7 @@ MAX_LOSS = 0.01
 """How much less accurate than an undisturbed run a disturbed one may be, and likewise the means of a mode."""
 NO_PAUSE_SECONDS = 2.5
 """Progress lines are a second apart: a shorter pause cannot be told from none."""
-HEAD = ["mode", "tasks", "fault", "hits", "nobody steps for", "the lost one is back after", "steps lost", "restarts"]
+HEAD = ["mode", "tasks", "fault", "hits", "longest pause", "the lost one is back after", "steps lost", "restarts"]
 HEAD += ["accuracy", "verdict"]
 TITLES: dict[Place, str] = {"processes": "Processes on one machine", "cluster": "A release in a cluster"}
 

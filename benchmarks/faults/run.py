@@ -156,7 +156,7 @@ def disturb(cluster: Cluster, seen: Observation, fault: Fault, targets: Sequence
 
 
 def _states(cluster: Cluster) -> str:
-    """The state of each task's process: that of a stopped one says why nobody steps."""
+    """The state of each task's process: that of a stopped one says why there is a pause."""
     found = []
     for task in cluster.workload.tasks:
         states = []

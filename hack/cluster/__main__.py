@@ -13,8 +13,8 @@ from functools import partial
 
 from hack.cluster import build, engine, kubernetes, packages
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.node import BOX, FIRST
-from hack.cluster.places import CACHE, KUBECONFIG, STATE
+from hack.cluster.node import FIRST, SANDBOX
+from hack.cluster.paths import CACHE, KUBECONFIG, STATE
 from hack.cluster.progress import step
 
 USAGE = """usage: python -m hack.cluster COMMAND
@@ -149,7 +149,7 @@ def _status() -> int:
 def _down() -> int:
     _need_root()
     with step("stop"):
-        BOX.stop()
+        SANDBOX.stop()
         engine.stop()
         shutil.rmtree(STATE, ignore_errors=True)
     return 0

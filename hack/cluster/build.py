@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.places import CACHE, MODULES
+from hack.cluster.paths import CACHE, MODULES
 from hack.cluster.progress import step
 
 OLDEST_GO = (1, 26)

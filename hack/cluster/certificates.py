@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from hack.cluster.errors import ClusterError
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.paths import KUBECONFIG
 
 
 def create(folder: Path, server: str, names: str) -> None:

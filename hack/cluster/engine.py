@@ -1,7 +1,7 @@
-"""The local Docker engine: uses a running one, or starts one in a box.
+"""The local Docker engine: uses a running one, or starts one in a sandbox.
 
 The commands `engine`, `up`, `load` and `down` use it. An engine started here can build and save images. It stores them
-in Docker's default folder, so they survive `down`. Its published ports are open only in its box.
+in Docker's default folder, so they survive `down`. Its published ports are open only in its sandbox.
 """
 
 import shutil
@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from hack.cluster.box import Box, environment, tail
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.places import CACHE, SYSTEM_PATH
+from hack.cluster.paths import CACHE, SYSTEM_PATH
 from hack.cluster.progress import step
+from hack.cluster.sandbox import Sandbox, environment, tail
 from hack.cluster.waiting import until
 
-BOX = Box("docker", overlays=("/etc", "/opt"))
+SANDBOX = Sandbox("docker", overlays=("/etc", "/opt"))
 BASE_IMAGE = "debian:bookworm-slim"
-_PROCESS_ID = BOX.folder / "dockerd.pid"
+_PROCESS_ID = SANDBOX.folder / "dockerd.pid"
 DEFAULT_SOCKET = Path("/run/docker.sock")
 
 # Debian's slim images exclude these too, or debootstrap leaves them behind.
@@ -55,28 +55,28 @@ def start() -> None:
     if answers():
         return
     with step("dockerd"):
-        BOX.start()
-        socket = BOX.folder / "docker.sock"
-        if "dockerd" not in BOX.programs():
-            own_folders = [f"--exec-root={BOX.folder}/run", f"--pidfile={_PROCESS_ID}"]
-            own_cgroup = ["--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{BOX.cgroup}"]
-            BOX.spawn("dockerd", "dockerd", [f"--host=unix://{socket}", *own_folders, *own_cgroup])
+        SANDBOX.start()
+        socket = SANDBOX.folder / "docker.sock"
+        if "dockerd" not in SANDBOX.programs():
+            own_folders = [f"--exec-root={SANDBOX.folder}/run", f"--pidfile={_PROCESS_ID}"]
+            own_cgroup = ["--exec-opt=native.cgroupdriver=cgroupfs", f"--cgroup-parent=/{SANDBOX.cgroup}"]
+            SANDBOX.spawn("dockerd", "dockerd", [f"--host=unix://{socket}", *own_folders, *own_cgroup])
         if not DEFAULT_SOCKET.exists():
             DEFAULT_SOCKET.unlink(missing_ok=True)  # a dangling link
             DEFAULT_SOCKET.symlink_to(socket)
-        if not until(lambda: answers() or "dockerd" not in BOX.programs(), 30) or not answers():
-            raise ClusterError(f"dockerd does not start; its log ends:\n{tail(BOX.log('dockerd'))}")
+        if not until(lambda: answers() or "dockerd" not in SANDBOX.programs(), 30) or not answers():
+            raise ClusterError(f"dockerd does not start; its log ends:\n{tail(SANDBOX.log('dockerd'))}")
 
 
 def stop() -> None:
     """Stop the engine that `start` started, and no other."""
-    if "dockerd" in BOX.programs():
-        BOX.run(
+    if "dockerd" in SANDBOX.programs():
+        SANDBOX.run(
             ["sh", "-c", f"kill $(cat {_PROCESS_ID})"]
         )  # SIGTERM, because SIGKILL could corrupt its database of images
-        until(lambda: "dockerd" not in BOX.programs(), 15)
-    BOX.stop()
-    if DEFAULT_SOCKET.is_symlink() and DEFAULT_SOCKET.readlink().is_relative_to(BOX.folder):
+        until(lambda: "dockerd" not in SANDBOX.programs(), 15)
+    SANDBOX.stop()
+    if DEFAULT_SOCKET.is_symlink() and DEFAULT_SOCKET.readlink().is_relative_to(SANDBOX.folder):
         DEFAULT_SOCKET.unlink()
 
 

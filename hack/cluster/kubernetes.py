@@ -1,7 +1,7 @@
 """Kubernetes: its programs, how each starts, and when each is ready.
 
-The commands `up`, `load`, `add-node`, `status` and `down` use it. Everything runs in one box. Outside the box it uses
-one port of 127.0.0.1 for the API server, and writes KUBECONFIG.
+The commands `up`, `load`, `add-node`, `status` and `down` use it. Everything runs in one sandbox. Outside of it they
+use one port of 127.0.0.1 for the API server, and write KUBECONFIG.
 """
 
 import json
@@ -9,11 +9,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from hack.cluster import build, certificates, engine
-from hack.cluster.box import ADDRESS, INTERFACE, MTU, tail
 from hack.cluster.errors import ClusterError
-from hack.cluster.node import BOX, CONFIGURATION, DNS_SERVICE, FIRST, KEYS, NETWORK, PAUSE_IMAGE, PORT, SECOND, Node
-from hack.cluster.places import KUBECONFIG, MANIFESTS
+from hack.cluster.node import CONFIGURATION, DNS_SERVICE, FIRST, KEYS, NETWORK, PAUSE_IMAGE, PORT, SANDBOX, SECOND, Node
+from hack.cluster.paths import KUBECONFIG, MANIFESTS
 from hack.cluster.progress import step
+from hack.cluster.sandbox import ADDRESS, INTERFACE, MTU, tail
 from hack.cluster.waiting import until
 
 PODS = "10.244.0.0/16"
@@ -37,7 +37,7 @@ def _commands() -> dict[str, list[str]]:
     configured = [f"--kubeconfig={KUBECONFIG}"]
     return {
         # a throw-away cluster need not survive a power failure
-        "etcd": ["--data-dir", f"{BOX.folder}/etcd", "--unsafe-no-fsync"],
+        "etcd": ["--data-dir", f"{SANDBOX.folder}/etcd", "--unsafe-no-fsync"],
         "kube-apiserver": [
             "--etcd-servers=http://127.0.0.1:2379",
             f"--secure-port={PORT}",
@@ -70,7 +70,7 @@ def _commands() -> dict[str, list[str]]:
             f"--cluster-cidr={PODS}",
             "--proxy-mode=iptables",
             "--masquerade-all",  # otherwise pods reply to each other directly, bypassing the Service
-            "--conntrack-max-per-core=0",  # the limit applies to the whole machine, and a box must not change it
+            "--conntrack-max-per-core=0",  # the limit applies to the whole machine, and a sandbox must not change it
         ],
         "coredns": ["-conf", f"{CONFIGURATION}/Corefile"],
         "local-path-provisioner": [
@@ -131,9 +131,9 @@ def start() -> None:
     Raises:
         ClusterError: a program does not start; the message has the end of its log.
     """
-    with step("box"):
-        BOX.start()
-        if not KEYS.exists():  # a box that was killed leaves KUBECONFIG
+    with step("sandbox"):
+        SANDBOX.start()
+        if not KEYS.exists():  # a sandbox that was killed leaves KUBECONFIG
             KUBECONFIG.unlink(missing_ok=True)
         if not KUBECONFIG.exists():
             names = f"IP:127.0.0.1,IP:{ADDRESS},IP:{API_SERVICE},DNS:localhost,DNS:kubernetes.default.svc"
@@ -163,14 +163,14 @@ def _join_pod_network() -> None:
     other_end = f"{POD_NETWORK}-end"
     sized = ["mtu", str(MTU)]
     _add_link(POD_NETWORK, [*sized, "type", "veth", "peer", "name", other_end, *sized])
-    BOX.run(["ip", "link", "set", other_end, "arp", "off", "up"])
-    BOX.run(["ip", "link", "set", POD_NETWORK, "up"])
+    SANDBOX.run(["ip", "link", "set", other_end, "arp", "off", "up"])
+    SANDBOX.run(["ip", "link", "set", POD_NETWORK, "up"])
     _add_link(NODE_INTERFACE, ["link", POD_NETWORK, "type", "macvlan", "mode", "bridge"])
-    BOX.run(["ip", "address", "replace", f"{GATEWAY}/{PODS.split('/')[1]}", "dev", NODE_INTERFACE])
-    BOX.run(["ip", "link", "set", NODE_INTERFACE, "up"])
+    SANDBOX.run(["ip", "address", "replace", f"{GATEWAY}/{PODS.split('/')[1]}", "dev", NODE_INTERFACE])
+    SANDBOX.run(["ip", "link", "set", NODE_INTERFACE, "up"])
     masquerade = ["POSTROUTING", "--source", PODS, "--out-interface", INTERFACE, "--jump", "MASQUERADE"]
     if not _succeeds(["iptables", "--table", "nat", "--check", *masquerade]):
-        BOX.run(["iptables", "--table", "nat", "--append", *masquerade])
+        SANDBOX.run(["iptables", "--table", "nat", "--append", *masquerade])
 
 
 def _add_link(name: str, details: Sequence[str]) -> None:
@@ -180,13 +180,13 @@ def _add_link(name: str, details: Sequence[str]) -> None:
 
 
 def _start(*names: str) -> None:
-    running = BOX.programs()
+    running = SANDBOX.programs()
     commands = _commands() | SECOND.commands()
     for name in names:
         if name not in running:
             program = name.removesuffix(SECOND.suffix)
             own = build.binaries() / program
-            BOX.spawn(name, own if own.exists() else program, commands[name])
+            SANDBOX.spawn(name, own if own.exists() else program, commands[name])
 
 
 def _ready(name: str, condition: Callable[[], bool]) -> None:
@@ -195,17 +195,17 @@ def _ready(name: str, condition: Callable[[], bool]) -> None:
 
         def over() -> bool:
             nonlocal gone
-            gone = name not in BOX.programs()
+            gone = name not in SANDBOX.programs()
             return gone or condition()
 
         if not until(over, READY_SECONDS) or gone:
             how = "exited during its start" if gone else f"is not ready after {READY_SECONDS} s"
-            raise ClusterError(f"{name} {how}; its log {BOX.log(name)} ends:\n{tail(BOX.log(name))}")
+            raise ClusterError(f"{name} {how}; its log {SANDBOX.log(name)} ends:\n{tail(SANDBOX.log(name))}")
 
 
 def _succeeds(command: list[str]) -> bool:
     try:
-        BOX.run(command)
+        SANDBOX.run(command)
     except ClusterError:
         return False
     return True
@@ -244,7 +244,7 @@ def _apply_manifests() -> None:
         "DNS_ADDRESS": DNS_SERVICE,
         "NODE_ADDRESS": ADDRESS,
         "nodeName: NODE": f"nodeName: {FIRST.name}",
-        "VOLUMES": f"{BOX.folder}/volumes",
+        "VOLUMES": f"{SANDBOX.folder}/volumes",
         "BASE_IMAGE": f"docker.io/library/{engine.BASE_IMAGE}",
     }.items():
         text = text.replace(word, value)
@@ -254,7 +254,7 @@ def _apply_manifests() -> None:
 
 
 def _load_own_images(node: Node) -> None:
-    loaded = BOX.run(node.ctr("images", "list", "--quiet")).split()
+    loaded = SANDBOX.run(node.ctr("images", "list", "--quiet")).split()
     if f"docker.io/{PAUSE_IMAGE}" not in loaded:
         with step("pause image"):
             engine.create_image(PAUSE_IMAGE, build.binaries() / "pause")
@@ -272,7 +272,7 @@ def start_second_node(images: Sequence[str]) -> None:
         UsageError: the engine does not have an image.
         ClusterError: no cluster is running, or a program does not start.
     """
-    if not BOX.first_process():
+    if not SANDBOX.first_process():
         raise ClusterError("no cluster is running: `up` starts one.")
     SECOND.configure()
     _start(SECOND.containerd)
@@ -287,6 +287,6 @@ def start_second_node(images: Sequence[str]) -> None:
 
 def state() -> dict[str, bool]:
     """Whether each program of the cluster is running, by name; those of the second node if it was ever started."""
-    running = BOX.programs()
+    running = SANDBOX.programs()
     names = [*_commands(), *(SECOND.commands() if SECOND.is_configured() else ())]
     return {name: name in running for name in names}

@@ -1,7 +1,7 @@
 """A node of the cluster: its containerd, its kubelet, and the images that it has.
 
-All nodes are in one box, with one network and one file system. Each has its own containers, images and cgroups. A node
-writes its configuration below the box's folder, and creates its cgroup in those of the box.
+All nodes are in one sandbox, with one network and one file system. Each has its own containers, images and cgroups. It
+writes its configuration below the sandbox's folder, and creates its cgroup in those of the sandbox.
 """
 
 import json
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hack.cluster import engine
-from hack.cluster.box import Box
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.paths import KUBECONFIG
+from hack.cluster.sandbox import Sandbox
 
 PORT = 16443
 """Of the API server. Not the default 6443, which another Kubernetes on this machine may use."""
-BOX = Box("kubernetes", overlays=("/etc", "/opt", "/var/lib", "/var/log"), port=PORT)
-KEYS = BOX.folder / "keys"
-CONFIGURATION = BOX.folder / "configuration"
+SANDBOX = Sandbox("kubernetes", overlays=("/etc", "/opt", "/var/lib", "/var/log"), port=PORT)
+KEYS = SANDBOX.folder / "keys"
+CONFIGURATION = SANDBOX.folder / "configuration"
 NETWORK = CONFIGURATION / "cni"
 DNS_SERVICE = "10.96.0.10"
 PAUSE_IMAGE = "distributed-tensorflow/pause:1"
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def _cgroup(self) -> str:
-        return f"{BOX.cgroup}/{self.name}" if self.number else BOX.cgroup
+        return f"{SANDBOX.cgroup}/{self.name}" if self.number else SANDBOX.cgroup
 
     def commands(self) -> dict[str, list[str]]:
         """The arguments of each program, by its name."""
@@ -68,7 +68,7 @@ class Node:
                 f"--kubeconfig={KUBECONFIG}",
                 f"--config={self._file('kubelet.json')}",
                 f"--hostname-override={self.name}",
-                f"--root-dir={BOX.folder}/{self.kubelet}",
+                f"--root-dir={SANDBOX.folder}/{self.kubelet}",
                 # Without a minimum age, garbage collection counts a container that is about to start as dead, and
                 # removes its predecessor with the log and the exit code that tests read.
                 "--minimum-container-ttl-duration=1m",
@@ -85,13 +85,13 @@ class Node:
     def configure(self) -> None:
         """Write the configuration of its programs, and create its cgroup."""
         (CONFIGURATION / self.name).mkdir(parents=True, exist_ok=True)
-        for cgroup in BOX.cgroups() if self.number else ():
+        for cgroup in SANDBOX.cgroups() if self.number else ():
             (cgroup / self.name).mkdir(exist_ok=True)
         # restrict_oom_score_adj: in many virtual machines and containers root lacks CAP_SYS_RESOURCE. Without this
         # setting pods do not start there ("can't get final child's PID from pipe").
         self._file("containerd.toml").write_text(f"""\
 version = 2
-root = "{BOX.folder}/{self.containerd}"
+root = "{SANDBOX.folder}/{self.containerd}"
 state = "/run/{self.containerd}"
 [grpc]
 address = "{self.socket}"
@@ -140,11 +140,11 @@ conf_dir = "{NETWORK}"
         """
         name = image if "." in image.split("/")[0] else f"docker.io/{'' if '/' in image else 'library/'}{image}"
         label = f"{_FROM_ENGINE}={engine.identity(image)}"  # containerd and Docker use different digests
-        if label in BOX.run(self.ctr("images", "list", f"name=={name}")):
+        if label in SANDBOX.run(self.ctr("images", "list", f"name=={name}")):
             return
         with engine.saving(image) as save:
-            BOX.run(self.ctr("images", "import", "-"), stdin=save.stdout)
-        BOX.run(self.ctr("images", "label", name, label))
+            SANDBOX.run(self.ctr("images", "import", "-"), stdin=save.stdout)
+        SANDBOX.run(self.ctr("images", "label", name, label))
 
 
 FIRST, SECOND = Node(0), Node(1)

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.places import CACHE, SYSTEM_PATH
+from hack.cluster.paths import CACHE, SYSTEM_PATH
 from hack.cluster.progress import step
 
 # Checks for the command, not for the package: a machine may have the command from another package (docker-ce provides

@@ -21,7 +21,7 @@ ROUTED: dict[str, Any] = {
 BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "stages without a supervisor": ("stages", {"stages.after": [STAGE], "supervisor.enabled": False}),
     "two stages of one name": ("stages.after[0].name", {"stages.before": [STAGE], "stages.after": [STAGE]}),
-    "a stage whose name is no DNS label": ("stages.after[0].name", {"stages.after": [{**STAGE, "name": "Infer_2"}]}),
+    "a stage whose name is not a DNS label": ("stages.after[0].name", {"stages.after": [{**STAGE, "name": "Infer_2"}]}),
     "a stage whose Job has a name that is too long": (
         "stages.after[0].name",
         {"stages.after": [{**STAGE, "name": "i" * 50}]},
@@ -32,7 +32,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "stages.after[0].volumes",
         {"stages.after": [{**STAGE, "volumes": ["data"]}]},
     ),
-    "a stage that mounts a training directory that is no volume": (
+    "a stage that mounts a training directory that is not a volume": (
         "stages.after[0].volumes",
         {"stages.after": [{**STAGE, "volumes": ["training"]}], "trainingDirectory.uri": "s3://bucket/runs"},
     ),
@@ -238,7 +238,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "serving without a version": ("serving.versions", {"serving.enabled": True}),
     "a version without a name": ("serving.versions[0].name", {"serving.versions": [{}]}),
-    "a version whose name is no label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
+    "a version whose name is not a label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
     "a version without an image": ("serving.versions[0].image.repository", {"serving.versions": [{"name": "v1"}]}),
     "a packaged model without a tag": (
         "serving.versions[0].image.tag",
@@ -280,7 +280,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "serving.versions[0].model",
         {"serving.versions": [{"name": "v1", "model": "/training"}]},
     ),
-    "a model in a training directory that is no volume": (
+    "a model in a training directory that is not a volume": (
         "serving.versions[0].model",
         {"serving.versions": [{"name": "v1", "model": "."}], "trainingDirectory.uri": "s3://bucket/run"},
     ),
@@ -292,7 +292,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "serving.versions[0].readinessPath",
         {"serving.versions": [{**SERVED, "readinessPath": "ready"}]},
     ),
-    "another server of a training directory that is no volume": (
+    "another server of a training directory that is not a volume": (
         "serving.versions[0].mountTraining",
         {"serving.versions": [{**SERVED, "mountTraining": True}], "trainingDirectory.uri": "s3://bucket/run"},
     ),

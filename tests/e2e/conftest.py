@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.service import Service
 
 import trainer
 from hack.cluster import build, packages
-from hack.cluster.places import KUBECONFIG, STATE
+from hack.cluster.paths import KUBECONFIG, STATE
 from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]

@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from hack.cluster import build, node
-from hack.cluster.box import MACHINE_WIDE
-from hack.cluster.places import STATE
+from hack.cluster.paths import STATE
+from hack.cluster.sandbox import MACHINE_WIDE
 from tests.e2e.conftest import cluster_tool
 
-# Folders to which container programs write outside a box.
+# Folders to which container programs write outside a sandbox.
 FOLDERS = ("/etc", "/etc/cni", "/opt", "/run", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log")
 ON_THIS_MACHINE = pytest.mark.skipif("KUBECONFIG" in os.environ, reason="KUBECONFIG names another cluster")
 SETTINGS = (*MACHINE_WIDE, "net/ipv4/ip_forward", "net/ipv4/conf/all/route_localnet", "net/netfilter/nf_conntrack_max")
@@ -83,14 +83,14 @@ def test_down_leaves_the_machine_as_it_was() -> None:
     assert machine() == before
 
     with subprocess.Popen([sys.executable, "-m", "hack.cluster", "up"], stdout=subprocess.PIPE) as killed:
-        while not {"kube-apiserver", "containerd"} <= node.BOX.programs():
+        while not {"kube-apiserver", "containerd"} <= node.SANDBOX.programs():
             assert killed.poll() is None
             time.sleep(0.05)
         killed.send_signal(signal.SIGKILL)
     assert cluster_tool("up").returncode == 0
     assert cluster_tool("status").returncode == 0
 
-    first = node.BOX.first_process()
+    first = node.SANDBOX.first_process()
     assert first
     for process in psutil.Process(first).children():
         if process.name() == "kube-scheduler":

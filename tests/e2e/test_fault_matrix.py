@@ -17,7 +17,7 @@ from benchmarks.faults.observation import Observation
 from benchmarks.faults.release import Release
 from benchmarks.faults.run import disturb, wait_for_training
 from benchmarks.faults.workload import Workload
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.paths import KUBECONFIG
 from hack.cluster.waiting import until
 
 CUT_OFF = dataclasses.replace(faults.CUT_OFF, seconds=8)

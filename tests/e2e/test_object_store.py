@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hack.cluster import build
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.paths import KUBECONFIG
 from tests.e2e.conftest import cluster_tool
 from tests.e2e.releases import Release, wait
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.paths import KUBECONFIG
 from tests.e2e.conftest import cluster_tool
 from tests.e2e.releases import ROOT, Release, wait
 from tests.processes.mlflow_servers import MlflowApi

@@ -18,8 +18,8 @@ import grpc
 import pytest
 import yaml
 
-from hack.cluster.node import BOX, FIRST
-from hack.cluster.places import KUBECONFIG
+from hack.cluster.node import FIRST, SANDBOX
+from hack.cluster.paths import KUBECONFIG
 from tests.e2e import api
 from tests.e2e.releases import CHART, ROOT, SUPERVISOR, Release, exit_code, is_ready, wait
 
@@ -47,7 +47,7 @@ def remove_container(kubeconfig: Path) -> Callable[[str], None]:
     def remove(container: str) -> None:
         number = container.removeprefix("containerd://").encode()
         request = b"\n" + bytes([len(number)]) + number  # RemoveContainerRequest: container_id is its field 1
-        with grpc.insecure_channel(f"unix:///proc/{BOX.first_process()}/root{FIRST.socket}") as channel:
+        with grpc.insecure_channel(f"unix:///proc/{SANDBOX.first_process()}/root{FIRST.socket}") as channel:
             channel.unary_unary("/runtime.v1.RuntimeService/RemoveContainer")(request, timeout=60)
 
     return remove

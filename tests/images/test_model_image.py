@@ -178,7 +178,7 @@ def test_a_request_of_the_wrong_shape_gets_400_and_a_sentence(server: str, packa
     assert ask(server, f"/v2/models/{packaged.name}/infer", {"inputs": [tensor]}) == (400, expected)
     status, answer = ask(server, f"/v2/models/{packaged.name}/infer", {"inputs": [{**tensor, "shape": [1, 28, 28, 1]}]})
     assert status == 400
-    assert answer["error"].startswith("images: the data is no FP32 of the shape [1, 28, 28, 1] (")
+    assert answer["error"].startswith("images: the data is not FP32 of the shape [1, 28, 28, 1] (")
     log = docker("logs", server)
     assert expected["error"] in log.stderr
     assert "Traceback" not in log.stderr

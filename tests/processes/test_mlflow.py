@@ -426,8 +426,8 @@ def test_a_number_names_a_version_of_the_only_registered_model_or_of_the_one_tha
     try:
         none = refusal("compare", "1", "2", **environment)
         assert none == (
-            f"trainer: A: 1 is no path and no version in MLflow, as {own.uri} has no registered model; register one "
-            "with trainer models publish, or name another path.\n"
+            f"trainer: A: 1 is neither a path nor a version in MLflow, as {own.uri} has no registered model; register "
+            "one with trainer models publish, or name another path.\n"
         )
         publish(trainer, own, run, "--model", "digits")
         shutil.copytree(run, tmp_path / "1")
@@ -461,7 +461,7 @@ def test_a_number_names_a_version_of_the_only_registered_model_or_of_the_one_tha
         assert [each["model"] for each in compare("1", "2", "--model", "digits")["models"]][1] == "models:/digits/2"
         assert "there is no such model; name another." in refusal("compare", "1", "2", "--model", "x", **environment)
         assert refusal("compare", "1", "2") == (
-            "trainer: A: 1 is no path, and the MLflow server of version 1 is not known; name another path, or the "
+            "trainer: A: 1 is not a path, and the MLflow server of version 1 is not known; name another path, or the "
             "server with --tracking_uri or in the variable MLFLOW_TRACKING_URI.\n"
         )
     finally:

@@ -115,9 +115,9 @@ def test_an_absent_folder_model_or_output_is_named(predict: Predict, pictures: P
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     for expected, (code, errors) in {
-        "absent is no folder": predict(tmp_path / "absent"),
+        "absent is not a folder": predict(tmp_path / "absent"),
         "empty has no files": predict(tmp_path / "empty"),
-        "nothing is no model": predict(pictures, model=tmp_path / "nothing"),
+        "nothing is not a model": predict(pictures, model=tmp_path / "nothing"),
         "file cannot be written": predict(pictures, output=tmp_path / "file"),
     }.items():
         assert (code, errors.count("\n")) == (2, 1), errors

@@ -863,7 +863,7 @@ def test_an_entrypoint_that_says_nothing_is_refused(entrypoints: list[str], said
         (tfjob(Worker=replica(replicas=0)), "spec.tfReplicaSpecs: there is no Worker and no Chief"),
         (tfjob(Workr=replica(), PS=replica()), f"{SPECS}.Workr: no role has this name; did you mean Worker?"),
         (tfjob(Worker=replica(), pss=replica()), f"{SPECS}.pss: no role has this name; did you mean PS?"),
-        (tfjob(Trainer=replica()), f"{SPECS}: there is no Worker and no Chief, and Trainer is no role, so"),
+        (tfjob(Trainer=replica()), f"{SPECS}: there is no Worker and no Chief, and Trainer is not a role, so"),
         (tfjob(Chief=replica(), Master=replica()), "spec.tfReplicaSpecs: Chief and Master are the same role."),
         (tfjob(Worker=replica(replicas="two")), f'{WORKER}.replicas: a whole number was expected, not "two".'),
         (tfjob(Worker=replica(replicas=True)), f"{WORKER}.replicas: a whole number was expected, not true."),

@@ -49,7 +49,7 @@ def test_wrong_arguments_end_it(data: DataCommand, words: list[str], sentence: s
 
 @pytest.mark.parametrize(
     ("mode", "sentence"),
-    [(0o644, "the file is not executable; run chmod"), (0o755, "the file is no program; if it is a script, add")],
+    [(0o644, "the file is not executable; run chmod"), (0o755, "the file is not a program; if it is a script, add")],
 )
 def test_a_script_that_cannot_be_executed_ends_it(data: DataCommand, tmp_path: Path, mode: int, sentence: str) -> None:
     uri, script = tmp_path / "t.lance", tmp_path / "train.sh"

@@ -74,13 +74,13 @@ def test_a_run_that_is_over_starts_again_only_for_an_attempt_or_the_users_own_ch
     run: dict[str, Any], starts: bool
 ) -> None:
     notes = lifecycle.begin(a_run(**run), SUCCEEDED, [], NOW + 9)
-    assert notes.over != starts
+    assert notes.has_ended != starts
     assert notes.hash == a_run(**run).hash
 
 
 def test_a_lower_attempt_after_a_rollback_starts_nothing() -> None:
     ended = dataclasses.replace(SUCCEEDED, attempt=2, hash="2")
-    assert lifecycle.begin(a_run(), ended, [], NOW).over
+    assert lifecycle.begin(a_run(), ended, [], NOW).has_ended
 
 
 def test_changed_replicas_are_set_and_a_users_scale_of_an_unchanged_role_is_kept() -> None:
@@ -116,7 +116,7 @@ def test_tasks_without_an_address_are_not_part_of_the_run() -> None:
     assert [a_run(roles=roles).lists(task) for task in tasks] == [True, False, True, False, False]
 
 
-def test_a_changed_scale_of_parameter_servers_is_put_right() -> None:
+def test_a_changed_scale_of_parameter_servers_is_reconcile() -> None:
     notes = scales.adopt(a_run(), STARTED, SCALE, {"worker": 2, "ps": 3})
     assert scales.wanted(a_run(), notes, None)["ps"] == 1
 

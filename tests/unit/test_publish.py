@@ -79,7 +79,7 @@ def other_server() -> Iterator[str]:
 
 
 EXCERPT = "'<!DOCTYPE html> <html> <title>Welcome</title> <p>It works...'"
-FOREIGN = "this is no MLflow server: "
+FOREIGN = "this is not an MLflow server: "
 AWAY = "MLflow does not respond "
 
 

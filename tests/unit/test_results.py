@@ -125,7 +125,7 @@ def test_logs_tell_starts_lost_tasks_and_failures(tmp_path: Path) -> None:
         + line(2.0, progress={"step": 3})
         + line(3.0, lost={"reason": "lost a parameter server"})
         + line(4.0, started={"version": "1"})
-        + "12:00:00 worker 0: restored a sentence that is no data\n"
+        + "12:00:00 worker 0: restored a sentence that is not data\n"
         + line(5.0, restored="run/model.ckpt-3")
         + line(6.0, ended={"code": 4, "reason": "the run diverges"})
     )

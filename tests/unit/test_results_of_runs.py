@@ -106,7 +106,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def test_a_foreign_directory_is_refused(command: Command, tmp_path: Path) -> None:
     code, output = command("report", tmp_path)
     assert code == 2
-    assert output.startswith(f"trainer: DIR: {tmp_path} is no training directory")
+    assert output.startswith(f"trainer: DIR: {tmp_path} is not a training directory")
     assert len(output.splitlines()) == 1
 
 
@@ -293,4 +293,6 @@ def test_a_model_of_something_else_has_histograms_only_and_is_not_compared(
     assert not (run / "test" / "projector_config.pbtxt").exists()
     code, output = command("models", "compare", run, run)
     assert code == 2
-    assert output.startswith(f"trainer: A: the model {run} is no classifier: an output probabilities [n, classes] was")
+    assert output.startswith(
+        f"trainer: A: the model {run} is not a classifier: an output probabilities [n, classes] was"
+    )

@@ -150,7 +150,7 @@ def test_a_request_that_does_not_fit_gets_a_sentence(one: Predictor, body: Any, 
 
 @pytest.mark.parametrize("body", [b"instances", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_json_gets_a_sentence(one: Predictor, body: bytes) -> None:
-    with pytest.raises(BadRequestError, match=r"^the body is no JSON"):
+    with pytest.raises(BadRequestError, match=r"^the body is not JSON"):
         ask(one, body)
 
 
@@ -382,7 +382,9 @@ def test_it_waits_for_the_model(
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http"])
 def test_a_port_that_is_none_is_refused(port: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^--http_port: '{port}' is no port; give a number from 1 to 65535"):
+    with pytest.raises(
+        ConfigurationError, match=f"^--http_port: '{port}' is not a port; give a number from 1 to 65535"
+    ):
         serve.read([f"--http_port={port}"])
 
 

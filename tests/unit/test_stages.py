@@ -157,7 +157,7 @@ def test_another_attempt_after_a_failed_stage_does_not_train_again(state: Any, e
     run = with_stages([a_stage("prepare")], [INFER])
     over = trained(run, state=state, stages={"prepare": StageNotes("done", "1"), "infer": StageNotes("failed")})
     again = dataclasses.replace(run, hash="2", attempt=2)
-    assert lifecycle.begin(run, over, [], NOW).over
+    assert lifecycle.begin(run, over, [], NOW).has_ended
     begun = lifecycle.begin(again, over, [], NOW)
     assert begun.state == expected
     assert begun.stages["infer"] == StageNotes()

@@ -62,7 +62,7 @@ def run(request: Request) -> None:
     """Watch until a signal ends the process.
 
     Raises:
-        ConfigurationError: an argument is wrong, the command is no program, or the dataset cannot be read at the start.
+        ConfigurationError: an argument is wrong, the command is not a program, or the dataset cannot be read at first.
         SystemExit: a signal.
     """
     if request.tag is not None:
@@ -173,7 +173,7 @@ def _run_command(request: Request, version: Version) -> str:
     """Run the command, and write the state if it succeeds; return its problem, if any.
 
     Raises:
-        ConfigurationError: the command is no program.
+        ConfigurationError: the command is not a program.
         SystemExit: a signal arrived meanwhile. The command has got it and has ended.
     """
     environment = {
@@ -209,7 +209,7 @@ def _run_command(request: Request, version: Version) -> str:
     except OSError as error:
         if error.errno == errno.ENOEXEC:
             raise ConfigurationError(
-                f"COMMAND={request.command[0]}: the file is no program; if it is a script, add a first line such as "
+                f"COMMAND={request.command[0]}: the file is not a program; if it is a script, add a first line such as "
                 "#!/bin/sh."
             ) from None
         problem = f"the command cannot start ({error.strerror})"

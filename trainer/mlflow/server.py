@@ -334,7 +334,7 @@ class Server:
         """Copy the SavedModel of a version into a folder; return its folder.
 
         Raises:
-            ConfigurationError: the server refuses it, or the version is no SavedModel, or not as it was registered.
+            ConfigurationError: the server refuses it, or the version is not a SavedModel, or not as it was registered.
             StoreError: the server does not respond.
         """
         uri = f"models:/{version.name}/{version.number}"
@@ -342,7 +342,7 @@ class Server:
             copy = Path(self._mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder)))
         export = next((file.parent for file in sorted(copy.rglob(export_folder.SAVED_MODEL))), None)
         if export is None:
-            raise ConfigurationError(f"{argument}: {uri} is no SavedModel of TensorFlow; name another version.")
+            raise ConfigurationError(f"{argument}: {uri} is not a SavedModel of TensorFlow; name another version.")
         registered, found = version.tags.get(DIGEST_TAG, ""), export_folder.digest(export, _MLFLOWS_OWN)
         # Versions from before this digest have another one, without the name of the hash.
         if registered.startswith("sha256:") and registered != found:
@@ -456,7 +456,7 @@ class Server:
 
     def _foreign(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
-            f"tracking_uri={self.uri}: this is no MLflow server: {reason}; name the address of one, such as "
+            f"tracking_uri={self.uri}: this is not an MLflow server: {reason}; name the address of one, such as "
             "http://mlflow:5000."
         )
 

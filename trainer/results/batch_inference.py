@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _files(folder: Path) -> Sequence[Path]:
     """All files of a folder, without hidden ones, in the order of their names."""
     if not folder.is_dir():
-        raise ConfigurationError(f"--data: {folder} is no folder; name a folder of images.")
+        raise ConfigurationError(f"--data: {folder} is not a folder; name a folder of images.")
     found = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
     found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
     if not found:

@@ -68,7 +68,7 @@ def open_model(place: str, argument: str, registry: Registry) -> Iterator[Named]
     """Find the SavedModel that a user has named, or make a temporary copy of one.
 
     Args:
-        place: A path, a URI, or a positive number that is no path, which names a version in MLflow.
+        place: A path, a URI, or a positive number that is not a path, which names a version in MLflow.
         argument: What names it, for errors.
         registry: Where versions are looked up.
 
@@ -95,8 +95,8 @@ def open_model(place: str, argument: str, registry: Registry) -> Iterator[Named]
     export = path if is_export(path) else newest(path)
     if not export:
         raise ConfigurationError(
-            f"{argument}: {place} is no model: a training directory, an export folder or a folder with {SAVED_MODEL} "
-            "was expected."
+            f"{argument}: {place} is not a model: a training directory, an export folder or a folder with "
+            f"{SAVED_MODEL} was expected."
         )
     yield Named(place, export, None, None)
 
@@ -105,7 +105,7 @@ def _registered_model(number: str, argument: str, registry: Registry) -> str:
     """The registered model of which a number is a version."""
     if not (registry.tracking_uri or os.environ.get(TRACKING_URI)):
         raise ConfigurationError(
-            f"{argument}: {number} is no path, and the MLflow server of version {number} is not known; name another "
+            f"{argument}: {number} is not a path, and the MLflow server of version {number} is not known; name another "
             f"path, or the server with --tracking_uri or in the variable {TRACKING_URI}."
         )
     if registry.model:
@@ -120,8 +120,8 @@ def _registered_model(number: str, argument: str, registry: Registry) -> str:
             f"{truncate(', '.join(names), LONGEST_LIST)}; name one of them with --model."
         )
     raise ConfigurationError(
-        f"{argument}: {number} is no path and no version in MLflow, as {server.uri} has no registered model; register "
-        "one with trainer models publish, or name another path."
+        f"{argument}: {number} is neither a path nor a version in MLflow, as {server.uri} has no registered model; "
+        "register one with trainer models publish, or name another path."
     )
 
 

@@ -44,7 +44,7 @@ class SavedModel:
         if self._output is None or self._output.shape.rank != 2 or (self._output.shape[1] or 0) < 2:
             found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
             raise ConfigurationError(
-                f"{what} is no classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
+                f"{what} is not a classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
             )
         self.classes = int(self._output.shape[1])
 

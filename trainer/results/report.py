@@ -9,7 +9,7 @@ from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError, StoreError
 from trainer.results import report_page
 from trainer.results.predictions import SavedModel, predict
-from trainer.results.report_page import Misreadings
+from trainer.results.report_page import Confusion
 from trainer.run_directory import problem
 from trainer.run_directory.run import Run, open_run
 
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     )
     arguments = parser.read(words)
     with open_run(arguments.directory, "DIR") as run:
-        text = report_page.make(run, misread(run))
+        text = report_page.make(run, confusion_of(run))
         path = Path(arguments.output or (PAGE if run.directory.uri else run.directory.path / PAGE))
         if arguments.output == "-":
             print(text, end="")
@@ -56,20 +56,20 @@ def write_page(path: Path, text: str) -> None:
         raise ConfigurationError(f"{path} cannot be written ({error.strerror}); name another file.") from None
 
 
-def misread(run: Run) -> Misreadings:
+def confusion_of(run: Run) -> Confusion:
     """Let the exported model predict the held-out split; if it cannot, say why."""
     if run.export is None:
         when = "the run exports one at its end" if not run.is_done else "the folder export/ lacks it"
-        return Misreadings(None, 0, f"The confusion matrix needs the exported model: {when}.")
+        return Confusion(None, 0, f"The confusion matrix needs the exported model: {when}.")
     if run.settings is None:
-        return Misreadings(None, 0, "The confusion matrix needs the settings of the run, and they are not known.")
+        return Confusion(None, 0, "The confusion matrix needs the settings of the run, and they are not known.")
     try:
         dataset = problem.load_dataset(run.settings)
         _check_digest(run, dataset)
         with SavedModel(run.export, f"export: the model {run.export}") as model:
-            return Misreadings(predict([model], dataset.test), model.classes)
+            return Confusion(predict([model], dataset.test), model.classes)
     except (ConfigurationError, StoreError) as error:
-        return Misreadings(None, 0, f"There is no confusion matrix: {error}")
+        return Confusion(None, 0, f"There is no confusion matrix: {error}")
 
 
 def _check_digest(run: Run, dataset: Dataset) -> None:

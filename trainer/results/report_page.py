@@ -43,7 +43,7 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class Misreadings:
+class Confusion:
     """What the exported model makes of the held-out split, or why this is not known."""
 
     predictions: Predictions | None
@@ -51,14 +51,14 @@ class Misreadings:
     reason: str = ""
 
 
-def make(run: Run, misreadings: Misreadings) -> str:
+def make(run: Run, confusion: Confusion) -> str:
     """The page, as HTML."""
     name = str(run.directory)
     body = "\n".join(
         [
-            _head(run, name, misreadings),
+            _head(run, name, confusion),
             _curves(run),
-            _held_out(misreadings),
+            _held_out(confusion),
             _speed(run),
             _faults(run),
             _checkpoints(run),
@@ -70,7 +70,7 @@ def make(run: Run, misreadings: Misreadings) -> str:
     return page(f"{name}: {STATES[run.state]}", body)
 
 
-def _head(run: Run, name: str, misreadings: Misreadings) -> str:
+def _head(run: Run, name: str, confusion: Confusion) -> str:
     result, settings = run.result, run.settings
     parts = [f'<header><h1>{escape(name)} <span class="state {run.state}">{STATES[run.state]}</span></h1>']
     for event in run.failures:
@@ -88,8 +88,8 @@ def _head(run: Run, name: str, misreadings: Misreadings) -> str:
             better = best.get(key)
             note = f"best checkpoint {better:.4f}, step {best['global_step']:,}" if better is not None else ""
             items.append((f"test {key.removeprefix('test_').replace('_', ' ')}", f"{value:.4f}", note))
-    if misreadings.predictions:
-        right = misreadings.predictions.right[0]
+    if confusion.predictions:
+        right = confusion.predictions.right[0]
         low, high = statistics.wilson(int(right.sum()), len(right))
         note = f"95 %: {low:.4f} to {high:.4f}; {int(right.sum()):,} of {len(right):,} right"
         items.append(("accuracy of the exported model", f"{right.mean():.4f}", note))
@@ -150,15 +150,15 @@ def _curves(run: Run) -> str:
     return f'<section id="curves"><h2>Curves</h2>{content}</section>'
 
 
-def _held_out(misreadings: Misreadings) -> str:
+def _held_out(confusion: Confusion) -> str:
     head = '<section id="held-out"><h2>Held-out split</h2>'
-    found = misreadings.predictions
+    found = confusion.predictions
     if found is None:
-        return f"{head}<p>{escape(misreadings.reason)}</p></section>"
+        return f"{head}<p>{escape(confusion.reason)}</p></section>"
     right = found.right[0]
-    counts = statistics.confusion(found.labels, found.predicted[0], misreadings.classes)
+    counts = statistics.confusion(found.labels, found.predicted[0], confusion.classes)
     parts = []
-    if misreadings.classes <= MATRIX_CLASSES:
+    if confusion.classes <= MATRIX_CLASSES:
         parts.append(f"<div><h3>Confusion matrix</h3>{confusion_table(counts)}</div>")
     parts.append(f"<div><h3>Most frequent confusions</h3>{_confusions(counts)}</div>")
     wrong = int((~right).sum())

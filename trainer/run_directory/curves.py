@@ -87,7 +87,7 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def _scalar(value: Any, plugin: str) -> float | None:
-    """The number of a value of TensorFlow 1, or of `tf.summary.scalar` of TensorFlow 2; None if it is no number."""
+    """The number of a value of TensorFlow 1, or of `tf.summary.scalar` of TensorFlow 2; None if it is not a number."""
     from tensorboard.util import tensor_util
 
     if value.HasField("simple_value"):

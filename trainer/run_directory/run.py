@@ -127,7 +127,7 @@ def open_directory(place: str, argument: str) -> Iterator[TrainingDirectory]:
     """
     if not is_uri(place):
         if not Path(place).is_dir():
-            raise ConfigurationError(f"{argument}: {place} is no directory; name the training directory of a run.")
+            raise ConfigurationError(f"{argument}: {place} is not a directory; name the training directory of a run.")
         yield TrainingDirectory(Path(place))
         return
     store = ObjectStore(place, argument)
@@ -147,7 +147,7 @@ def open_run(place: str, argument: str) -> Iterator[Run]:
     """Read the run in a directory, or in a temporary copy of one on an object store, without its checkpoints.
 
     Raises:
-        ConfigurationError: it is no training directory.
+        ConfigurationError: it is not a training directory.
         StoreError: the object store does not respond.
     """
     with open_directory(place, argument) as directory:
@@ -173,12 +173,12 @@ def read_run(directory: TrainingDirectory, argument: str) -> Run:
     """Read the run in a directory.
 
     Raises:
-        ConfigurationError: it is no training directory, or a file is damaged.
+        ConfigurationError: it is not a training directory, or a file is damaged.
     """
     path = directory.path
     if not is_run(path):
         raise ConfigurationError(
-            f"{argument}: {directory} is no training directory: it has no run.json, result.json or logs of the "
+            f"{argument}: {directory} is not a training directory: it has no run.json, result.json or logs of the "
             "trainer; name the directory that a run has printed as its training directory."
         )
     return Run(

@@ -45,7 +45,7 @@ def reason(error: Exception) -> str:
     return brief(error)
 
 
-def wait_for_room(what: str, attempt: Callable[[], None], seconds: float, pause_watchdog: Callable[[], None]) -> None:
+def retry_writing(what: str, attempt: Callable[[], None], seconds: float, pause_watchdog: Callable[[], None]) -> None:
     """Repeat an attempt to write until it succeeds.
 
     Args:

@@ -105,7 +105,7 @@ def _array(given: Any) -> Array:
         return np.asarray(given.as_numpy())
     except (ValueError, TypeError, OverflowError) as error:
         raise BadRequestError(
-            f"{given.name}: the data is no {given.datatype} of the shape {list(given.shape)} ({error})."
+            f"{given.name}: the data is not {given.datatype} of the shape {list(given.shape)} ({error})."
         ) from None
 
 

@@ -38,7 +38,7 @@ def read(folder: Path) -> ModelRecord:
     """Read the record of a packaged model, and check that its files are those that were packaged.
 
     Raises:
-        ConfigurationError: the folder is no packaged model, or a file was altered, added or removed.
+        ConfigurationError: the folder is not a packaged model, or a file was altered, added or removed.
     """
     try:
         record = ModelRecord(**json.loads((folder / RECORD).read_text(encoding="utf-8")))

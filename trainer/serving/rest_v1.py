@@ -33,7 +33,7 @@ def parse(body: Any, inputs: Mapping[str, Any]) -> PredictRequest:
         try:
             body = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise BadRequestError(f"the body is no JSON ({error}).") from None
+            raise BadRequestError(f"the body is not JSON ({error}).") from None
     if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
         raise BadRequestError('the body needs "instances", a list of examples, or "inputs", but not both.')
     signature = body.get("signature_name", SIGNATURE)

@@ -92,5 +92,5 @@ def _find(arguments: argparse.Namespace, folder: Path) -> sources.Source:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 2**16:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
     return int(text)

@@ -45,7 +45,7 @@ class Connection:
     """Set when the supervisor must stop: calls are no longer repeated."""
 
     def retry(self, call: Callable[[], _Result]) -> _Result:
-        """Repeat a call until it succeeds, while the API server is unavailable or refuses it for want of permissions.
+        """Repeat a call until it succeeds, while the API server is unavailable, or permissions are missing.
 
         Raises:
             ApiError: the server answers that the request is invalid, or that the object is absent.
@@ -73,7 +73,7 @@ class Connection:
 
 
 class Backoff:
-    """The pauses between the attempts of one call. A refusal for want of permissions is logged once."""
+    """The pauses between the attempts of one call. A refusal because permissions are missing is logged once."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping

@@ -54,7 +54,7 @@ class KubernetesApi:
         return self._connection.retry(lambda: list(self._client.list(Pod, labels=task_labels(self.run))))
 
     def set_scale(self, component: str, replicas: int) -> None:
-        """Set the replicas of a role or of TensorBoard. An absent object is no error: the watches show its absence."""
+        """Set the replicas of a role or of TensorBoard. An absent object is no error: watches show its absence."""
         self._unless_absent(lambda: self._patch_scale(component, replicas))
 
     def _unless_absent(self, call: Callable[[], _Result]) -> _Result | None:
@@ -106,7 +106,7 @@ class KubernetesApi:
         self._connection.retry(provide)
 
     def suspend_job(self, name: str, suspend: bool) -> None:
-        """Suspend or resume the Job of a stage. An absent Job is no error: the watches show its absence."""
+        """Suspend or resume the Job of a stage. An absent Job is not an error: the watches show its absence."""
         self._unless_absent(lambda: self._patch_suspend(name, suspend))
 
     def suspend_stages(self) -> None:

@@ -35,8 +35,8 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     if notes.hash != run.hash:
         # Tasks of two runs never run at the same time. A client's new Job waits until it is suspended and resumed.
         client_waits = bool(notes.hash) and "client" in run.roles
-        doomed = client_waits or any(pod.run_hash != run.hash for pod in pods)
-        state: State = "Stopping" if doomed else first
+        has_old_pods = client_waits or any(pod.run_hash != run.hash for pod in pods)
+        state: State = "Stopping" if has_old_pods else first
         current = Notes(hash=run.hash, definition=run.definition, attempt=run.attempt, leader=notes.leader)
         return dataclasses.replace(
             current,
@@ -74,7 +74,7 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
 def is_over(run: Run, notes: Notes) -> bool:
     """Whether the run has ended, and nothing asks for a new one: a higher attempt, or other values of the user."""
     unchanged = notes.definition == run.definition and run.attempt <= notes.attempt
-    return notes.over and (notes.hash == run.hash or unchanged) and notes.after == run.after
+    return notes.has_ended and (notes.hash == run.hash or unchanged) and notes.after == run.after
 
 
 def has_trained(run: Run, notes: Notes) -> bool:

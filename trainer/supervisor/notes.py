@@ -93,7 +93,7 @@ class Notes:
     """The digests of the stages after the training that belong to this run."""
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the run has ended."""
         return self.state in ("Succeeded", "Failed")
 

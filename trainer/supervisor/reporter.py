@@ -75,7 +75,7 @@ class Reporter:
 
     def report_beginning(self, before: Notes, notes: Notes) -> None:
         """Report what this supervisor does with the run that it finds."""
-        if notes.over:
+        if notes.has_ended:
             logger.info("this run has already ended")
             if before.hash != notes.hash:
                 logger.info("only the chart's version has changed; to run it again, raise run.attempt")
@@ -163,7 +163,7 @@ class Reporter:
             self._followed = ""
 
     def report_replacement(self, pod: Pod) -> None:
-        """Report that a task restarts in a new pod. Its next pod is no surprise."""
+        """Report that a task restarts in a new pod. Its next pod is expected."""
         self._replaced.add(pod.name)
         ran = _duration(pod.terminated.ran_seconds if pod.terminated else 0.0)
         logger.info(f"{pod.name} ran for {ran}: a new pod restarts it without the kubelet's back-off; its last lines:")

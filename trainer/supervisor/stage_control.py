@@ -60,7 +60,7 @@ class StageControl:
             return dataclasses.replace(notes, state="Starting", started=now), None
         return notes, Outcome(True, notes.training)
 
-    def put_right(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> None:
+    def reconcile(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> None:
         """Resume the Job of the current stage, and suspend those of all others that have not ended."""
         current = stages.current(self._run, notes)
         for stage in self._run.stages.all:

@@ -1,7 +1,7 @@
 """The control loop of a run inside Kubernetes: start its tasks, watch them, and end with the run's own result.
 
 `trainer supervise` runs as one small Job for each run. The loop is level-triggered: after each change it compares what
-the cluster has with what the run needs, and puts right what differs. All state is in the cluster, in the pods and in
+the cluster has with what the run needs, and reconciles what differs. All state is in the cluster, in the pods and in
 the notes in the ConfigMap FULLNAME-run, so a restarted supervisor continues from there. The other modules of this
 package interpret the Kubernetes objects.
 """
@@ -95,7 +95,7 @@ def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Ch
     writer = NotesWriter(api, run.supervisor)
     notes = metrics.notes = writer.take_over(lifecycle.begin(run, before, pods, time.time()))
     reporter.report_beginning(before, notes)
-    if notes.over:
+    if notes.has_ended:
         outcome = Outcome(notes.state == "Succeeded", notes.reason)
         _clean_up(run, api, notes, {pod.name: pod for pod in pods})
     else:
@@ -210,7 +210,7 @@ class _Loop:
         }
 
     def _take_pass(self, now: float) -> Outcome | None:
-        """Compare what the cluster has with what the run needs, and put right what differs."""
+        """Compare what the cluster has with what the run needs, and reconcile what differs."""
         run, before = self._run, self.notes
         notes = scales.adopt(run, before, self._confirmed, self._view.scales)
         first: State = "Preparing" if run.stages.before else "Starting"
@@ -234,7 +234,7 @@ class _Loop:
             self._reporter.report_stopping(notes, self._view.pods or {}, now)
         self.notes = self._metrics.notes = self._writer.write_later(notes)
         if outcome is None:
-            self._put_right(now)
+            self._reconcile(now)
         return outcome
 
     def _judge(self, notes: Notes, now: float) -> tuple[Notes, Outcome | None]:
@@ -265,9 +265,9 @@ class _Loop:
             return policy.restart_all(notes), None
         return notes, decision
 
-    def _put_right(self, now: float) -> None:
+    def _reconcile(self, now: float) -> None:
         """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
-        self._stages.put_right(self.notes, self._view.stages or {}, now)
+        self._stages.reconcile(self.notes, self._view.stages or {}, now)
         leader = self.tasks.get(self._run.leader)
         for component, scale in scales.wanted(self._run, self.notes, leader).items():
             observed = self._view.scales.get(component)

@@ -211,7 +211,7 @@ def _leader(replica_specs: Fields, tasks: Mapping[Role, Map]) -> Role:
     leader: Role = "chief" if tasks.get("chief", {}).get("replicas") else "worker"
     if not tasks.get(leader, {}).get("replicas"):
         unknown = ", ".join(key for key in replica_specs.content if not to_role(key))
-        other = f", and {unknown} is no role" if unknown else ""
+        other = f", and {unknown} is not a role" if unknown else ""
         raise ConfigurationError(
             f"{replica_specs.path}: there is no Worker and no Chief{other}, so no task trains; add one."
         )

@@ -194,7 +194,7 @@ def image_of(container: Fields) -> Map:
     """The image of a container, as the parts of the chart's `image`.
 
     Raises:
-        ConfigurationError: it is no name of an image.
+        ConfigurationError: it is not the name of an image.
     """
     image = container.text("image")
     found = re.fullmatch(

@@ -9,7 +9,7 @@ import threading
 import time
 
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
-from trainer.run_directory.volume import wait_for_room
+from trainer.run_directory.volume import retry_writing
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
@@ -123,7 +123,7 @@ class Chief(Callback):
             return
         if self.checkpoints.failure:
             what = f"the last checkpoint in {self._run.directory}"
-            wait_for_room(what, self._save_or_raise, self._settings.wait_seconds, self._watchdog.pause)
+            retry_writing(what, self._save_or_raise, self._settings.wait_seconds, self._watchdog.pause)
         else:
             raise DivergedError(f"the run has ended with parameters that are not finite; {self._run.remedy()}")
 

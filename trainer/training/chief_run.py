@@ -23,7 +23,7 @@ from trainer.run_directory.mirror import Mirror, make_directory
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
-from trainer.run_directory.volume import wait_for_room
+from trainer.run_directory.volume import retry_writing
 from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
@@ -80,7 +80,7 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             write_atomically(directory.settings, config.to_yaml(settings).encode())
 
         changes = config.changes(directory.settings, settings)
-        wait_for_room(str(directory), claim, settings.wait_seconds, context.watchdog.pause)
+        retry_writing(str(directory), claim, settings.wait_seconds, context.watchdog.pause)
         logger.info(f"training directory: {directory}")
         if changes:
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
@@ -190,7 +190,7 @@ class ChiefRun:
             if not is_unchanged:
                 result_of = lambda: found.update(self._write_result(evaluator, score))  # noqa: E731
                 what, settings = f"the result in {self._directory}", self._context.settings
-                wait_for_room(what, result_of, settings.wait_seconds, self._context.watchdog.pause)
+                retry_writing(what, result_of, settings.wait_seconds, self._context.watchdog.pause)
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.public(self._directory.path / "result.json")
         loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""

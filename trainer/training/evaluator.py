@@ -13,8 +13,9 @@ from typing import Any
 from trainer.errors import ConfigurationError
 from trainer.graph.checkpoints import CheckpointList, files_of
 from trainer.poll import poll_until
-from trainer.run_directory import best, problem
+from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.storage.object_store import is_uri
@@ -44,14 +45,14 @@ def evaluate(context: TaskContext) -> None:
             f"train_dir={settings.train_dir}: an evaluator needs a directory that it shares with the chief; leave the "
             "evaluator out, as the chief evaluates too (eval_seconds)."
         )
-    learned = problem.load(settings, context.cluster)
+    problem = load_problem(settings, context.cluster)
     directory = TrainingDirectory(Path(settings.train_dir))
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
-    with learned.evaluator() as evaluator:
+    with problem.evaluator() as evaluator:
         while not context.is_stopping() and max(evaluated, default=0) < settings.train_steps:
-            for checkpoint in _wait_for_checkpoints(context, directory, learned.identity, evaluated, seconds):
+            for checkpoint in _wait_for_checkpoints(context, directory, problem.identity, evaluated, seconds):
                 if context.is_stopping():
                     return
                 _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, pictures, context.metrics)

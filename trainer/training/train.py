@@ -10,8 +10,9 @@ import logging
 from trainer.errors import LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
-from trainer.run_directory import data_version, problem
+from trainer.run_directory import data_version
 from trainer.run_directory.problem import Problem
+from trainer.run_directory.problem import load as load_problem
 from trainer.tensorflow_types import Session
 from trainer.training import server, stall_reporter
 from trainer.training.callback import Callback
@@ -34,28 +35,28 @@ def train(context: TaskContext) -> bool:
         StoreError: the training directory is on an object store, which fails.
     """
     settings, cluster = context.settings, context.cluster
-    learned = problem.load(settings, context.cluster)
+    problem = load_problem(settings, context.cluster)
     leads = cluster is None or cluster.is_chief
-    if leads and learned.warning:
-        logger.warning(learned.warning)
-    with claimed_directory(context, learned) if leads else contextlib.nullcontext() as claimed:
-        return _train(context, learned, claimed)
+    if leads and problem.warning:
+        logger.warning(problem.warning)
+    with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
+        return _train(context, problem, claimed)
 
 
-def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | None) -> bool:
+def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | None) -> bool:
     settings, cluster = context.settings, context.cluster
     replica = build(
         settings,
         cluster,
-        learned.model,
-        learned.parameters,
-        learned.dataset.train,
+        problem.model,
+        problem.parameters,
+        problem.dataset.train,
         devices.count_gpus(settings),
         claimed.run_id if claimed else "",
     )
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
-    run = ChiefRun(context, learned, claimed, replica) if claimed else None
+    run = ChiefRun(context, problem, claimed, replica) if claimed else None
     if coordinator.needed:
         stall_reporter.start(context.watchdog, coordinator.needed)
 
@@ -72,7 +73,7 @@ def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | N
             return False
         try:
             with own_server.session(replica.graph, "/job:ps") as session:
-                is_over = _train_in_session(context, learned, replica, session, coordinator, run)
+                is_over = _train_in_session(context, problem, replica, session, coordinator, run)
         except server.LOST as error:
             coordinator.recover(error)
 
@@ -90,7 +91,7 @@ def _train(context: TaskContext, learned: Problem, claimed: ClaimedDirectory | N
 
 def _train_in_session(
     context: TaskContext,
-    learned: Problem,
+    problem: Problem,
     replica: Replica,
     session: Session,
     coordinator: Coordinator,
@@ -100,7 +101,7 @@ def _train_in_session(
     if run is None:
         coordinator.join(session)
         if context.settings.strategy == "ps":
-            data_version.check(learned.dataset.version, session.run(replica.run_id))
+            data_version.check(problem.dataset.version, session.run(replica.run_id))
         take_steps(context, replica, session, coordinator, Callback())
         return True
     with run.chief(session) as chief:

@@ -35,10 +35,10 @@
 {{- fail (printf "%s.image.tag: it is not set, and neither is digest, but make package-model gives an image the step of its model as the tag; set one, such as tag: \"2001\"." $key) -}}
 {{- end -}}
 {{- if and $version.mountTraining (not (include "distributed-tensorflow.trainingIsVolume" $)) -}}
-{{- fail (printf "%s.mountTraining: it is true, but the training directory is no volume; remove trainingDirectory.uri and set trainingDirectory.enabled to true." $key) -}}
+{{- fail (printf "%s.mountTraining: it is true, but the training directory is not a volume; remove trainingDirectory.uri and set trainingDirectory.enabled to true." $key) -}}
 {{- end -}}
 {{- if and $version.readinessPath (not (regexMatch "^/[^\\pC ]*$" $version.readinessPath)) -}}
-{{- fail (printf "%s.readinessPath: %q is no path of a URL; set one such as /v1/models/digits." $key $version.readinessPath) -}}
+{{- fail (printf "%s.readinessPath: %q is not a path of a URL; set one such as /v1/models/digits." $key $version.readinessPath) -}}
 {{- end -}}
 {{- if and (not $route.enabled) (not (kindIs "invalid" $version.weight)) -}}
 {{- fail (printf "%s.weight: only a route has weights, but serving.httpRoute.enabled is false; set it to true, or set replicas instead." $key) -}}
@@ -65,17 +65,17 @@
 {{- $model := index . 2 -}}
 {{- if hasPrefix "models:" $model -}}
 {{- if not (regexMatch "^models:/[^/@:'\"\\pC]+(/[0-9]+|@[A-Za-z0-9_-]+)$" $model) -}}
-{{- fail (printf "%s: %q is no version of a registered model; set models:/NAME/VERSION or models:/NAME@ALIAS." $key $model) -}}
+{{- fail (printf "%s: %q is not a version of a registered model; set models:/NAME/VERSION or models:/NAME@ALIAS." $key $model) -}}
 {{- end -}}
 {{- if not (include "distributed-tensorflow.mlflowUri" $root) -}}
 {{- fail (printf "%s: %q is in MLflow, but no server is known; set mlflow.trackingUri, or mlflow.server.enabled to true." $key $model) -}}
 {{- end -}}
 {{- else -}}
 {{- if or (contains ":" $model) (hasPrefix "/" $model) (has ".." (splitList "/" $model)) (not (regexMatch "^[^\\pC]+$" $model)) -}}
-{{- fail (printf "%s: %q is no path in the training directory; set one such as . for the model that the run has exported last, or export/2001." $key $model) -}}
+{{- fail (printf "%s: %q is not a path in the training directory; set one such as . for the model that the run has exported last, or export/2001." $key $model) -}}
 {{- end -}}
 {{- if not (include "distributed-tensorflow.trainingIsVolume" $root) -}}
-{{- fail (printf "%s: %q is in the training directory, but that is no volume; remove trainingDirectory.uri and set trainingDirectory.enabled to true, or use models:/NAME/VERSION of MLflow." $key $model) -}}
+{{- fail (printf "%s: %q is in the training directory, but that is not a volume; remove trainingDirectory.uri and set trainingDirectory.enabled to true, or use models:/NAME/VERSION of MLflow." $key $model) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

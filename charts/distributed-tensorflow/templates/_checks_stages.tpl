@@ -33,7 +33,7 @@
 {{- fail (printf "%s.volumes: the stage mounts the data, but data.enabled is false; set it to true, or remove data." $key) -}}
 {{- end -}}
 {{- if and $spec.mountsTraining (not (include "distributed-tensorflow.trainingIsVolume" $)) -}}
-{{- fail (printf "%s.volumes: the stage mounts the training directory, which is no volume here; remove training, or set trainingDirectory.enabled to true and trainingDirectory.uri to none." $key) -}}
+{{- fail (printf "%s.volumes: the stage mounts the training directory, which is not a volume here; remove training, or set trainingDirectory.enabled to true and trainingDirectory.uri to none." $key) -}}
 {{- end -}}
 {{- range $stage.needs -}}
 {{- if not (has . $made) -}}

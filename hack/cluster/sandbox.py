@@ -1,10 +1,10 @@
-"""A box: an init process with its own process, mount and network namespaces, in which other programs run.
+"""A sandbox: an init process with its own process, mount and network namespaces, in which other programs run.
 
-Interfaces, firewall rules and mounts belong to the box. Its system folders are temporary overlays. Its processes cannot
-outlive its init process. So killing that process undoes everything, even after an incomplete start. slirp4netns, an
-ordinary process that needs no rule and no interface outside, connects the box to the network.
+Interfaces, firewall rules and mounts belong to the sandbox. Its system folders are temporary overlays. Its processes
+cannot outlive its init process. So killing that process undoes everything, even after an incomplete start. slirp4netns,
+an ordinary process that needs no rule and no interface outside, connects the sandbox to the network.
 
-`engine` and `kubernetes` use it. Outside the box it writes to STATE, and creates and removes its own cgroups.
+`engine` and `kubernetes` use it. Outside the sandbox it writes to STATE, and creates and removes its own cgroups.
 """
 
 import json
@@ -20,21 +20,21 @@ from pathlib import Path
 from typing import IO
 
 from hack.cluster.errors import ClusterError, UsageError
-from hack.cluster.places import STATE, SYSTEM_PATH
+from hack.cluster.paths import STATE, SYSTEM_PATH
 from hack.cluster.waiting import until
 
 ADDRESS = "10.0.2.100"
-"""slirp4netns gives this address to the interface of every box; boxes have separate networks, so it never conflicts."""
+"""slirp4netns gives this address to the interface of every sandbox, each of which has a network of its own."""
 
 INTERFACE = "tap0"
-"""The external interface of a box."""
+"""The external interface of a sandbox."""
 
 MTU = 65520
 """MTU of this interface in bytes, the maximum of slirp4netns. Pods inherit it."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 
-# dockerd and the kubelet set these for the whole machine. In the box, plain files are mounted over them.
+# dockerd and the kubelet set these for the whole machine. In the sandbox, plain files are mounted over them.
 MACHINE_WIDE = (
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",
@@ -46,37 +46,37 @@ MACHINE_WIDE = (
 
 
 @dataclass(frozen=True)
-class Box:
-    """A box, identified by its name. Its only state is the kernel's."""
+class Sandbox:
+    """A sandbox, identified by its name. Its only state is the kernel's."""
 
     name: str
     overlays: tuple[str, ...]
-    """System folders that programs in the box may write to."""
+    """System folders that programs in the sandbox may write to."""
     port: int | None = None
-    """A port of 127.0.0.1 on this machine that forwards to the same port of the box."""
+    """A port of 127.0.0.1 on this machine that forwards to the same port of the sandbox."""
 
     @property
     def folder(self) -> Path:
-        """The folder for files of the box's programs; its path is the same inside and outside."""
+        """The folder for files of the sandbox's programs; its path is the same inside and outside."""
         return STATE / self.name
 
     @property
     def cgroup(self) -> str:
-        """The parent cgroup of the box's containers."""
+        """The parent cgroup of the sandbox's containers."""
         return f"distributed-tensorflow-{self.name}"
 
     @property
     def _holder(self) -> list[str]:
-        # exec keeps SIGCHLD ignored, so `sleep` reaps the orphans of the box, as an init process must.
+        # exec keeps SIGCHLD ignored, so `sleep` reaps the orphans of the sandbox, as an init process must.
         namespaces = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave"]
-        return ["unshare", *namespaces, "sh", "-c", "trap '' CHLD; exec sleep infinity", f"box {self.folder}"]
+        return ["unshare", *namespaces, "sh", "-c", "trap '' CHLD; exec sleep infinity", f"sandbox {self.folder}"]
 
     @property
     def _network_socket(self) -> Path:
         return self.folder / "network.sock"
 
     def first_process(self) -> int | None:
-        """The process ID, on this machine, of the box's init process; None if the box is not running."""
+        """The process ID, on this machine, of the sandbox's init process; None if the sandbox is not running."""
         for holder in _processes(self._holder):
             try:
                 children = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
@@ -87,11 +87,11 @@ class Box:
         return None
 
     def start(self) -> None:
-        """Start the box unless it is running.
+        """Start the sandbox unless it is running.
 
         Raises:
-            UsageError: the box's folder is inside a folder that the box covers.
-            ClusterError: the box cannot get namespaces or a network, or its port is in use.
+            UsageError: the sandbox's folder is inside a folder that the sandbox covers.
+            ClusterError: the sandbox cannot get namespaces or a network, or its port is in use.
         """
         for covered in ("/run", *self.overlays):
             if self.folder.is_relative_to(covered):
@@ -137,7 +137,7 @@ class Box:
             )
         devices = Path(f"/proc/{first}/net/dev")
         if not until(lambda: self._network_socket.exists() and INTERFACE in devices.read_text(), 10):
-            raise ClusterError(f"the box {self.name} has no network; the log of slirp4netns ends:\n{tail(log)}")
+            raise ClusterError(f"the sandbox {self.name} has no network; the log of slirp4netns ends:\n{tail(log)}")
         if self.port:
             self._forward(self.port)
 
@@ -174,22 +174,22 @@ class Box:
     def _enter(self, command: Sequence[str | Path]) -> list[str]:
         first = self.first_process()
         if not first:
-            raise ClusterError(f"the box {self.name} is not running: `up` starts it.")
+            raise ClusterError(f"the sandbox {self.name} is not running: `up` starts it.")
         return ["nsenter", f"--target={first}", "--mount", "--net", "--pid", *map(str, command)]
 
     def run(self, command: Sequence[str | Path], stdin: int | IO[bytes] | None = subprocess.DEVNULL) -> str:
-        """Run a command in the box and return its standard output.
+        """Run a command in the sandbox and return its standard output.
 
         Raises:
             ClusterError: the command failed.
         """
         done = subprocess.run(self._enter(command), stdin=stdin, capture_output=True, text=True, env=environment())
         if done.returncode:
-            raise ClusterError(f"{Path(command[0]).name} failed in the box {self.name}:\n{done.stderr[-1500:]}")
+            raise ClusterError(f"{Path(command[0]).name} failed in the sandbox {self.name}:\n{done.stderr[-1500:]}")
         return done.stdout
 
     def spawn(self, name: str, program: str | Path, arguments: Sequence[str]) -> None:
-        """Start a program that keeps running in the box after this tool exits.
+        """Start a program that keeps running in the sandbox after this tool exits.
 
         `name` is the name by which `programs` lists it; its output goes to the log of this name.
         """
@@ -211,7 +211,7 @@ class Box:
         return self.folder / f"{name}.log"
 
     def programs(self) -> set[str]:
-        """The names of the programs running in the box."""
+        """The names of the programs running in the sandbox."""
         first = self.first_process()
         if not first:
             return set()
@@ -223,9 +223,9 @@ class Box:
         }
 
     def stop(self) -> None:
-        """Stop the box and all its processes. Do nothing if it is not running."""
+        """Stop the sandbox and all its processes. Do nothing if it is not running."""
         if first := self.first_process():
-            _end(first)  # the kernel kills all other processes of the box first; its holder exits last
+            _end(first)  # the kernel kills all other processes of the sandbox first; its holder exits last
             until(lambda: not _processes(self._holder), 5)
         for holder in _processes(self._holder):
             _end(holder)  # a holder without an init process
@@ -236,7 +236,7 @@ class Box:
             _remove_cgroup(cgroup)
 
     def cgroups(self) -> list[Path]:
-        """The box's cgroups: version 2 has one hierarchy, version 1 has one per controller."""
+        """The sandbox's cgroups: version 2 has one hierarchy, version 1 has one per controller."""
         if (CGROUPS / "cgroup.controllers").exists():
             return [CGROUPS / self.cgroup]
         return [path / self.cgroup for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
