@@ -70,7 +70,7 @@ def test_a_release_serves_its_own_model(release: Release, server_image: None) ->
     both["serving"]["versions"].append({"name": "export", "model": "export"})
     release.upgrade(both)
     wait(lambda: release.deployment_is_available("serving-export"), 300, release.describe)
-    assert release.finish() == log, "the upgrade leaves the run alone"
+    assert release.finish() == log, "the upgrade does not touch the run"
 
     example = {"instances": HELD_OUT.inputs[:1].tolist()}
     counts = {}

@@ -87,6 +87,76 @@ def build(
     Raises:
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
+    at = _place(settings, cluster, gpus)
+    by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
+    layout = plan(parameters, len(at.homes), split=not by_array)
+    # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
+    counted = settings.strategy == "ps" and settings.sync_replicas and settings.local_steps == 1
+    templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
+    steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
+
+    graph = tf.Graph()
+    with graph.as_default(), tf1.device(at.compute[0]):
+        shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
+        optimizer = _optimizer(settings, model, shared, at.homes[0])
+        can_roll_back = settings.on_divergence == "restore"
+        shards = create(
+            parameters,
+            layout,
+            at.homes,
+            settings.seed,
+            optimizer.slots,
+            shared and can_roll_back,
+            optimizer.slot_values,
+            by_array,
+            settings.wire_dtype if cluster else "float32",
+        )
+        with tf1.device(at.homes[0] if settings.strategy == "ps" else at.host):
+            run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
+        batches = _make_batches(settings, source, at)
+        compute_gradients = _gradients(settings, at, templates, batches)
+        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, at.compute[0])
+        with tf1.device(at.host):
+            values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
+            is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
+            is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
+            is_chief = cluster is None or cluster.is_chief
+            servers = at.homes if cluster and settings.strategy == "ps" else []
+            saver = Saver(layout, shards, optimizer.slots, servers, can_roll_back) if is_chief else None
+        reset = [replication.membership.reset] if replication.membership else []
+        replica = Replica(
+            graph=graph,
+            step_graph=templates,
+            batches=MultiDeviceBatches(batches),
+            learners=len(at.compute),
+            replication=replication,
+            global_step=shards[0].updates.read_value(),
+            is_ready=is_ready,
+            is_initialized=is_initialized,
+            initialize=tf.group(tf1.variables_initializer(values), *reset),
+            mark_ready=run_id.initializer,
+            run_id=run_id.read_value(),
+            saver=saver,
+            rate_scale=optimizer.scale,
+        )
+    graph.finalize()
+    return replica
+
+
+@dataclass(frozen=True)
+class _Placement:
+    """On which devices a replica computes, and on which the parameters are."""
+
+    host: str
+    """The CPU of this task."""
+    compute: Sequence[str]
+    homes: Sequence[str]
+    """Of the shards of the parameters."""
+    first_learner: int
+    """The number of the first device among those of all replicas."""
+
+
+def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement:
     here, worker, index = (cluster.task.device, cluster.task.index, cluster.replica_index) if cluster else ("", 0, 0)
     host = f"{here}/device:CPU:0"
     if settings.strategy == "mirrored":
@@ -97,73 +167,33 @@ def build(
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
     else:  # each replica holds the parameters
         homes = compute[:1]
-    by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
-    layout = plan(parameters, len(homes), split=not by_array)
-    # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
-    counted = settings.strategy == "ps" and settings.sync_replicas and settings.local_steps == 1
-    templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in compute]
-    steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
+    return _Placement(host, compute, homes, index)
 
-    graph = tf.Graph()
-    with graph.as_default(), tf1.device(compute[0]):
-        shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
-        optimizer = _optimizer(settings, model, shared, homes[0])
-        can_roll_back = settings.on_divergence == "restore"
-        shards = create(
-            parameters,
-            layout,
-            homes,
-            settings.seed,
-            optimizer.slots,
-            shared and can_roll_back,
-            optimizer.slot_values,
-            by_array,
-            settings.wire_dtype if cluster else "float32",
-        )
-        with tf1.device(homes[0] if settings.strategy == "ps" else host):
-            run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
-        batches = []
-        for number, device in enumerate(compute):
-            with tf1.device(device), tf1.variable_scope(f"device_{number}"):
-                batches.append(make_batches(source, settings.batch_size, (settings.seed, index + number)))
 
-        def gradient_function(template: StepTemplate, device_batches: Batches, learner: int) -> GradientFunction:
-            def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
-                return template.copy(values, device_batches.tensors(number), (settings.seed, learner, number))
+def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement) -> list[Batches]:
+    """The batches of each device."""
+    batches = []
+    for number, device in enumerate(at.compute):
+        with tf1.device(device), tf1.variable_scope(f"device_{number}"):
+            seed = (settings.seed, at.first_learner + number)
+            batches.append(make_batches(source, settings.batch_size, seed))
+    return batches
 
-            return compute_gradients
 
-        learners = range(index, index + len(compute))
-        functions = [gradient_function(*each) for each in zip(templates, batches, learners, strict=True)]
-        compute_gradients = functions[0] if len(functions) == 1 else mirrored.average_over(compute, functions)
-        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, compute[0])
+def _gradients(
+    settings: Settings, at: _Placement, templates: Sequence[StepTemplate], batches: Sequence[Batches]
+) -> GradientFunction:
+    """What computes the gradients of a step, averaged over the devices of this replica."""
 
-        with tf1.device(host):
-            values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
-            is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
-            is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
-            is_chief = cluster is None or cluster.is_chief
-            servers = homes if cluster and settings.strategy == "ps" else []
-            saver = Saver(layout, shards, optimizer.slots, servers, can_roll_back) if is_chief else None
-        replica = Replica(
-            graph=graph,
-            step_graph=templates,
-            batches=MultiDeviceBatches(batches),
-            learners=len(compute),
-            replication=replication,
-            global_step=shards[0].updates.read_value(),
-            is_ready=is_ready,
-            is_initialized=is_initialized,
-            initialize=tf.group(
-                tf1.variables_initializer(values), *([replication.membership.reset] if replication.membership else [])
-            ),
-            mark_ready=run_id.initializer,
-            run_id=run_id.read_value(),
-            saver=saver,
-            rate_scale=optimizer.scale,
-        )
-    graph.finalize()
-    return replica
+    def on_device(template: StepTemplate, device_batches: Batches, learner: int) -> GradientFunction:
+        def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
+            return template.copy(values, device_batches.tensors(number), (settings.seed, learner, number))
+
+        return compute_gradients
+
+    learners = range(at.first_learner, at.first_learner + len(at.compute))
+    functions = [on_device(*each) for each in zip(templates, batches, learners, strict=True)]
+    return functions[0] if len(functions) == 1 else mirrored.average_over(at.compute, functions)
 
 
 def _optimizer(settings: Settings, model: Model, shared: bool, device: str) -> Optimizer:
