@@ -1,6 +1,8 @@
 """Runs with the supervisor, from `helm install` to the end of the run."""
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -285,6 +287,58 @@ def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(re
     release.kubectl("delete", "resourcequota", "few")
     release.upgrade(SHORT)
     assert "the run succeeded" in release.finish().splitlines()[-1]
+
+
+@contextlib.contextmanager
+def denied(release: Release, resource: str, operation: str, is_denied: Callable[[], bool]) -> Iterator[None]:
+    """A policy of the cluster denies an operation in the namespace of a release, from when `is_denied` on."""
+    group = "admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]}
+    denies = {"expression": "false", "message": "not today"}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": release.namespace}}}
+    specs = {
+        "ValidatingAdmissionPolicy": {"matchConstraints": {"resourceRules": [rule]}, "validations": [denies]},
+        "ValidatingAdmissionPolicyBinding": {
+            "policyName": release.namespace,
+            "validationActions": ["Deny"],
+            "matchResources": here,
+        },
+    }
+    try:
+        for kind, spec in specs.items():
+            policy = {"apiVersion": group, "kind": kind, "metadata": {"name": release.namespace}, "spec": spec}
+            release.kubectl("create", "--filename=-", text=json.dumps(policy))
+        wait(is_denied, 60, release.describe)
+        yield
+    finally:
+        for kind in specs:
+            release.try_kubectl("delete", "--ignore-not-found", kind, release.namespace)
+
+
+def test_requests_that_the_cluster_refuses_are_repeated_and_the_run_goes_on(release: Release) -> None:
+    """A policy denies the supervisor to start the task, and later to free it."""
+    program = ["sh", "-c", "until [ -e /training/end ]; do sleep 1; done"]
+    values = {"common": {"command": program}, "ps": {"replicas": 0}, "worker": {"replicas": 1}}
+    scale = ["scale", "statefulset/mnist-worker", "--replicas=0", "--dry-run=server"]
+    refuses = functools.partial(denied, release, "statefulsets/scale", "UPDATE")
+
+    def refusals() -> int:
+        return release.supervisor_log().count("not today")
+
+    release.install({**values, "run": {"suspend": True}})
+    release.finish()
+    with refuses(lambda: release.try_kubectl(*scale).returncode != 0):
+        release.upgrade(values)
+        wait(refusals, 120, release.describe)
+        assert not release.tasks()
+    wait(lambda: any(map(is_ready, release.tasks().values())), 120, release.describe)
+    with refuses(lambda: release.try_kubectl(*scale).returncode != 0):
+        before = refusals()
+        release.kubectl("exec", "mnist-worker-0", "--", "touch", "/training/end")
+        wait(lambda: refusals() > before, 120, release.describe)
+        assert release.tasks(), "the task is not freed yet"
+    assert "the run succeeded" in release.finish().splitlines()[-1]
+    assert release.scales()["mnist-worker"] == 0
 
 
 def test_the_supervisor_killed_while_a_service_is_absent_goes_on(release: Release) -> None:

@@ -55,18 +55,36 @@ def test_a_call_is_repeated_while_the_server_is_unavailable(error: Exception) ->
     assert stopping.pauses == [1, 1]
 
 
-@pytest.mark.parametrize("code", [400, 404, 422])
-def test_an_invalid_request_is_not_repeated(code: int) -> None:
+def test_an_absent_object_ends_the_repetition() -> None:
     with pytest.raises(ApiError):
-        a_connection(Hasty(9)).retry(a_call(an_error(code)))
+        a_connection(Hasty(9)).retry(a_call(an_error(404)))
 
 
-def test_a_forbidden_request_is_repeated_ever_more_slowly_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("code", [400, 401, 403, 413, 422])
+def test_a_refused_request_is_repeated_ever_more_slowly_and_logged_once(
+    caplog: pytest.LogCaptureFixture, code: int
+) -> None:
     caplog.set_level(logging.INFO)
     stopping = Hasty(99)
-    assert a_connection(stopping).retry(a_call(*[an_error(403)] * 9)) == "done"
+    assert a_connection(stopping).retry(a_call(*[an_error(code)] * 9)) == "done"
     assert stopping.pauses == [2, 4, 8, 16, 32, 60, 60, 60, 60]
-    assert caplog.messages == ["the Kubernetes API refuses a request, which is repeated: the answer 403"]
+    assert caplog.messages == [f"the Kubernetes API refuses a request, which is repeated: the answer {code}"]
+
+
+def test_a_loop_goes_on_after_a_refusal_which_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    connection = a_connection(Hasty(0))
+    for error in (an_error(422), an_error(422), an_error(500), an_error(404)):
+        assert not connection.attempt_in_pass(a_call(error))
+        clock[0] += 5
+    assert caplog.messages == ["the Kubernetes API refuses a request, which is repeated: the answer 422"]
+    clock[0] += 60
+    assert not connection.attempt_in_pass(a_call(an_error(422)))
+    assert len(caplog.messages) == 2
+    assert connection.attempt_in_pass(a_call())
 
 
 def test_a_supervisor_that_must_stop_does_not_wait() -> None:

@@ -7,6 +7,7 @@ token again when it has changed.
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -24,9 +25,11 @@ STOPPED = "the supervisor received a signal to stop"
 WATCH_SECONDS = 240
 UNAVAILABLE = (httpx2.HTTPError, json.JSONDecodeError, msgspec.DecodeError)
 """What calls raise while the API server is unavailable; the others if a proxy in front of it answers instead."""
-_RETRIED = (401, 403, 408, 409, 429)
-"""Codes from 400 to 499 after which a call is repeated. A server that has just started forbids every request."""
+_ABSENT = 404
+_BUSY = (408, 409, 429)
+"""Codes from 400 to 499 that are no refusal: the same request may succeed a second later."""
 _SLOWEST_RETRY = 60.0
+_REMINDER_SECONDS = 60.0
 _Result = TypeVar("_Result")
 
 
@@ -43,12 +46,14 @@ class Connection:
     """For what lightkube has no method."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the supervisor must stop: calls are no longer repeated."""
+    _reported: dict[str, float] = field(default_factory=dict)
+    """When each refusal was last reported."""
 
     def retry(self, call: Callable[[], _Result]) -> _Result:
-        """Repeat a call until it succeeds, while the API server is unavailable, or permissions are missing.
+        """Repeat a call until it succeeds: the API server may be unavailable, or refuse it, as without permissions.
 
         Raises:
-            ApiError: the server answers that the request is invalid, or that the object is absent.
+            ApiError: the object is absent.
             StoppedError: the supervisor must stop.
         """
         backoff = Backoff(self.stopping)
@@ -56,8 +61,7 @@ class Connection:
             try:
                 return call()
             except ApiError as error:
-                code = error.status.code or 0
-                if 400 <= code < 500 and code not in _RETRIED:
+                if error.status.code == _ABSENT:
                     raise
                 backoff.wait(error)
             except UNAVAILABLE as error:
@@ -71,9 +75,36 @@ class Connection:
             return False
         return True
 
+    def attempt_in_pass(self, call: Callable[[], object]) -> bool:
+        """Make a call that the next passes of a loop repeat, and return whether it succeeded; report a refusal."""
+        try:
+            call()
+        except UNAVAILABLE as error:
+            if isinstance(error, ApiError) and _is_refusal(error):
+                self._report(error)
+            return False
+        return True
+
+    def _report(self, error: ApiError) -> None:
+        """Log a refusal, at most once a minute."""
+        sentence, now = refusal(error), time.monotonic()
+        if now - self._reported.get(sentence, -_REMINDER_SECONDS) >= _REMINDER_SECONDS:
+            self._reported[sentence] = now
+            logger.warning(sentence)
+
+
+def refusal(error: ApiError) -> str:
+    """The sentence about a refused request."""
+    return f"the Kubernetes API refuses a request, which is repeated: {error.status.message}"
+
+
+def _is_refusal(error: ApiError) -> bool:
+    code = error.status.code or 0
+    return 400 <= code < 500 and code != _ABSENT and code not in _BUSY
+
 
 class Backoff:
-    """The pauses between the attempts of one call. A refusal because permissions are missing is logged once."""
+    """The pauses between the attempts of one call. A refusal is logged once."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
@@ -86,11 +117,10 @@ class Backoff:
         Raises:
             StoppedError: the supervisor must stop.
         """
-        if isinstance(error, ApiError) and error.status.code in (401, 403):
-            refusal = f"{error.status.message}"
-            if self._seconds > 8 and refusal != self._reported:
-                self._reported = refusal
-                logger.warning(f"the Kubernetes API refuses a request, which is repeated: {refusal}")
+        if isinstance(error, ApiError) and _is_refusal(error):
+            if self._seconds > 8 and refusal(error) != self._reported:  # a server that has just started forbids all
+                self._reported = refusal(error)
+                logger.warning(self._reported)
             self._seconds = min(2 * self._seconds, _SLOWEST_RETRY)
         else:
             self._seconds = 1.0

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -57,6 +58,10 @@ class KubernetesApi:
         """Set the replicas of a role or of TensorBoard. An absent object is no error: watches show its absence."""
         self._unless_absent(lambda: self._patch_scale(component, replicas))
 
+    def try_scale(self, component: str, replicas: int) -> bool:
+        """Set the replicas of a role or of TensorBoard, unless that is refused now; return whether they are set."""
+        return self._connection.attempt_in_pass(lambda: self._patch_scale(component, replicas))
+
     def _unless_absent(self, call: Callable[[], _Result]) -> _Result | None:
         """Call, and return None if the object does not exist."""
         try:
@@ -78,17 +83,23 @@ class KubernetesApi:
     def _patch_suspend(self, job: str, suspend: bool) -> None:
         self._client.patch(Job, job, {"spec": {"suspend": suspend}}, patch_type=PatchType.MERGE)
 
-    def provide_tensorboard_account(self, name: str, annotations: Mapping[str, str]) -> None:
-        """Create TensorBoard's service account, or update its annotations. It is deleted together with the notes."""
+    def provide_tensorboard_account(self, name: str, annotations: Mapping[str, str]) -> bool:
+        """Create TensorBoard's service account, or update its annotations; return whether that succeeded.
+
+        It is deleted together with the notes.
+        """
         notes = (self._notes or self._read("run")).metadata or ObjectMeta()
         owner = OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
-        self._provide_account(name, owner, annotations)
+        return self._provide_account(name, owner, annotations)
 
-    def provide_stage_account(self, job: str, uid: str) -> None:
-        """Create the service account of a stage's Job, without which it has no pods. It is deleted with the Job."""
-        self._provide_account(job, OwnerReference(apiVersion="batch/v1", kind="Job", name=job, uid=uid), {})
+    def provide_stage_account(self, job: str, uid: str) -> bool:
+        """Create the service account of a stage's Job, without which it has no pods; return whether that succeeded.
 
-    def _provide_account(self, name: str, owner: OwnerReference, annotations: Mapping[str, str]) -> None:
+        It is deleted with the Job.
+        """
+        return self._provide_account(job, OwnerReference(apiVersion="batch/v1", kind="Job", name=job, uid=uid), {})
+
+    def _provide_account(self, name: str, owner: OwnerReference, annotations: Mapping[str, str]) -> bool:
         """Create a service account without permissions, or update its annotations. It is deleted with its owner."""
         metadata = ObjectMeta(name=name, annotations=dict(annotations), ownerReferences=[owner])
         account = ServiceAccount(metadata=metadata, automountServiceAccountToken=False)
@@ -103,18 +114,18 @@ class KubernetesApi:
                     change = {"metadata": {"annotations": dict(annotations)}}
                     self._client.patch(ServiceAccount, name, change, patch_type=PatchType.MERGE)
 
-        self._connection.retry(provide)
+        return self._connection.attempt_in_pass(provide)
 
-    def suspend_job(self, name: str, suspend: bool) -> None:
-        """Suspend or resume the Job of a stage. An absent Job is not an error: the watches show its absence."""
-        self._unless_absent(lambda: self._patch_suspend(name, suspend))
+    def try_to_suspend(self, job: str, suspend: bool) -> None:
+        """Suspend or resume the Job of a stage, unless that is refused now."""
+        self._connection.attempt_in_pass(lambda: self._patch_suspend(job, suspend))
 
     def suspend_stages(self) -> None:
         """Suspend the Jobs of stages that have not ended, so that Kubernetes does not try to start them."""
         for stage in self.run.stages.all:
             job = self._stage_job(stage.job)
             if job and not (job.suspended or job.complete or job.failure):
-                self.suspend_job(stage.job, True)
+                self._unless_absent(partial(self._patch_suspend, stage.job, True))
 
     def _stage_job(self, name: str) -> StageJob | None:
         """The Job of a stage; None if it does not exist."""

@@ -69,7 +69,8 @@ class StageControl:
                 continue
             is_new = stage == current and stage.job not in self._accounts
             if is_new:
-                self._api.provide_stage_account(stage.job, job.uid)
+                if not self._api.provide_stage_account(stage.job, job.uid):
+                    continue
                 self._accounts.add(stage.job)
             # A Job without its account is retried ever later, and its resumption is what makes Kubernetes try at once.
             suspended = stage != current or (is_new and not job.has_pods and not job.suspended)
@@ -77,7 +78,7 @@ class StageControl:
             if job.suspended == suspended or (sent == suspended and now - at < PATIENCE_SECONDS):
                 continue
             self._sent[stage.name] = (suspended, now)
-            self._api.suspend_job(stage.job, suspended)
+            self._api.try_to_suspend(stage.job, suspended)
 
     def _failure(self, stage: Stage, job: StageJob) -> Outcome:
         """The outcome of a run whose stage has failed; the last lines of the stage's log are copied."""

@@ -62,7 +62,7 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
     Raises:
         StoppedError: SIGTERM or SIGINT arrived, or a later supervisor has taken over the run.
         ConfigurationError: the port of the metrics is not available.
-        lightkube.ApiError: the API server answers that a request is invalid.
+        lightkube.ApiError: an object that the supervisor cannot do without is deleted.
     """
     changes: Changes = queue.SimpleQueue()
 
@@ -276,12 +276,12 @@ class _Loop:
                 continue
             if component == scales.TENSORBOARD and scale:
                 self._provide_account()
-            if self.notes.state == "Running" and component != scales.TENSORBOARD:
+            self._sent[component] = (scale, now)
+            is_set = self._api.try_scale(component, scale)
+            if is_set and self.notes.state == "Running" and component != scales.TENSORBOARD:
                 logger.info(
                     f"{component} had the scale {observed} instead of {scale}: set it again{self._hint(component)}"
                 )
-            self._sent[component] = (scale, now)
-            self._api.set_scale(component, scale)
         if leader and leader.node:
             self._provide_account()
         limit = self._run.node_loss_seconds
@@ -314,9 +314,7 @@ class _Loop:
         return f"; the cluster has addresses for {addresses}, which worker.maxReplicas sets"
 
     def _provide_account(self) -> None:
-        if not self._has_account:
-            _provide_account(self._run, self._api)
-            self._has_account = True
+        self._has_account = self._has_account or _provide_account(self._run, self._api)
 
 
 def _next_changes(changes: Changes) -> list[Change]:
@@ -379,6 +377,8 @@ def _clean_up(run: Run, api: KubernetesApi, notes: Notes, tasks: Mapping[str, Po
         logger.info(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
 
 
-def _provide_account(run: Run, api: KubernetesApi) -> None:
-    if run.tensorboard and run.tensorboard.service_account:
-        api.provide_tensorboard_account(run.tensorboard.service_account, run.tensorboard.annotations)
+def _provide_account(run: Run, api: KubernetesApi) -> bool:
+    """Whether TensorBoard has the service account that the supervisor creates for it, if any."""
+    if not run.tensorboard or not run.tensorboard.service_account:
+        return True
+    return api.provide_tensorboard_account(run.tensorboard.service_account, run.tensorboard.annotations)
