@@ -287,6 +287,17 @@ def test_incidents_over_the_limit_fail_the_run_but_parking_does_not_count() -> N
             assert "mnist-worker-0 with code 137" in found.reason
 
 
+def test_the_notes_have_only_pods_that_exist() -> None:
+    """Their size is that of the run, however often its pods are replaced."""
+    known = STARTED
+    for number in range(50):
+        pod = dataclasses.replace(a_pod("mnist-worker-0", 137, 1), uid=f"uid-{number}")
+        queued = dataclasses.replace(a_pod("mnist-worker-1"), uid=f"queued-{number}", gated=True)
+        known = policy.observe_pods(a_run(), known, [pod, queued], NOW + 61 * number)
+    assert (known.seen, known.ungated) == ({"uid-49": 1}, {"queued-49": 0.0})
+    assert known.restarts_by_role == {"worker": 50}
+
+
 def test_restarts_within_a_minute_are_one_incident() -> None:
     the_run = a_run(backoff_limit=1)
     lost = [a_pod(f"mnist-worker-{index}", 138, 1) for index in range(7)]

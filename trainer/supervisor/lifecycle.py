@@ -23,35 +23,17 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         return dataclasses.replace(current, hash=run.hash)
     if run.suspend or run.waits_for_data:
         return dataclasses.replace(notes, state="Suspended", reason="")
-    first: State = "Preparing" if run.stages.before else "Starting"
     if has_trained(run, notes):
-        current = dataclasses.replace(current, hash=run.hash, state="Finishing", after=run.after)
-        if notes.state == "Finishing" and notes.after == run.after:
-            return current
-        sentence = notes.training or notes.reason
-        renewed = {**notes.stages, **stages.renew(run.stages.after, notes)}
-        return dataclasses.replace(finish(run, current, sentence), stages=renewed, reason="", ended=0.0)
-    replicas = {role: values.replicas for role, values in run.roles.items()}
+        return _stages_after(run, notes, current)
+    has_old_pods = any(pod.run_hash != run.hash for pod in pods)
     if notes.hash != run.hash:
-        # Tasks of two runs never run at the same time. A client's new Job waits until it is suspended and resumed.
-        client_waits = bool(notes.hash) and "client" in run.roles
-        has_old_pods = client_waits or any(pod.run_hash != run.hash for pod in pods)
-        state: State = "Stopping" if has_old_pods else first
-        current = Notes(hash=run.hash, definition=run.definition, attempt=run.attempt, leader=notes.leader)
-        return dataclasses.replace(
-            current,
-            state=state,
-            started=now,
-            replicas=replicas,
-            scales=replicas,
-            stages=stages.renew(run.stages.all, notes),
-            after=run.after,
-        )
+        return _new_run(run, notes, has_old_pods, now)
+    replicas = {role: values.replicas for role, values in run.roles.items()}
     current = dataclasses.replace(current, after=run.after)
     if notes.state == "Suspended":
         return dataclasses.replace(
             current,
-            state=first,
+            state=_first(run),
             started=now,
             admitted=0.0,
             running=0.0,
@@ -60,15 +42,53 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
             workers_wanted=0,
             stages=stages.renew(run.stages.all, notes),
         )
-    if any(pod.run_hash != run.hash for pod in pods):  # a pod was replaced during an upgrade that was rolled back
+    if has_old_pods:  # one was replaced during an upgrade that was rolled back
         return dataclasses.replace(current, state="Stopping", running=0.0, replicas=replicas)
-    if notes.replicas != replicas:
-        # Users may have set another scale of a role whose values are unchanged.
-        scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
-        state = notes.state if notes.state in ("Stopping", "Preparing") else "Starting"
-        wanted = notes.workers_wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
-        return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, workers_wanted=wanted)
-    return current
+    return current if notes.replicas == replicas else _rescaled(notes, current, replicas)
+
+
+def _first(run: Run) -> State:
+    return "Preparing" if run.stages.before else "Starting"
+
+
+def _stages_after(run: Run, notes: Notes, current: Notes) -> Notes:
+    """The notes of a run of which only stages after the training are left."""
+    current = dataclasses.replace(current, hash=run.hash, state="Finishing", after=run.after)
+    if notes.state == "Finishing" and notes.after == run.after:
+        return current
+    renewed = {**notes.stages, **stages.renew(run.stages.after, notes)}
+    finished = finish(run, current, notes.training or notes.reason)
+    return dataclasses.replace(finished, stages=renewed, reason="", ended=0.0)
+
+
+def _new_run(run: Run, notes: Notes, has_old_pods: bool, now: float) -> Notes:
+    """The notes of a run that replaces another one. Tasks of two runs never run at the same time."""
+    # A client's new Job waits until it is suspended and resumed.
+    client_waits = bool(notes.hash) and "client" in run.roles
+    replicas = {role: values.replicas for role, values in run.roles.items()}
+    return Notes(
+        hash=run.hash,
+        definition=run.definition,
+        attempt=run.attempt,
+        leader=notes.leader,
+        state="Stopping" if client_waits or has_old_pods else _first(run),
+        started=now,
+        replicas=replicas,
+        scales=replicas,
+        stages=stages.renew(run.stages.all, notes),
+        after=run.after,
+    )
+
+
+def _rescaled(notes: Notes, current: Notes, replicas: Mapping[str, int]) -> Notes:
+    """The notes with the numbers of tasks that the values have now.
+
+    Users may have set another scale of a role whose values are unchanged.
+    """
+    scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
+    state = notes.state if notes.state in ("Stopping", "Preparing") else "Starting"
+    wanted = notes.workers_wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
+    return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, workers_wanted=wanted)
 
 
 def is_over(run: Run, notes: Notes) -> bool:

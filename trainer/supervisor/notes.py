@@ -74,9 +74,9 @@ class Notes:
     restarted: float = 0.0
     """The time of the last restart, in seconds since 1970."""
     seen: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By pod uid: how many of its restarts are already counted."""
+    """By uid of a pod that exists: how many of its restarts are already counted."""
     ungated: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """By uid of a pod that had scheduling gates: when they were removed, in seconds since 1970; 0 before."""
+    """By uid of a pod that exists and had scheduling gates: when they were removed, in seconds since 1970; 0 before."""
     restarts_of_all: int = 0
     """How often the failure policy has restarted all tasks."""
     finished: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -59,11 +59,22 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
         pods: All pods of the run's tasks.
         now: Seconds since 1970.
     """
-    finished, seen = dict(notes.finished), dict(notes.seen)
-    restarts, incidents, by_role = notes.restarts, notes.incidents, dict(notes.restarts_by_role)
-    restarted, incident_began = notes.restarted, notes.incident_began
-    leader, ungated, admitted = notes.leader, dict(notes.ungated), notes.admitted
-    images = dict(notes.images)
+    present = list(pods)
+    notes = _observe_starts(run, notes, present, now)
+    for pod in present:
+        if pod.name not in notes.finished:  # later changes of the pod have no effect
+            notes = _observe_end(run, notes, pod, now)
+    uids = {pod.uid for pod in present}
+    return dataclasses.replace(
+        notes,
+        seen={uid: count for uid, count in notes.seen.items() if uid in uids},
+        ungated={uid: since for uid, since in notes.ungated.items() if uid in uids},
+    )
+
+
+def _observe_starts(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
+    """The notes with which pods a queue has admitted, the leader's pod, and the images."""
+    leader, ungated, admitted, images = notes.leader, dict(notes.ungated), notes.admitted, dict(notes.images)
     for pod in pods:
         admitted = admitted or (0.0 if pod.gated else now)
         if pod.gated:
@@ -74,42 +85,38 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
             leader = pod.uid
         if pod.image and [pod.name] == run.tasks(pod.role, 1):
             images[pod.role] = pod.image
-        if pod.name in notes.finished:  # later changes of the pod have no effect
-            continue
-        by_itself = ended_by_itself(pod, now)
-        if pod.terminating and not (by_itself and pod.terminated and pod.terminated.code == 0):
-            continue
-        if pod.terminated and by_itself and run.is_final(pod.role, pod.terminated.code):
-            finished[pod.name] = pod.terminated.code
-        # The restart that parks a finished task is not a failure.
-        counted = pod.restart_count - (1 if pod.name in finished else 0)
-        if is_replaceable(run, notes, pod, now):  # the restart that its replacement makes
-            counted += 1
-        new = counted - seen.get(pod.uid, 0)
-        if new > 0 and pod.terminated and run.on_exit(pod.role, pod.terminated.code) == "Ignore":
-            seen[pod.uid] = counted
-        elif new > 0:
-            if now - restarted >= RESET_SECONDS:
-                restarts = incidents = 0
-            if not incidents or now - incident_began > INCIDENT_SECONDS:
-                incidents, incident_began = incidents + 1, now
-            restarts += new
-            restarted = now
-            by_role[pod.role] = by_role.get(pod.role, 0) + new
-            seen[pod.uid] = counted
+    return dataclasses.replace(notes, leader=leader, ungated=ungated, admitted=admitted, images=images)
+
+
+def _observe_end(run: Run, notes: Notes, pod: Pod, now: float) -> Notes:
+    """The notes with the end of a task for good, or with the restarts of its pod that are new."""
+    by_itself = ended_by_itself(pod, now)
+    if pod.terminating and not (by_itself and pod.terminated and pod.terminated.code == 0):
+        return notes
+    if pod.terminated and by_itself and run.is_final(pod.role, pod.terminated.code):
+        notes = dataclasses.replace(notes, finished={**notes.finished, pod.name: pod.terminated.code})
+    # The restart that parks a finished task is not a failure.
+    counted = pod.restart_count - (1 if pod.name in notes.finished else 0)
+    if is_replaceable(run, notes, pod, now):  # the restart that its replacement makes
+        counted += 1
+    new = counted - notes.seen.get(pod.uid, 0)
+    if new <= 0:
+        return notes
+    notes = dataclasses.replace(notes, seen={**notes.seen, pod.uid: counted})
+    if pod.terminated and run.on_exit(pod.role, pod.terminated.code) == "Ignore":
+        return notes
+    restarts, incidents, incident_began = notes.restarts, notes.incidents, notes.incident_began
+    if now - notes.restarted >= RESET_SECONDS:
+        restarts = incidents = 0
+    if not incidents or now - incident_began > INCIDENT_SECONDS:
+        incidents, incident_began = incidents + 1, now
     return dataclasses.replace(
         notes,
-        finished=finished,
-        seen=seen,
-        restarts=restarts,
-        restarted=restarted,
+        restarts=restarts + new,
+        restarted=now,
         incidents=incidents,
         incident_began=incident_began,
-        restarts_by_role=by_role,
-        leader=leader,
-        ungated=ungated,
-        admitted=admitted,
-        images=images,
+        restarts_by_role={**notes.restarts_by_role, pod.role: notes.restarts_by_role.get(pod.role, 0) + new},
     )
 
 
