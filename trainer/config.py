@@ -12,8 +12,7 @@ import dataclasses
 import os
 import re
 import reprlib
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -24,13 +23,9 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from trainer.cluster.spec import Strategy
 from trainer.errors import ConfigurationError
 from trainer.text import CREDENTIALS
-from trainer.yaml_text import load_all
+from trainer.text.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
-FORMER_NAMES = {"steps_per_call": "steps_per_execution", "time_split": "step_time_breakdown"}
-"""Former names of settings, accepted with a notice until the next release."""
-FORMER_STRATEGIES = {"local": "mirrored"}
-"""Former values of `strategy`, accepted with a notice until the next release."""
 
 
 def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator:
@@ -323,7 +318,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigurationError: an argument is unknown, or its value is missing.
         """
-        return self.parse_args([_with_current_name(word) for word in words])
+        return self.parse_args([_with_underscores(word) for word in words])
 
     def read_known(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Parse a command's arguments; return also the words that are none.
@@ -331,26 +326,17 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigurationError: an argument has no value, or a wrong one.
         """
-        return self.parse_known_args([_with_current_name(word) for word in words])
+        return self.parse_known_args([_with_underscores(word) for word in words])
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as a ConfigurationError."""
         raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")
 
 
-def _with_current_name(word: str) -> str:
-    """Replace dashes and former names in the option of a command-line word."""
+def _with_underscores(word: str) -> str:
+    """Replace dashes in the option of a command-line word."""
     name, equals, value = word.partition("=")
-    if not name.startswith("--"):
-        return word
-    setting = name[2:].replace("-", "_")
-    if setting in FORMER_NAMES:
-        _announce_rename(f"--{setting}", f"--{FORMER_NAMES[setting]}")
-    return f"--{FORMER_NAMES.get(setting, setting)}{equals}{value}"
-
-
-def _announce_rename(former: str, current: str) -> None:
-    print(f"trainer: {former} is now {current}; the former name is accepted until the next release.", file=sys.stderr)
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if name.startswith("--") else word
 
 
 def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
@@ -400,16 +386,11 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
             its value and what was expected.
     """
     known = names(TASK_GROUPS)
-    from_file = _with_current_names(_read_yaml(arguments.config), str) if arguments.config else {}
-    variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in [*known, *FORMER_NAMES]}
-    nonempty = {name: value for name, value in variables.items() if value}
-    from_environment = _with_current_names(nonempty, lambda name: ENVIRONMENT_PREFIX + name.upper())
+    from_file = _read_yaml(arguments.config) if arguments.config else {}
+    variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in known}
+    from_environment = {name: value for name, value in variables.items() if value}
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
     values = {**from_file, **from_environment, **from_command_line}
-    strategy = values.get("strategy")
-    if isinstance(strategy, str) and strategy in FORMER_STRATEGIES:
-        values["strategy"] = FORMER_STRATEGIES[strategy]
-        _announce_rename(f"strategy {strategy}", f"strategy {values['strategy']}")
 
     def origin_of(name: str) -> str:
         if name in from_command_line:
@@ -456,18 +437,6 @@ def load_file(path: Path) -> Settings:
         ConfigurationError: a setting is unknown or has an invalid value.
     """
     return load(argparse.Namespace(config=path), {})
-
-
-def _with_current_names(found: Mapping[str, Any], spell: Callable[[str], str]) -> dict[str, Any]:
-    """Map former names to current ones; if both are set, ignore the former.
-
-    Args:
-        found: Values by name.
-        spell: Gives a setting's name as its source writes it.
-    """
-    for former in FORMER_NAMES.keys() & found.keys():
-        _announce_rename(spell(former), spell(FORMER_NAMES[former]))
-    return {FORMER_NAMES.get(name, name): value for name, value in found.items() if FORMER_NAMES.get(name) not in found}
 
 
 def _validated(settings: Settings) -> Settings:

@@ -88,10 +88,7 @@ def resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, 
 def train_schema() -> dict[str, Any]:
     """Return the schema of each setting of `train`."""
     settings = TypeAdapter(config.Settings).json_schema()["properties"]
-    current = {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
-    current["strategy"]["enum"] += config.FORMER_STRATEGIES
-    former = {name: {**current[new], "deprecated": True} for name, new in config.FORMER_NAMES.items()}
-    return {**current, **former}
+    return {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
 
 
 def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:

@@ -71,8 +71,7 @@ def test_the_defaults_of_the_chart_are_those_of_the_trainer(tmp_path: Path) -> N
 def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     # Helm prints these numbers in scientific notation unless the template prevents it.
     samples = {"boolean": True, "integer": 1_000_000, "number": 0.00001, "string": "cnn"}
-    current = {name: setting for name, setting in SCHEMA.items() if not setting.get("deprecated")}
-    types = {name: setting["type"] for name, setting in current.items()}
+    types = {name: setting["type"] for name, setting in SCHEMA.items()}
     values: dict[str, Any] = {
         name: samples[kind[0] if isinstance(kind, list) else kind] for name, kind in types.items()
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.command_lines import command_line
+from trainer.text.command_lines import command_line
 
 
 @pytest.fixture

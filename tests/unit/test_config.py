@@ -1,7 +1,6 @@
 """Settings: sources, precedence, validation and error messages."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -313,36 +312,8 @@ def test_a_binary_file_is_named(read: Read, tmp_path: Path) -> None:
     assert "binary cannot be read" in error_of(read, "--config", str(tmp_path / "binary"))
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "file"),
-    [
-        (["--steps_per_call=7"], {}, None),
-        (["--steps-per-call", "7"], {}, None),
-        ([], {"TRAINER_STEPS_PER_CALL": "7"}, None),
-        ([], {}, "steps_per_call: 7"),
-    ],
-)
-def test_a_former_name_is_accepted_with_a_notice(
-    read: Read, words: list[str], environment: dict[str, str], file: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert read(*words, environment=environment, file=file).steps_per_execution == 7
-    (notice,) = capsys.readouterr().err.splitlines()
-    found = re.fullmatch(r"trainer: (\S+) is now (\S+); the former name is accepted until the next release\.", notice)
-    assert found
-    assert found[1].lower().replace("steps-per-call", "steps_per_call").replace("call", "execution") == found[2].lower()
-
-
-def test_a_former_strategy_is_accepted_with_a_notice(read: Read, capsys: pytest.CaptureFixture[str]) -> None:
-    assert read("--strategy=local").strategy == "mirrored"
-    assert "strategy local is now strategy mirrored" in capsys.readouterr().err
-
-
 def test_a_strategy_that_is_no_text_is_one_sentence(read: Read) -> None:
     assert "strategy" in error_of(read, file="strategy: [local]")
-
-
-def test_the_current_name_wins_over_the_former_one(read: Read) -> None:
-    assert read(file="steps_per_call: 7\nsteps_per_execution: 3").steps_per_execution == 3
 
 
 @pytest.mark.parametrize(

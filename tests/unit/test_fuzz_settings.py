@@ -74,7 +74,7 @@ def test_cluster_files(tmp_path_factory: pytest.TempPathFactory, content: bytes)
 @st.composite
 def settings_files(draw: st.DrawFn) -> bytes:
     """A file of settings, most of them right."""
-    names = st.sampled_from(NAMES) | st.sampled_from([*config.FORMER_NAMES]) | st.text(max_size=6)
+    names = st.sampled_from(NAMES) | st.text(max_size=6)
     values: dict[Any, Any] = {}
     for name in draw(st.lists(names | scalars, max_size=5)):
         values[name] = draw(structures | variables | st.just(DEFAULTS.get(name)))
@@ -122,7 +122,7 @@ def test_settings_files(tmp_path_factory: pytest.TempPathFactory, content: bytes
 
 
 @examples(200)
-@given(st.dictionaries(st.sampled_from([*NAMES, *config.FORMER_NAMES]), variables, max_size=4))
+@given(st.dictionaries(st.sampled_from(NAMES), variables, max_size=4))
 def test_environments_and_flags(values: dict[str, str]) -> None:
     run_trainer(
         "train", "--print_config", *[f"--{name}={value}" for name, value in values.items() if value != "\udcff"]

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from trainer import poll
-from trainer.cluster import peers
+from trainer.cluster import peers, poll
 from trainer.errors import ConfigurationError, LostPeersError
 
 from .conftest import address_of

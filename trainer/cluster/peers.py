@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from trainer.cluster import ports
+from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
-from trainer.poll import poll_until
 
 PROBE_SECONDS = 2.0
 REFUSED = "the connection is refused (nothing listens on this port yet)"

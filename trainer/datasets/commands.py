@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config
-from trainer.command_lines import command_line
 from trainer.data.skipped import DEFAULT_LIMIT, parse_limit
 from trainer.datasets import comparison, importing, tags, versions, watch
 from trainer.datasets.check import Rules
@@ -20,6 +19,7 @@ from trainer.datasets.source import TEST, TRAIN, Choices
 from trainer.datasets.statistics import Statistics
 from trainer.errors import ConfigurationError
 from trainer.storage import lance_dataset
+from trainer.text.command_lines import command_line
 
 LISTED_CLASSES = 50
 """How many classes the text of `stats` and `diff` lists; JSON has all."""

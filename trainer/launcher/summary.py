@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from trainer.command_lines import command_line
 from trainer.errors import ConfigurationError
 from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
@@ -12,6 +11,7 @@ from trainer.launcher.processes import Process
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import report, result, step_time
 from trainer.telemetry.step_time import StepTime
+from trainer.text.command_lines import command_line
 
 LAST_LINES = 20
 SENTENCE = "trainer: "

@@ -13,7 +13,7 @@ import yaml
 
 from trainer.errors import ConfigurationError
 from trainer.text import truncate
-from trainer.yaml_text import load_all
+from trainer.text.yaml_text import load_all
 
 Map = dict[str, Any]
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from trainer.cluster import peers
+from trainer.cluster.poll import poll_until
 from trainer.cluster.spec import Cluster, Task
 from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersError
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
 from trainer.graph.replication.membership import ABSENT
-from trainer.poll import poll_until
 from trainer.telemetry import report
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_errors import brief

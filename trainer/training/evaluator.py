@@ -10,9 +10,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
 from trainer.graph.checkpoints import CheckpointList, files_of
-from trainer.poll import poll_until
 from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
 from trainer.run_directory.problem import load as load_problem
