@@ -15,7 +15,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import shared_event
 from trainer.graph.shared_event import SharedEvent
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 from trainer.training import parameter_server, server
 from trainer.training.context import TaskContext
 

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from trainer.errors import ConfigurationError
 from trainer.export.export_folder import SAVED_MODEL
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session, Tensor
 
 SIGNATURE = "serving_default"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trainer.errors import StoreError
 from trainer.tensorflow import tf
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 
 logger = logging.getLogger(__name__)
 

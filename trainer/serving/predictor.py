@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainer.export import saved_model
 from trainer.tensorflow import tf
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 
 Array = npt.NDArray[Any]
 

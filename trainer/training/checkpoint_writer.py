@@ -14,7 +14,7 @@ from trainer.errors import SupersededError
 from trainer.graph.checkpoints import CheckpointList, Snapshot, move
 from trainer.run_directory.volume import WriteFailures
 from trainer.tensorflow import tf
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext

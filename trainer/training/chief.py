@@ -13,7 +13,7 @@ from trainer.run_directory.volume import retry_writing
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training import restore
 from trainer.training.callback import Callback

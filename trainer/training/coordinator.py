@@ -19,7 +19,7 @@ from trainer.graph.replication import CollectiveGroup
 from trainer.graph.replication.membership import ABSENT
 from trainer.telemetry import report
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training import parameter_server, server, session_errors
 from trainer.training.callback import Callback

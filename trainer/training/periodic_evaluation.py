@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from trainer.run_directory.evaluation import CheckpointEvaluator, Score
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 
 logger = logging.getLogger(__name__)
 

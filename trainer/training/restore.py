@@ -10,7 +10,7 @@ from trainer.run_directory.evaluation import UNREADABLE
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.run_directory.volume import reason
 from trainer.telemetry import report
-from trainer.tensorflow_errors import brief
+from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training.checkpoint_writer import CheckpointWriter
 from trainer.training.run_context import RunContext

@@ -12,7 +12,7 @@ from pathlib import Path
 import trainer
 from trainer.errors import ModelError
 from trainer.tensorflow import tf
-from trainer.tensorflow_errors import LIST_PREFIX, brief
+from trainer.tensorflow.errors import LIST_PREFIX, brief
 from trainer.text import truncate
 
 LOST_TASK_ERRORS = (
