@@ -135,7 +135,8 @@ engine:
 	@$(PYTHON) -m hack.cluster engine
 
 BUILD_COMMAND = $(CLIENT) build --file images/Dockerfile $(if $(CA),$(SECRET)) \
-	--build-arg VERSION=$(VERSION) --build-arg REVISION=$$($(DESCRIBE) --abbrev=40)
+	--label org.opencontainers.image.licenses=Apache-2.0 --label org.opencontainers.image.version=$(VERSION) \
+	--label org.opencontainers.image.revision=$$($(DESCRIBE) --abbrev=40)
 BUILD = DOCKER_BUILDKIT=1 $(BUILD_COMMAND)
 PRINT_SIZE = @docker image inspect --format
 
