@@ -71,7 +71,7 @@ def test_the_supervisor_may_only_get_and_patch_its_job() -> None:
     manifests = render(CLIENT)
     run = json.loads(manifests["ConfigMap/supervisor"]["data"]["run.json"])
     assert run["leader"] == "mnist-client-0"
-    assert run["roles"]["client"] == {"replicas": 1, "restartPolicy": "ExitCode", "job": name(manifests)}
+    assert run["roles"]["client"] == {"replicas": 1, "exits": "0-127:End 128-255:Restart", "job": name(manifests)}
     rules = [rule for rule in manifests["Role/supervisor"]["rules"] if rule["apiGroups"] == ["batch"]]
     assert [(rule["verbs"], rule.get("resourceNames")) for rule in rules] == [
         (["list", "watch"], None),

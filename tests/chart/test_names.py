@@ -98,7 +98,7 @@ def test_each_selector_matches_the_intended_pods_only(
     intended: dict[tuple[str, str], list[set[str]]] = {
         ("NetworkPolicy", "tasks"): [
             {*ROLES, "stage", "supervisor"},
-            every,
+            {*ROLES, "test"},
         ],  # the pods it applies to; the pods it admits
         ("NetworkPolicy", "egress"): [every - {"supervisor", "data-watch"}, every],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],

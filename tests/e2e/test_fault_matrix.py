@@ -5,6 +5,7 @@ Each test has several faults in one run. They need access to the node, as the ma
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,9 @@ END_SECONDS = 400
     ("workload", "disturbances"),
     [
         pytest.param(
-            Workload("asynchronous", ps=2, workers=1, chief=True, evaluator=True, seconds=75),
+            Workload(
+                "asynchronous", ps=2, workers=1, chief=True, evaluator=True, train_steps=12_000, step_seconds=0.05
+            ),
             [
                 (faults.DELETE, ["ps-0", "evaluator-0", TENSORBOARD]),
                 (faults.KILL, ["ps-1", "chief-0"]),
@@ -40,12 +43,12 @@ END_SECONDS = 400
             id="asynchronous, 2 ps and a chief",
         ),
         pytest.param(
-            Workload("synchronous", ps=1, workers=2, seconds=45),
+            Workload("synchronous", ps=1, workers=2, train_steps=4_000, step_seconds=0.05),
             [(CUT_OFF, ["ps-0"]), (STOP, ["worker-1"]), (faults.DELETE, ["ps-0", "worker-0", "worker-1"])],
             id="synchronous",
         ),
         pytest.param(
-            Workload("allreduce", ps=0, workers=2, seconds=40),
+            Workload("allreduce", ps=0, workers=2, train_steps=4_000, step_seconds=0.05),
             [(faults.DELETE, ["worker-0"]), (WITHOUT_API_SERVER, ["worker-1"])],
             id="all-reduce",
             marks=pytest.mark.alone,
@@ -67,6 +70,7 @@ def test_a_run_goes_on_after_faults(
             found = disturb(cluster, seen, fault, targets)
             assert not found.problems, (fault.name, targets, found)
             assert found.back is not None, (fault.name, targets, found)
+        cluster.send_signal(workload.replicas, signal.SIGUSR1)  # the run lasts until all have come back, and then ends
         assert until(lambda: cluster.exit_code() is not None, END_SECONDS), "the run hangs"
         assert cluster.exit_code() == 0
         result = cluster.result()

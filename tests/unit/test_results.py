@@ -147,7 +147,7 @@ def test_a_directory_of_something_else_is_named(tmp_path: Path, name: str) -> No
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "events.out.tfevents.1").write_bytes(b"")
     with (
-        pytest.raises(ConfigurationError, match=f"DIR: .*{name} is no (training )?directory"),
+        pytest.raises(ConfigurationError, match=f"DIR: .*{name} is not a (training )?directory"),
         open_run(str(tmp_path / name), "DIR"),
     ):
         pass

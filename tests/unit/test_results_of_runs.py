@@ -194,7 +194,7 @@ def shift(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        pytest.param(lambda model: (model / "saved_model.pb").unlink(), "is no model", id="absent"),
+        pytest.param(lambda model: (model / "saved_model.pb").unlink(), "is not a model", id="absent"),
         pytest.param(
             lambda model: (model / "saved_model.pb").write_bytes(b"garbage"), "is incomplete or altered", id="no graph"
         ),
