@@ -331,7 +331,7 @@ def test_requests_that_the_cluster_refuses_are_repeated_and_the_run_goes_on(rele
         release.upgrade(values)
         wait(refusals, 120, release.describe)
         assert not release.tasks()
-    wait(lambda: any(map(is_ready, release.tasks().values())), 120, release.describe)
+    wait(lambda: "every task has started" in release.supervisor_log(), 120, release.describe)
     with refuses(lambda: release.try_kubectl(*scale).returncode != 0):
         before = refusals()
         release.kubectl("exec", "mnist-worker-0", "--", "touch", "/training/end")
