@@ -1,6 +1,6 @@
 """Writes into the chart what comes from its schema, its values and the settings of the trainer and the supervisor.
 
-The trainer's and the supervisor's settings, into the schema, the checks and the README; and the defaults of the values
+The trainer's and the supervisor's settings, into the schema and the README; and the defaults of the values
 that define a run, and the keys of the schema, into files that templates can read, because they can read neither
 values.yaml nor the schema.
 """

@@ -121,7 +121,9 @@ def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Ch
             api.stop_tensorboard()
     api.suspend_stages()
     if (scale := scales.tensorboard_after(run, notes, time.time())) is not None:
-        _provide_account(run, api)
+        while not _provide_account(run, api):
+            if connection.stopping.wait(PASS_SECONDS):
+                raise StoppedError(STOPPED)
         api.set_scale(scales.TENSORBOARD, scale)
     reporter.report_outcome(outcome)
     return outcome

@@ -72,7 +72,8 @@
 {{- end }}
 
 {{/* The values of a role as JSON, with derived keys: `addresses` (how many the cluster lists), `resources` with the GPUs,
-     `exits` (what follows its exit codes), `packaged` (whether it runs the packaged trainer), `program` (the container's command line), `mountsTraining`,
+     `exits` (what follows its exit codes), `packaged` (whether it runs the packaged trainer), `program` (the container's
+     command line), `mountsTraining`,
      `mountsData`, and `sharesNode` (whether its pods must run on the node of the training directory). (list $ role)
      It is JSON because every component includes it, and Helm took half of its time to write and parse it as YAML. */}}
 {{- define "distributed-tensorflow.role" -}}
