@@ -1,6 +1,7 @@
 """Evaluating a checkpoint on the held-out split."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_a_checkpoint_that_was_deleted_is_an_error_and_the_next_is_scored(
     with pytest.raises((tf.errors.NotFoundError, ValueError)):
         evaluator.score(str(tmp_path / "model.ckpt-7"))
     assert evaluator.score(checkpoint).global_step == 0
+
+
+def test_a_repeated_export_never_shows_a_part_of_a_model(
+    evaluator: CheckpointEvaluator, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may start at any moment: what it finds under the name is whole, also while an earlier one is removed."""
+    export = tmp_path / "export" / "0"
+    evaluator.restore(checkpoint)
+    evaluator.export(export, {"dataset_version": "1"})
+    found: list[str] = []
+    really_remove = shutil.rmtree
+
+    def remove(folder: Path, ignore_errors: bool) -> None:
+        really_remove(folder, ignore_errors=ignore_errors)
+        assert (export / "saved_model.pb").exists()
+        found.append(json.loads((export / "data.json").read_text())["dataset_version"])
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    evaluator.export(export, {"dataset_version": "2"})
+    assert found == ["1", "2"], "before and after the swap"
+    assert [path.name for path in export.parent.iterdir()] == ["0"]
 
 
 def test_the_exported_model_gives_probabilities(

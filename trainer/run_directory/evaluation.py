@@ -1,8 +1,10 @@
 """Evaluation of checkpoints on the held-out split, in a local graph without servers."""
 
+import contextlib
 import json
 import math
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,8 +172,9 @@ class CheckpointEvaluator:
     def export(self, path: Path, facts: Mapping[str, Any]) -> None:
         """Write the checkpoint restored last as a SavedModel, from the inputs to the outputs of the model.
 
-        A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. The
-        SavedModel replaces an earlier one in a single rename, so readers never see a partial one.
+        A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. The folder
+        appears by a rename, and an earlier one is renamed before that and removed after it, so readers never see a
+        partial one.
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
@@ -183,8 +186,11 @@ class CheckpointEvaluator:
             builder.save()
         self._model.save(partial, self._session.run(self._arrays))
         (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(path, ignore_errors=True)
+        earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(earlier)
         partial.rename(path)
+        shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _last_hidden(outputs: Tensor) -> Tensor | None:
