@@ -85,7 +85,7 @@ def test_run_files(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> 
 def test_notes(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "run.json"
     path.write_text(json.dumps(RUN))
-    with limits():
+    with may_refuse():
         found = notes.parse({"notes.json": text})
         lifecycle.begin(run.read(path, "", ""), found, [], 1.0)
         assert notes.parse({"notes.json": notes.to_data(found, {})["notes.json"] or ""}) == found or "NaN" in text

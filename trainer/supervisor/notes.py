@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from trainer.errors import ConfigurationError
+
 State = Literal["Suspended", "Stopping", "Preparing", "Starting", "Running", "Finishing", "Succeeded", "Failed"]
 """Stopping: all tasks end before those of a changed run start. Preparing: the stages before the training run. Starting:
 until every object has the run's scale. Finishing: the stages after the training run."""
@@ -99,11 +101,21 @@ class Notes:
 
 
 def parse(data: Mapping[str, str]) -> Notes:
-    """The notes in a ConfigMap's data; empty notes if they are absent or unreadable."""
+    """The notes in a ConfigMap's data; empty notes if there are none yet.
+
+    Raises:
+        ConfigurationError: they cannot be read, as those of a later version of the supervisor.
+    """
     try:
-        return TypeAdapter(Notes).validate_json(data.get("notes.json", "{}"))
-    except ValidationError:
-        return Notes()
+        return TypeAdapter(Notes).validate_json(data.get("notes.json") or "{}")
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ConfigurationError(
+            f"the ConfigMap NAME-run: notes.json cannot be read ({': '.join(filter(None, [where, problem['msg']]))}), "
+            "so the run's tasks stay as they are: use the version of the chart that wrote it, or remove this key to "
+            "start the run anew from its last checkpoint."
+        ) from None
 
 
 def to_data(notes: Notes, before: Mapping[str, str]) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
+from trainer.errors import ConfigurationError
 from trainer.supervisor.connection import StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes, parse, run_of_tasks, to_data, to_ended
@@ -34,18 +35,29 @@ class NotesWriter:
         return self._write(notes) if notes != self._written else notes
 
     def write_later(self, notes: Notes) -> Notes:
-        """Write the notes if they have changed, and the last time was long enough ago or the state has changed.
+        """Write the notes if they have changed, and the last time was long enough ago.
+
+        A changed state or scale is written at once, before the supervisor acts on it: the next supervisor would take a
+        scale that is not in the notes for a user's wish.
 
         Raises:
             StoppedError: another supervisor has taken over the run.
         """
-        is_due = time.monotonic() - self._at >= INTERVAL
-        return self.write(notes) if is_due or self._written is None or notes.state != self._written.state else notes
+        before = self._written
+        is_due = before is None or time.monotonic() - self._at >= INTERVAL
+        acts = before is None or (notes.state, notes.scales) != (before.state, before.scales)
+        return self.write(notes) if is_due or acts else notes
+
+    def _owns(self, data: Mapping[str, str]) -> bool:
+        try:
+            return parse(data).supervisor == self._supervisor
+        except ConfigurationError:  # they are those of a later version
+            return False
 
     def _write(self, notes: Notes, take_over: bool = False) -> Notes:
         def update(data: Mapping[str, str]) -> dict[str, str | None]:
             # During an upgrade two supervisors overlap for a moment. Only the later one may write.
-            if not take_over and parse(data).supervisor != self._supervisor:
+            if not take_over and not self._owns(data):
                 raise StoppedError("another supervisor has taken over the run")
             return to_data(notes, data)
 

@@ -30,12 +30,16 @@ logger = logging.getLogger(__name__)
 START_GRACE_SECONDS = 10.0
 """A task that is pending for longer than this is reported."""
 REMINDER_SECONDS = 60.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
+"""Between two attempts to follow a log."""
 PROGRESS_SECONDS = 10.0
 ANNOTATION_SECONDS = 15.0
 LONGEST_TEXT = 500
 """Of what a task reports, in an annotation or an event."""
 ANNOTATIONS = "distributed-tensorflow"
 """The prefix of the annotations of the supervisor's Job."""
+CLOCK_SECONDS = 10.0
+"""How much the clocks of two machines of the cluster may differ."""
 NO_ACCOUNT = "error looking up service account"
 """In Kubernetes' message about a pod that it does not create, because the service account does not exist."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
@@ -50,7 +54,10 @@ class Reporter:
         self._uids: dict[str, str] = {}
         self._replaced: set[str] = set()
         self._lost: set[str] = set()
-        self._reported: dict[str, tuple[str, float]] = {}
+        self._reported: dict[str, float] = {}
+        """When each reason why something waits was last reported."""
+        self._since = 0.0
+        """When the run has started, in seconds since 1970."""
         self._stopping_reported = time.time()
         self._progress: Progress | None = None
         self._progress_reported = 0.0
@@ -62,6 +69,8 @@ class Reporter:
         """Keep the last warning about each pod or its owner: it has reasons that no status has, such as a volume's."""
         about = event.involvedObject.name or ""
         if NO_ACCOUNT in (event.message or ""):  # a stage whose turn it is not
+            return
+        if _time_of(event) < self._since - CLOCK_SECONDS:  # about an earlier run, whose objects had the same names
             return
         jobs = [role.job for role in self._run.roles.values() if role.job]
         owners = (job for job in [*jobs, *(stage.job for stage in self._run.stages.all)] if about.startswith(job))
@@ -75,6 +84,7 @@ class Reporter:
 
     def report_beginning(self, before: Notes, notes: Notes) -> None:
         """Report what this supervisor does with the run that it finds."""
+        self._since = notes.started
         if notes.has_ended:
             logger.info("this run has already ended")
             if before.hash != notes.hash:
@@ -111,10 +121,10 @@ class Reporter:
 
     def report_pending_stage(self, stage: Stage, reason: str, now: float) -> None:
         """Report why a stage does not run: each reason once, and again once a minute."""
-        reported, at = self._reported.get(stage.job, ("", 0.0))
-        if reason != reported or now - at > REMINDER_SECONDS:
-            self._reported[stage.job] = (reason, now)
-            logger.info(f"waiting for stage {stage.name}: {reason}")
+        sentence = f"waiting for stage {stage.name}: {reason}"
+        if now - self._reported.get(sentence, 0.0) > REMINDER_SECONDS:
+            self._reported[sentence] = now
+            logger.info(sentence)
 
     def report_scale(self, before: int, after: int, sentence: str) -> None:
         """Report that the number of workers changes, and why."""
@@ -187,10 +197,14 @@ class Reporter:
             threading.Thread(target=self._read, args=(leader, container), daemon=True).start()
 
     def _read(self, leader: Pod, container: str) -> None:
+        last, pause = "", FIRST_PAUSE_SECONDS
         while self._followed == container:
             for line in self._logs.follow(leader.pod_name, leader.role):
                 if self._followed != container:
                     return
+                if line == last:  # the log is followed again from its last line on
+                    continue
+                last, pause = line, FIRST_PAUSE_SECONDS
                 self._progress = parse(line) or self._progress
                 if change := report.read(line, "replicas", str):
                     logger.info(change)
@@ -198,19 +212,18 @@ class Reporter:
                     self._api.record_event(
                         "Normal", "CheckpointRestored", f"{leader.name} restored {truncate(checkpoint, LONGEST_TEXT)}"
                     )
-            time.sleep(1)  # the API server is unavailable, or does not report the end of the container yet
+            time.sleep(pause)  # the API server is unavailable, or does not report the end of the container yet
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def report_pending(self, notes: Notes, pending: Sequence[PendingTask], now: float) -> None:
         """Report pending tasks and the progress at their intervals; tasks with the same reason share one line."""
         by_reason: dict[str, list[PendingTask]] = {}
         for task in pending:
-            reason = self.explain(task)
-            reported, at = self._reported.get(task.name, ("", 0.0))
-            if reason != reported or now - at > REMINDER_SECONDS:
-                by_reason.setdefault(reason, []).append(task)
+            by_reason.setdefault(self.explain(task), []).append(task)
         for reason, tasks in by_reason.items():
-            if now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
-                self._reported |= {task.name: (reason, now) for task in tasks}
+            is_due = now - self._reported.get(reason, 0.0) > REMINDER_SECONDS
+            if is_due and now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
+                self._reported[reason] = now
                 others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
                 logger.info(f"waiting for {tasks[0].name}: {reason}{others}")
         annotations = {"state": state_of(notes, any(task.gated for task in pending))}
@@ -261,6 +274,13 @@ class Reporter:
         """Report the last progress, and stop reading the log."""
         self._followed = ""
         self._report_progress(time.time())
+
+
+def _time_of(event: Event) -> float:
+    """When an event was last seen, in seconds since 1970."""
+    created = event.metadata.creationTimestamp if event.metadata else None
+    moment = event.lastTimestamp or event.eventTime or created
+    return moment.timestamp() if moment else 0.0
 
 
 def progress_annotations(progress: Progress, now: float) -> dict[str, str]:

@@ -10,6 +10,9 @@ from trainer.supervisor.pods import parse_parked
 _GONE = "unable to retrieve container logs for "
 """The start of the kubelet's answer for a container that is gone."""
 
+SILENT_SECONDS = 120.0
+"""How long a log that is followed may be silent: then it is asked for again, as the connection may be dead."""
+
 
 class TaskLogs:
     """Reads logs by the name of a pod and the role of its task, which is the name of the task's container."""
@@ -38,19 +41,26 @@ class TaskLogs:
         return self._read(pod, role, 1, "false") or ""
 
     def follow(self, pod: str, role: str) -> Iterator[str]:
-        """The lines of a task's log from now on, until its container ends; no line if the container does not run."""
+        """The last line of a task's log and those from now on, until its container ends or it is silent for a while."""
+        parameters = {"container": role, "follow": "true", "tailLines": "1"}
+        # lightkube's log() waits without a limit, even if the node's machine has disappeared.
+        limit = httpx2.Timeout(30, read=SILENT_SECONDS)
         try:
-            yield from self._connection.client.log(pod, container=role, follow=True, tail_lines=1, newlines=False)
+            with self._connection.raw.stream("GET", self._address(pod), params=parameters, timeout=limit) as answer:
+                if answer.is_success:
+                    yield from answer.iter_lines()
         except httpx2.HTTPError:
             return
+
+    def _address(self, pod: str) -> str:
+        return f"/api/v1/namespaces/{self._connection.client.namespace}/pods/{pod}/log"
 
     def _read(self, pod: str, role: str, lines: int, previous: str) -> str | None:
         """The last lines of a container, or of its previous instance; None if the API server does not return them."""
         # lightkube's log() cannot read the log of a container's previous instance.
-        address = f"/api/v1/namespaces/{self._connection.client.namespace}/pods/{pod}/log"
         parameters = {"container": role, "tailLines": str(lines), "previous": previous}
         try:
-            answer = self._connection.raw.get(address, params=parameters)
+            answer = self._connection.raw.get(self._address(pod), params=parameters)
         except httpx2.HTTPError:
             return None
         return answer.text if answer.is_success else None

@@ -20,6 +20,7 @@ from trainer.graph.replica import Replica
 from trainer.graph.replication import Rounds
 from trainer.graph.replication.membership import ABSENT, Membership
 from trainer.telemetry import report
+from trainer.tensorflow import tf
 from trainer.tensorflow_types import Session
 
 logger = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class ReplicaMonitor:
         try:
             while not self._over.wait(POLL_SECONDS):
                 self._take_pass(time.monotonic())
-        except Exception as error:  # the main thread has it too, in its session, and handles it
+        except (tf.errors.OpError, RuntimeError) as error:  # the main thread has it too, in its session, and handles it
             logger.debug(f"the replica monitor ends: {error}")
 
     def _take_pass(self, now: float) -> None:

@@ -1,0 +1,156 @@
+"""What the supervisor reports: why tasks wait, warnings about their pods, and the progress in the leader's log."""
+
+import dataclasses
+import http.server
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+
+import httpx2
+import pytest
+from lightkube import Client, KubeConfig
+from lightkube.config import client_adapter, models
+from lightkube.models.core_v1 import ObjectReference
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Event
+
+from tests.unit.test_supervision import NOW, RUNNING, STARTED, a_run
+from trainer.supervisor import task_logs
+from trainer.supervisor.connection import Connection, StoppedError
+from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes_writer import NotesWriter
+from trainer.supervisor.policy import PendingTask
+from trainer.supervisor.reporter import Reporter
+from trainer.supervisor.task_logs import TaskLogs
+
+
+class Api(KubernetesApi):
+    """Keeps what the supervisor writes."""
+
+    def __init__(self) -> None:
+        self.run = a_run()
+        self.written: list[Mapping[str, str | None]] = []
+
+    def annotate_job(self, annotations: Mapping[str, str | None]) -> bool:
+        return True
+
+    def record_event(self, kind: str, reason: str, message: str) -> None:
+        pass
+
+    def update_notes(self, update) -> None:  # type: ignore[no-untyped-def]
+        self.written.append(update({"notes.json": '{"supervisor": "me"}'}))
+
+    def update_ended(self, update) -> None:  # type: ignore[no-untyped-def]
+        pass
+
+
+@pytest.fixture
+def reporter(caplog: pytest.LogCaptureFixture) -> Reporter:
+    caplog.set_level(logging.INFO)
+    found = Reporter(a_run(), Api(), TaskLogs(None))  # type: ignore[arg-type]
+    found.report_beginning(RUNNING, RUNNING)
+    caplog.clear()
+    return found
+
+
+def waiting(number: int, since: float, reason: str = "Unschedulable: 0/3 nodes are available") -> PendingTask:
+    return PendingTask(f"mnist-worker-{number}", "worker", since, False, reason, unscheduled=True)
+
+
+def test_tasks_that_wait_for_one_reason_are_one_line_a_minute(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many they are, and whenever each of them began to wait."""
+    for second in range(600):
+        tasks = [waiting(number, NOW + number) for number in range(min(second, 900))]
+        reporter.report_pending(STARTED, tasks, NOW + second)
+    assert len(caplog.messages) == 10
+    assert caplog.messages[-1].endswith("(and 558 more)")
+
+
+def test_each_reason_has_its_own_line(reporter: Reporter, caplog: pytest.LogCaptureFixture) -> None:
+    tasks = [waiting(0, NOW), waiting(1, NOW, "FailedMount: no claim")]
+    reporter.report_pending(STARTED, tasks, NOW + 20)
+    assert [line.split(":")[0] for line in caplog.messages] == [
+        "waiting for mnist-worker-0",
+        "waiting for mnist-worker-1",
+    ]
+
+
+def a_warning(seconds: float) -> Event:
+    """A warning about the StatefulSet of the workers, at this time."""
+    return Event(
+        metadata=ObjectMeta(name="a"),
+        involvedObject=ObjectReference(name="mnist-worker", kind="StatefulSet"),
+        reason="FailedCreate",
+        message="exceeded quota",
+        lastTimestamp=datetime.fromtimestamp(seconds, timezone.utc),
+    )
+
+
+@pytest.mark.parametrize(("seconds", "is_named"), [(-840, False), (1, True)])
+def test_a_warning_about_an_earlier_run_of_the_same_name_is_none(
+    reporter: Reporter, seconds: float, is_named: bool
+) -> None:
+    reporter.record_warning(a_warning(RUNNING.started + seconds))
+    assert ("exceeded quota" in reporter.explain(waiting(0, NOW, ""))) == is_named
+
+
+def test_a_scale_is_in_the_notes_before_the_supervisor_sets_it() -> None:
+    api = Api()
+    writer = NotesWriter(api, "me")
+    notes = writer.take_over(RUNNING)
+    writer.write_later(dataclasses.replace(notes, restarts=1))
+    assert len(api.written) == 1, "other changes may wait two seconds"
+    writer.write_later(dataclasses.replace(notes, scales={**notes.scales, "worker": 1}))
+    assert len(api.written) == 2
+
+
+class SilentLog(http.server.BaseHTTPRequestHandler):
+    """An API server whose answer has two lines of a log, and then nothing, as if the node had lost its power."""
+
+    over = threading.Event()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"one\ntwo\n")
+        self.wfile.flush()
+        self.over.wait(60)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def silent_log() -> Iterator[Connection]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SilentLog)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    config = KubeConfig.from_one(
+        cluster=models.Cluster(server=address), user=models.User(username="me", password="")
+    ).get()
+    assert config
+    parameters = client_adapter.ConnectionParams(timeout=httpx2.Timeout(30))
+    yield Connection(Client(config), client_adapter.Client(config, parameters))
+    SilentLog.over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_log_that_says_nothing_more_is_not_followed_for_ever(
+    silent_log: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_logs, "SILENT_SECONDS", 0.5)
+    assert [*TaskLogs(silent_log).follow("mnist-worker-0", "worker")] == ["one", "two"]
+
+
+def test_notes_of_a_later_version_belong_to_another_supervisor() -> None:
+    class Later(Api):
+        def update_notes(self, update) -> None:  # type: ignore[no-untyped-def]
+            update({"notes.json": '{"scales": 3}'})
+
+    with pytest.raises(StoppedError, match="another supervisor"):
+        NotesWriter(Later(), "me").write(Notes())
