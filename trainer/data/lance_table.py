@@ -53,7 +53,7 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     lance_dataset.check_access(uri, "data_dir")
     origin = f"data_dir={uri}"
     table = lance_dataset.open_dataset(uri, version, origin)
-    rows = table.count_rows()
+    rows = lance_dataset.reading(origin, table.count_rows)
     columns = [name for name in table.schema.names if name != SPLIT]
     if not any(name in TARGETS for name in columns) or len(columns) < 2:
         raise ConfigurationError(
@@ -61,13 +61,13 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         )
     read_version = TableVersion(str(table.version), _digest(table))
     train, test = _split(table, rows, origin)
-    row = _examples(table.take(train[:1], columns), origin)
+    row = _examples(_take(table, train[:1], columns, origin), origin)
     if row.nbytes * rows <= IN_MEMORY_BYTES:
-        whole = _examples(table.to_table(columns), origin)
+        whole = _examples(lance_dataset.reading(origin, lambda: table.to_table(columns)), origin)
         return whole.take(train), whole.take(test), read_version
 
     def read(indices: npt.NDArray[Any]) -> Sequence[Array]:
-        return _examples(table.take(indices, columns), origin).arrays
+        return _examples(_take(table, indices, columns, origin), origin).arrays
 
     def endless(size: int) -> Iterator[Sequence[Array]]:
         return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.replica)))
@@ -77,9 +77,17 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
 
     signature = row.signature
     if signature.has_labels:
-        labels = table.to_table([_target(table.schema.names)]).column(0)
-        signature = replace(signature, classes=1 + max(labels.to_pylist()))
+        labels = _column(table, _target(table.schema.names), origin)
+        signature = replace(signature, classes=1 + int(labels.to_numpy().max()))
     return Stream(signature, endless, endless), Stream(signature, once, once), read_version
+
+
+def _take(table: Any, rows: npt.NDArray[Any], columns: Sequence[str], origin: str) -> Any:
+    return lance_dataset.reading(origin, lambda: table.take(rows, columns))
+
+
+def _column(table: Any, name: str, origin: str) -> Any:
+    return lance_dataset.reading(origin, lambda: table.to_table([name])).column(0)
 
 
 def _digest(table: Any) -> str:
@@ -93,7 +101,9 @@ def _digest(table: Any) -> str:
 def _split(table: Any, rows: int, origin: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The row numbers of the training and of the held-out split."""
     if SPLIT in table.schema.names:
-        is_test = np.array(table.to_table([SPLIT])[SPLIT].to_pylist()) == TEST
+        import pyarrow.compute  # of pylance; Python strings of all rows would take gigabytes
+
+        is_test = pyarrow.compute.equal(_column(table, SPLIT, origin), TEST).fill_null(False).to_numpy()
         train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     else:
         order = np.random.default_rng(0).permutation(rows)

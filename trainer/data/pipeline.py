@@ -11,9 +11,12 @@ from tensorflow.python.eager import context  # not public API
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, ArraySpec, Signature
 from trainer.data.stream import Stream
-from trainer.errors import ConfigurationError, ModelError
+from trainer.errors import ConfigurationError, ModelError, StoreError
 from trainer.tensorflow import tf
 from trainer.text import truncate
+
+UNAVAILABLE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
+"""Errors of a file system or a service that may pass."""
 
 
 def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
@@ -26,6 +29,7 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
 
     Raises:
         ConfigurationError: the elements are no examples, or there are none.
+        StoreError: what the dataset reads does not respond.
     """
     if not isinstance(dataset.element_spec, tuple) or len(dataset.element_spec) not in (2, 3):
         raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {dataset.element_spec}.")
@@ -45,6 +49,8 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
                         return
                     leaves = [convert(each.numpy()) for each in optree.tree_leaves(batch)]
                 yield leaves
+        except UNAVAILABLE as error:
+            raise StoreError(f"{origin} cannot be read: {truncate(str(error), 300)}.") from error
         except (tf.errors.OpError, ValueError) as error:
             raise ModelError(f"{origin} failed: {truncate(str(error), 300)}.") from error
 

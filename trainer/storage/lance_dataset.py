@@ -1,18 +1,56 @@
 """Lance datasets (https://lance.org) by their paths and URIs: opening them, their access, and their errors."""
 
 import contextlib
+import logging
 import os
+import re
+import time
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage.object_store import SCHEMES, ObjectStore, is_uri, may_recover, reason
 from trainer.text import enumerate_last, truncate
 
+logger = logging.getLogger(__name__)
+
 ERRORS = (OSError, ValueError)
 """What pylance raises."""
+RETRY_SECONDS = 120.0
+"""How long a read is repeated while a store or a volume does not respond. Lance itself tries for some seconds."""
+PAUSE_SECONDS = 2.0
+_VOLUME_ERRORS = re.compile(r"\(os error (5|11|110|116)\)")
+"""Errors of a volume that may pass: EIO, EAGAIN, ETIMEDOUT, ESTALE."""
+_Result = TypeVar("_Result")
+
+
+def reading(origin: str, read: Callable[[], _Result]) -> _Result:
+    """Read, and repeat that while the store or the volume does not respond.
+
+    Args:
+        origin: The setting and the place, for errors.
+        read: What calls Lance.
+
+    Raises:
+        ConfigurationError: the read is refused, or the data is absent or damaged: a retry does not help.
+        StoreError: it has not succeeded for RETRY_SECONDS. A retry of the task may succeed.
+    """
+    deadline, is_reported = time.monotonic() + RETRY_SECONDS, False
+    while True:
+        try:
+            return read()
+        except ERRORS as error:
+            sentence = f"{origin} cannot be read: {brief(error)}"
+            if not (may_recover(error) or _VOLUME_ERRORS.search(str(error))):
+                raise ConfigurationError(f"{sentence}.") from None
+            if time.monotonic() > deadline:
+                raise StoreError(f"{sentence}; start again when it responds.") from None
+        if not is_reported:
+            is_reported = True
+            logger.warning(f"{sentence}; trying again for at most {RETRY_SECONDS:.0f} s")
+        time.sleep(PAUSE_SECONDS)
 
 
 def require(what: str) -> None:
@@ -44,15 +82,18 @@ def open_dataset(uri: str, version: str | None, origin: str) -> Any:
 
     Raises:
         ConfigurationError: the dataset or its version does not exist, or cannot be read.
+        StoreError: the store or the volume does not respond.
     """
     import lance
 
+    number = int(version) if version and version.isdigit() else version
+    at = "" if version is None else f" (version {version})"
     try:
-        number = int(version) if version and version.isdigit() else version
-        return lance.dataset(uri, version=number, storage_options=storage_options(uri))
-    except (*ERRORS, OverflowError) as error:
-        at = "" if version is None else f" in version {version}"
-        sentence = f"{origin} cannot be read{at}: {brief(error)}."
+        return reading(
+            f"{origin}{at}", lambda: lance.dataset(uri, version=number, storage_options=storage_options(uri))
+        )
+    except (ConfigurationError, OverflowError) as error:
+        sentence = str(error)
     raise ConfigurationError(_absence(uri, version, origin) or sentence)
 
 
