@@ -235,7 +235,7 @@ def _data(words: Sequence[str]) -> int:
     from trainer.datasets import commands
     from trainer.datasets.importing import Progress
 
-    arguments = commands.read(words)
+    arguments = commands.parser().read(words)
     _log_to(logging.StreamHandler(sys.stderr), "")
     progress = Progress()
     try:

@@ -320,14 +320,6 @@ class Parser(argparse.ArgumentParser):
         """
         return self.parse_args([_with_underscores(word) for word in words])
 
-    def read_known(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Parse a command's arguments; return also the words that are none.
-
-        Raises:
-            ConfigurationError: an argument has no value, or a wrong one.
-        """
-        return self.parse_known_args([_with_underscores(word) for word in words])
-
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as a ConfigurationError."""
         raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")

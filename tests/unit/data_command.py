@@ -25,7 +25,7 @@ class DataCommand:
     def text(self, *words: str | Path) -> str:
         """Return what it prints."""
         self._capsys.readouterr()
-        commands.run(commands.read([str(word) for word in words]), Progress())
+        commands.run(commands.parser().read([str(word) for word in words]), Progress())
         return self._capsys.readouterr().out
 
 

@@ -8,12 +8,13 @@ import pytest
 from tests.unit.test_supervision import EXIT_CODE, NOW, SCALE, STARTED, TENSORBOARD, a_pod, a_run
 from trainer.supervisor import diagnosis, lifecycle, policy, scales
 from trainer.supervisor.changes import PodsListed, ScalesObserved
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import Notes, to_ended
 from trainer.supervisor.pods import Pod
-from trainer.supervisor.run import FailurePolicy, PodCondition, Role, Rule, Run
+from trainer.supervisor.run import DataWatch, FailurePolicy, PodCondition, Role, Rule, Run
 from trainer.supervisor.view import View
 
 SUCCEEDED = dataclasses.replace(STARTED, state="Succeeded", reason="so")
+WATCHED = a_run(data_watch=DataWatch(uri="/data/a.lance", tag="", interval_seconds=1))
 TASKS = [a_pod("mnist-worker-0"), a_pod("mnist-worker-1"), a_pod("mnist-ps-0")]
 
 
@@ -21,14 +22,14 @@ def test_a_new_run_starts_with_the_scales_of_the_values() -> None:
     notes = lifecycle.begin(a_run(), Notes(), [], NOW)
     assert (notes.hash, notes.state, notes.started) == ("abc", "Starting", NOW)
     assert notes.scales == notes.replicas == SCALE
-    assert scales.wanted(a_run(), notes, None) == SCALE
+    assert scales.wanted(a_run(), notes, {}, NOW) == SCALE
 
 
 def test_the_tasks_of_a_changed_run_end_before_the_new_ones_start() -> None:
     changed = a_run(hash="new")
     notes = lifecycle.begin(changed, STARTED, TASKS, NOW + 9)
     assert notes.state == "Stopping"
-    assert scales.wanted(changed, notes, None) == {"worker": 0, "ps": 0}
+    assert scales.wanted(changed, notes, {}, NOW) == {"worker": 0, "ps": 0}
     nothing = {"worker": 0, "ps": 0}
     assert lifecycle.advance(notes, {"mnist-ps-0": TASKS[2]}, nothing, NOW + 10) == notes
     assert lifecycle.advance(notes, {}, SCALE, NOW + 10) == notes, "StatefulSets could still create pods"
@@ -47,7 +48,7 @@ def test_a_supervisor_continues_where_the_one_before_it_was_interrupted() -> Non
 def test_a_run_is_suspended_and_resumed() -> None:
     notes = lifecycle.begin(a_run(suspend=True), STARTED, TASKS, NOW + 9)
     assert notes.state == "Suspended"
-    assert scales.wanted(a_run(suspend=True), notes, None) == {"worker": 0, "ps": 0}
+    assert scales.wanted(a_run(suspend=True), notes, {}, NOW) == {"worker": 0, "ps": 0}
     resumed = lifecycle.begin(a_run(), notes, [], NOW + 99)
     assert (resumed.state, resumed.started, resumed.scales) == ("Starting", NOW + 99, SCALE)
     changed = lifecycle.begin(a_run(hash="new"), notes, [], NOW + 99)
@@ -55,9 +56,37 @@ def test_a_run_is_suspended_and_resumed() -> None:
 
 
 def test_a_run_without_a_version_of_its_data_is_suspended_until_it_has_one() -> None:
-    notes = lifecycle.begin(a_run(waits_for_data=True), Notes(), [], NOW)
+    notes = lifecycle.begin(WATCHED, Notes(), [], NOW)
     assert notes.state == "Suspended"
-    assert lifecycle.begin(a_run(), notes, [], NOW + 9).state == "Starting"
+    begun = lifecycle.begin(WATCHED.on_version("1"), notes, [], NOW + 9)
+    assert (begun.state, begun.data_version) == ("Starting", "1")
+
+
+def test_a_run_on_another_version_of_the_data_starts_when_the_tasks_of_the_one_before_are_gone() -> None:
+    first = lifecycle.begin(WATCHED.on_version("1"), Notes(), [], NOW)
+    over = dataclasses.replace(first, state="Succeeded", finished={"mnist-worker-0": 0})
+    assert lifecycle.begin(WATCHED.on_version("1"), over, [], NOW) == over
+    second = lifecycle.begin(WATCHED.on_version("2"), over, [a_pod("mnist-worker-0", 0)], NOW)
+    assert (second.state, second.data_version, second.finished) == ("Stopping", "2", {})
+    assert lifecycle.begin(WATCHED.on_version("2"), over, [], NOW).state == "Starting"
+
+
+def test_a_supervisor_goes_on_with_the_version_of_the_one_before_it_unless_the_run_has_changed() -> None:
+    notes = lifecycle.begin(WATCHED.on_version("1"), Notes(), [], NOW)
+    assert lifecycle.version_to_go_on(WATCHED, notes) == "1"
+    assert lifecycle.version_to_go_on(dataclasses.replace(WATCHED, hash="a later chart"), notes) == "1"
+    assert lifecycle.version_to_go_on(dataclasses.replace(WATCHED, definition="changed"), notes) == ""
+    assert lifecycle.version_to_go_on(WATCHED, Notes()) == ""
+    assert lifecycle.begin(a_run(), notes, [a_pod("mnist-ps-0")], NOW).state == "Stopping", "no longer watched"
+
+
+def test_tasks_on_a_version_of_the_data_see_only_their_own_ends() -> None:
+    first = lifecycle.begin(WATCHED.on_version("1"), Notes(), [], NOW)
+    over = dataclasses.replace(first, state="Succeeded", finished={"mnist-worker-0": 0})
+    seen = {"run": "abc.v1", "data_version": "1", "mnist-worker-0": "abc.v1 0"}
+    assert to_ended(over, WATCHED.tasks_wait, {}) == seen
+    second = lifecycle.begin(WATCHED.on_version("2"), over, [a_pod("mnist-worker-0", 0)], NOW)
+    assert to_ended(second, WATCHED.tasks_wait, seen) == {"run": "", "data_version": "2", "mnist-worker-0": None}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +147,7 @@ def test_tasks_without_an_address_are_not_part_of_the_run() -> None:
 
 def test_a_changed_scale_of_parameter_servers_is_reconcile() -> None:
     notes = scales.adopt(a_run(), STARTED, SCALE, {"worker": 2, "ps": 3})
-    assert scales.wanted(a_run(), notes, None)["ps"] == 1
+    assert scales.wanted(a_run(), notes, {}, NOW)["ps"] == 1
 
 
 def test_the_view_is_complete_when_every_watch_has_shown_its_list() -> None:
@@ -229,7 +258,7 @@ def test_tensorboard_runs_after_the_run_until_its_time_to_live_is_over() -> None
 
 def test_tensorboard_that_need_not_wait_runs_at_once() -> None:
     shared = dataclasses.replace(TENSORBOARD, gated=False, ttl_seconds_after_finished=60)
-    assert scales.wanted(a_run(tensorboard=shared), STARTED, None)["tensorboard"] == 1
+    assert scales.wanted(a_run(tensorboard=shared), STARTED, {}, NOW)["tensorboard"] == 1
 
 
 def test_the_pod_of_a_client_that_has_ended_does_not_hold_up_a_suspension_or_a_new_run() -> None:

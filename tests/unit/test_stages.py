@@ -11,7 +11,7 @@ from lightkube.resources.batch_v1 import Job
 from tests.unit.test_supervision import NOW, SCALE, STARTED, a_pod, a_run
 from trainer.supervisor import lifecycle, notes, scales, stages
 from trainer.supervisor.notes import Notes, StageNotes
-from trainer.supervisor.run import Run, Stage, Stages
+from trainer.supervisor.run import DataWatch, Run, Stage, Stages
 from trainer.supervisor.stages import StageJob
 
 WAITS = StageJob(uid="1", suspended=True, has_pods=False, complete=False, failure="")
@@ -79,7 +79,7 @@ def test_a_new_run_begins_with_its_stages_and_its_tasks_wait() -> None:
     run = with_stages(TWO)
     begun = lifecycle.begin(run, Notes(), [a_pod("mnist-ps-0")], NOW)
     assert begun.state == "Preparing"
-    assert scales.wanted(run, begun, None) == {"worker": 0, "ps": 0}
+    assert scales.wanted(run, begun, {}, NOW) == {"worker": 0, "ps": 0}
     assert notes.run_of_tasks(begun, waits=True) == ""
     assert notes.run_of_tasks(dataclasses.replace(begun, state="Starting"), waits=True) == "abc"
     assert notes.run_of_tasks(begun, waits=False) == "abc"
@@ -112,7 +112,8 @@ def test_after_the_training_only_its_stages_are_left() -> None:
     run = with_stages([], [INFER])
     finishing = trained(run)
     assert finishing.state == "Finishing"
-    assert scales.wanted(run, finishing, None) == {}
+    assert scales.wanted(run, finishing, {}, NOW) == {"worker": 0, "ps": 0}
+    assert scales.wanted(dataclasses.replace(run, clean_pod_policy="None"), finishing, {}, NOW) == {}
     assert lifecycle.begin(run, finishing, [], NOW) == finishing
 
 
@@ -161,6 +162,17 @@ def test_another_attempt_after_a_failed_stage_does_not_train_again(state: Any, e
     begun = lifecycle.begin(again, over, [], NOW)
     assert begun.state == expected
     assert begun.stages["infer"] == StageNotes()
+
+
+def test_stages_run_again_for_each_version_of_the_data() -> None:
+    run = with_stages([a_stage("prepare")], [INFER], data_watch=DataWatch(uri="a", tag="", interval_seconds=1))
+    done = {name: StageNotes("done", "1.v1") for name in ("prepare", "infer")}
+    over = trained(run.on_version("1"), state="Succeeded", data_version="1", definition="def.v1", stages=done)
+    assert lifecycle.is_over(run.on_version("1"), over)
+    begun = lifecycle.begin(run.on_version("2"), over, [], NOW)
+    assert (begun.state, begun.trained, begun.data_version) == ("Preparing", "", "2")
+    found = stages.advance(run.on_version("2").stages.before, begun.stages, {}, NOW)
+    assert states(found) == {"prepare": "running", "infer": "waiting"}
 
 
 def test_a_suspended_stage_begins_again() -> None:

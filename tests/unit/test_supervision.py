@@ -424,8 +424,9 @@ def test_a_task_whose_name_does_not_resolve_has_not_started() -> None:
     ],
 )
 def test_tensorboard_runs_only_while_the_leader_is_schedulable(leader: Pod | None, scale: int | None) -> None:
-    assert scales.wanted(a_run(), STARTED, leader).get(scales.TENSORBOARD) == scale
-    assert scales.TENSORBOARD not in scales.wanted(a_run(tensorboard=None), STARTED, leader)
+    tasks = {leader.name: leader} if leader else {}
+    assert scales.wanted(a_run(), STARTED, tasks, NOW).get(scales.TENSORBOARD) == scale
+    assert scales.TENSORBOARD not in scales.wanted(a_run(tensorboard=None), STARTED, tasks, NOW)
 
 
 def test_the_notes_keep_that_the_leader_had_a_node() -> None:

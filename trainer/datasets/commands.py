@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer import config
 from trainer.data.skipped import DEFAULT_LIMIT, parse_limit
-from trainer.datasets import comparison, importing, tags, versions, watch
+from trainer.datasets import comparison, importing, tags, versions
 from trainer.datasets.check import Rules
 from trainer.datasets.images import Shape
 from trainer.datasets.importing import APPEND, CREATE, OVERWRITE, Progress, Request
@@ -29,7 +29,7 @@ def parser() -> config.Parser:
     """The parser of the arguments."""
     found = config.Parser(
         prog="trainer data",
-        description="Make versions of data from raw files, name, compare and watch them. A version is one of a Lance\n"
+        description="Make versions of data from raw files, name and compare them. A version is one of a Lance\n"
         "dataset, and --dataset lance --data_version VERSION trains on it.\n"
         "URI is a path, or the address on an object store, such as s3://bucket/digits.lance, whose credentials\n"
         "are in the environment (AWS_ACCESS_KEY_ID, ...).",
@@ -48,28 +48,7 @@ def parser() -> config.Parser:
     command = _add(commands, "stats", "show the statistics of a version: rows, classes, values, image sizes", "URI")
     command.add_argument("--data_version", metavar="VERSION", help="a number or a tag (default: the newest version)")
     _add(commands, "diff", "show the rows that B has and A has not, and the reverse", "URI", "A", "B")
-    _add_watch(commands)
     return found
-
-
-def read(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments.
-
-    Raises:
-        ConfigurationError: an argument is unknown, or its value is missing.
-    """
-    if words[:1] != ["watch"]:
-        return parser().read(words)
-    end = words.index("--") if "--" in words else len(words)
-    arguments, others = parser().read_known(words[:end])
-    if others and others[0].startswith("-"):
-        raise ConfigurationError(f"{others[0]}: there is no such option (see trainer data watch --help).")
-    if others:
-        raise ConfigurationError(
-            f"{others[0]}: -- must be before the command; write: trainer data watch URI -- {others[0]} …"
-        )
-    arguments.words = list(words[end + 1 :])
-    return arguments
 
 
 def _add(commands: Any, name: str, what: str, *arguments: str) -> config.Parser:
@@ -138,46 +117,11 @@ def _add_import(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_watch(commands: Any) -> None:
-    command: config.Parser = commands.add_parser(
-        "watch",
-        help="run a command for each new version, or each time a tag names another one",
-        description="Run COMMAND once for each new version of a dataset, or each time a tag names another version.\n"
-        "DATA_URI, DATA_VERSION, DATA_TAG (empty without --tag) and DATA_TRANSACTION in its environment say which.\n"
-        "One run at a time: if several versions come during a run, the newest is next, and those before are left out.\n"
-        "A command that ends with a code other than 0 runs again: after the interval, then after twice as long, up to\n"
-        "5 minutes; for another version at once.\n"
-        "The first run is for the present version. With --state it is for the first version after the last success.\n"
-        "SIGTERM and Ctrl-C are sent to the command; the watch ends after it, with code 143 or 130.",
-    )
-    command.usage = f"{command.prog} [OPTION ...] URI -- COMMAND ..."
-    command.add_argument("uri", metavar="URI", help="the dataset; it need not exist yet")
-    command.add_argument("--tag", metavar="NAME", help="watch the version with this tag (default: the newest version)")
-    command.add_argument(
-        "--interval", metavar="SECONDS", type=_seconds, default=10.0, help="look so often (default: 10)"
-    )
-    command.add_argument(
-        "--state",
-        metavar="FILE",
-        type=Path,
-        help="keep the last version for which the command succeeded in this file, so that a restart repeats none and "
-        "misses none (default: a restart begins with the present version)",
-    )
-
-
 def _fraction(text: str) -> float:
-    return _number(text, lambda number: 0 <= number < 1, "a number from 0 to below 1 was")
-
-
-def _seconds(text: str) -> float:
-    return _number(text, lambda number: 0.1 <= number <= 86400, "seconds from 0.1 to 86400 were")
-
-
-def _number(text: str, fits: Callable[[float], bool], expected: str) -> float:
     with contextlib.suppress(ValueError):
-        if fits(number := float(text)):
+        if 0 <= (number := float(text)) < 1:
             return number
-    raise argparse.ArgumentTypeError(f"{text!r}, but {expected} expected")
+    raise argparse.ArgumentTypeError(f"{text!r}, but a number from 0 to below 1 was expected")
 
 
 def _shape(text: str) -> Shape:
@@ -194,9 +138,6 @@ def run(arguments: argparse.Namespace, progress: Progress) -> None:
         ConfigurationError: an argument is wrong.
         StoreError: the object store does not respond.
     """
-    if arguments.command == "watch":
-        _watch(arguments)
-        return
     commands: Mapping[str, Callable[[argparse.Namespace, Progress], tuple[Any, str]]] = {
         "import": _import,
         "versions": _versions,
@@ -206,14 +147,6 @@ def run(arguments: argparse.Namespace, progress: Progress) -> None:
     }
     found, text = commands[arguments.command](arguments, progress)
     print(json.dumps(found, indent=2) if arguments.json else text)
-
-
-def _watch(arguments: argparse.Namespace) -> None:
-    if not arguments.words:
-        raise ConfigurationError(
-            "COMMAND: there is none; add it after --, such as: trainer data watch URI -- ./train.sh."
-        )
-    watch.run(watch.Request(arguments.uri, arguments.tag, arguments.words, arguments.interval, arguments.state))
 
 
 def _open(uri: str, version: str | None = None) -> Any:

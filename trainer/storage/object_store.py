@@ -114,14 +114,14 @@ class ObjectStore:
             raise self._refusal("written", error) from None
         return False
 
-    def names(self) -> Iterator[str]:
-        """The names of all objects, relative to the URI.
+    def names(self, folder: str | None = None) -> Iterator[str]:
+        """The names of all objects, or of those in a folder, relative to the URI.
 
         Raises:
             StoreError: the request failed.
         """
         try:
-            for chunk in self._store.list():
+            for chunk in self._store.list(folder):
                 yield from (each["path"] for each in chunk)
         except self._errors as error:
             raise self._error("read", "", error) from error

@@ -44,6 +44,13 @@ class StagesObserved:
 
 
 @dataclass(frozen=True)
+class DataVersionFound:
+    """The version of the data to train on, at each look at the dataset."""
+
+    version: str
+
+
+@dataclass(frozen=True)
 class WarningReported:
     """A Warning event about an object of the run."""
 
@@ -62,6 +69,8 @@ class WatchFailed:
     error: Exception
 
 
-Change = PodsListed | PodChanged | ScalesObserved | StagesObserved | WarningReported | StopRequested | WatchFailed
+Observation = PodsListed | PodChanged | ScalesObserved | StagesObserved | DataVersionFound
+"""What a view of the cluster follows from."""
+Change = Observation | WarningReported | StopRequested | WatchFailed
 Changes = queue.SimpleQueue[Change]
 """A SimpleQueue, because a signal handler may put into it while the same thread takes from it."""

@@ -2,15 +2,15 @@
 
 Writes: the scale of the run's StatefulSets and of TensorBoard, the service accounts of TensorBoard and of stages,
 `suspend` of the Jobs of the client and of stages, `backoffLimit` and annotations of the supervisor's own Job, the data
-of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. It deletes pods of tasks, to replace them.
+of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. It deletes pods of tasks, to replace them. If the data is
+watched, it creates and deletes the Jobs of stages.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx2
 from lightkube import ApiError
@@ -19,13 +19,12 @@ from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod, ServiceAccount
-from lightkube.types import PatchType
+from lightkube.types import CascadeType, PatchType
 
 from trainer.supervisor import stages
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
-from trainer.supervisor.run import Run
+from trainer.supervisor.run import Run, Stage
 from trainer.supervisor.scales import TENSORBOARD
-from trainer.supervisor.stages import StageJob
 from trainer.supervisor.watches import task_labels
 from trainer.text import truncate
 
@@ -33,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 ENDLESS_RETRIES = 2**31 - 1
 _ATTEMPTS = 5
-_STOP_SECONDS = 60.0
 _ABSENT_SECONDS = 5.0
 _ABSENT_REMINDER_SECONDS = 60.0
 COMPLETE = "it does not exist; complete the installation with `helm upgrade`"
@@ -120,17 +118,22 @@ class KubernetesApi:
         """Suspend or resume the Job of a stage, unless that is refused now."""
         self._connection.attempt_in_pass(lambda: self._patch_suspend(job, suspend))
 
-    def suspend_stages(self) -> None:
-        """Suspend the Jobs of stages that have not ended, so that Kubernetes does not try to start them."""
-        for stage in self.run.stages.all:
-            job = self._stage_job(stage.job)
-            if job and not (job.suspended or job.complete or job.failure):
-                self._unless_absent(partial(self._patch_suspend, stage.job, True))
+    def create_stage_job(self, stage: Stage) -> None:
+        """Create the Job of a stage for the run's version of the data, unless that is refused now.
 
-    def _stage_job(self, name: str) -> StageJob | None:
-        """The Job of a stage; None if it does not exist."""
-        found = self._unless_absent(lambda: self._client.get(Job, name))
-        return stages.observe(found) if found else None
+        It is deleted with the supervisor's Job.
+        """
+        manifest = dict(stage.manifest or {})
+        metadata = manifest["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.run.job, "uid": self.run.job_uid}
+        annotations = {**metadata.get("annotations", {}), stages.DATA_VERSION: self.run.data_version}
+        manifest["metadata"] = {**metadata, "annotations": annotations, "ownerReferences": [owner]}
+        job = cast(Job, Job.from_dict(manifest))
+        self._connection.attempt_in_pass(lambda: self._client.create(job))
+
+    def delete_job(self, name: str) -> None:
+        """Delete a Job and its pods, unless that is refused now."""
+        self._connection.attempt_in_pass(lambda: self._client.delete(Job, name, cascade=CascadeType.BACKGROUND))
 
     def stage_pods(self, job: str) -> list[Pod]:
         """The pods of a stage's Job, the newest last."""
@@ -138,16 +141,10 @@ class KubernetesApi:
         found = self._connection.retry(lambda: list(self._client.list(Pod, labels=labels)))
         return sorted(found, key=lambda pod: str(pod.metadata and pod.metadata.creationTimestamp))
 
-    def stop_tensorboard(self) -> None:
-        """Set TensorBoard's scale to 0, and wait for a while until its pod is gone."""
+    def has_tensorboard(self) -> bool:
+        """Whether a pod of TensorBoard exists."""
         labels = task_labels(self.run) | {"app.kubernetes.io/component": TENSORBOARD}
-        deadline = time.monotonic() + _STOP_SECONDS
-        self.set_scale(TENSORBOARD, 0)
-        while self._connection.retry(lambda: list(self._client.list(Pod, labels=labels))):
-            if time.monotonic() > deadline:
-                return
-            if self._connection.stopping.wait(1):
-                raise StoppedError(STOPPED)
+        return bool(self._connection.retry(lambda: list(self._client.list(Pod, labels=labels))))
 
     def delete_pod(self, name: str) -> bool:
         """Remove a pod without waiting for its node, and return whether it is removed.

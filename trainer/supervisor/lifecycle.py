@@ -25,8 +25,9 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
         return dataclasses.replace(notes, state="Suspended", reason="")
     if has_trained(run, notes):
         return _stages_after(run, notes, current)
-    has_old_pods = any(pod.run_hash != run.hash for pod in pods)
-    if notes.hash != run.hash:
+    is_other = notes.data_version != run.data_version
+    has_old_pods = any(is_other or pod.run_hash != run.hash for pod in pods)
+    if is_other or notes.hash != run.hash:
         return _new_run(run, notes, has_old_pods, now)
     replicas = {role: values.replicas for role, values in run.roles.items()}
     current = dataclasses.replace(current, after=run.after)
@@ -69,6 +70,7 @@ def _new_run(run: Run, notes: Notes, has_old_pods: bool, now: float) -> Notes:
     return Notes(
         hash=run.hash,
         definition=run.definition,
+        data_version=run.data_version,
         attempt=run.attempt,
         leader=notes.leader,
         state="Stopping" if client_waits or has_old_pods else _first(run),
@@ -94,7 +96,14 @@ def _rescaled(notes: Notes, current: Notes, replicas: Mapping[str, int]) -> Note
 def is_over(run: Run, notes: Notes) -> bool:
     """Whether the run has ended, and nothing asks for a new one: a higher attempt, or other values of the user."""
     unchanged = notes.definition == run.definition and run.attempt <= notes.attempt
-    return notes.has_ended and (notes.hash == run.hash or unchanged) and notes.after == run.after
+    same = unchanged or (notes.hash, notes.data_version) == (run.hash, run.data_version)
+    return notes.has_ended and same and notes.after == run.after
+
+
+def version_to_go_on(run: Run, notes: Notes) -> str:
+    """The version of the data on which the run goes on, or has ended; empty if it is to begin on the newest."""
+    version = notes.data_version
+    return version if version and notes.definition == run.on_version(version).definition else ""
 
 
 def has_trained(run: Run, notes: Notes) -> bool:

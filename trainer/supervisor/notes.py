@@ -36,6 +36,8 @@ class Notes:
 
     hash: str = ""
     definition: str = ""
+    data_version: str = ""
+    """The version of the data, if that is watched; empty otherwise."""
     attempt: int = 0
     supervisor: str = ""
     """The uid of the pod that supervises the run. A supervisor in another pod must not write."""
@@ -133,14 +135,19 @@ def to_ended(notes: Notes, waits: bool, before: Mapping[str, str]) -> dict[str, 
 
     Args:
         notes: The notes.
-        waits: Whether the tasks wait for stages before the training.
+        waits: Whether the tasks wait for stages before the training, or for a version of the data.
         before: The data before.
     """
     # A pod of a later run may still see these keys. The hash tells it that they belong to another run.
-    ended = {task: f"{notes.hash} {code}" for task, code in notes.finished.items()}
-    return {**dict.fromkeys(before), "run": run_of_tasks(notes, waits), **ended}
+    ended = {task: f"{_identity(notes)} {code}" for task, code in notes.finished.items()}
+    version = {"data_version": notes.data_version} if notes.data_version else {}
+    return {**dict.fromkeys(before), "run": run_of_tasks(notes, waits), **version, **ended}
 
 
 def run_of_tasks(notes: Notes, waits: bool) -> str:
-    """The hash of the run whose tasks may start; empty until the stages before the training are done."""
-    return "" if waits and notes.state in ("Stopping", "Preparing") else notes.hash
+    """The run whose tasks may start, as in their variable TASK_RUN; empty until what they wait for is there."""
+    return "" if waits and notes.state in ("Suspended", "Stopping", "Preparing") else _identity(notes)
+
+
+def _identity(notes: Notes) -> str:
+    return f"{notes.hash}.v{notes.data_version}" if notes.data_version else notes.hash

@@ -63,7 +63,7 @@ class NotesWriter:
 
         notes = dataclasses.replace(notes, supervisor=self._supervisor)
         self._api.update_notes(update)
-        waits = bool(self._api.run.stages.before)
+        waits = self._api.run.tasks_wait
         if (ended := (run_of_tasks(notes, waits), notes.finished)) != self._ended:
             self._api.update_ended(lambda data: to_ended(notes, waits, data))
             self._ended = ended

@@ -109,7 +109,7 @@ def observe(pod: KubernetesPod) -> Pod:
         pod_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
-        run_hash=environment.get("TASK_RUN") or "",
+        run_hash=(environment.get("TASK_RUN") or "").partition(".")[0],  # without .v$(DATA_VERSION)
         created=_seconds(metadata.creationTimestamp),
         gated=bool(pod.spec and pod.spec.schedulingGates),
         node=(pod.spec and pod.spec.nodeName) or "",

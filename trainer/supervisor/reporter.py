@@ -250,9 +250,7 @@ class Reporter:
     def report_suspension(self) -> None:
         """Report that the run is suspended."""
         if self._run.waits_for_data:
-            sentence = (
-                f"the run waits for a version of the data, which the Deployment {self._run.fullname}-data-watch finds"
-            )
+            sentence = "the run waits for a version of the data"
         else:
             sentence = "the run is suspended; run.suspend=false resumes it from its last checkpoint"
         self._api.record_event("Normal", "RunSuspended", sentence)

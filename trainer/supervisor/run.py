@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -141,6 +141,8 @@ class Stage:
     """The Job's name, which is also that of its service account."""
     always: bool = False
     """Whether it runs in each run, and all that follow it."""
+    manifest: Mapping[str, Any] | None = None
+    """The Job, if the supervisor creates it, for each version of the data; None if the chart does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,20 @@ class Elastic:
 
     min: Annotated[int, Field(ge=1)]
     max: Annotated[int, Field(ge=1)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataWatch:
+    """A Lance dataset of which each version is trained on."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    uri: str
+    """A path in the supervisor's pod, or a URI."""
+    tag: str
+    """The tag of the versions to train on; empty for each new version."""
+    interval_seconds: Seconds
+    """The time between two looks at the dataset."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,9 +236,35 @@ class Run(RunValues):
     """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """The port of the run's metrics; None to serve none."""
-    waits_for_data: bool = False
-    """Whether the run is suspended until the watch of the data has found a version to train on."""
+    data_watch: DataWatch | None = None
+    """None if the run is on one version of the data."""
+    data_version: str = ""
+    """The version of the data, if that is watched; empty until one is found."""
     stages: Stages = dataclasses.field(default_factory=Stages)
+
+    @property
+    def tasks_wait(self) -> bool:
+        """Whether tasks that have started wait until the supervisor notes that they may run their program."""
+        return bool(self.data_watch or self.stages.before)
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether the run is suspended until a version of the data is found."""
+        return self.data_watch is not None and not self.data_version
+
+    def on_version(self, version: str) -> "Run":
+        """The run on a version of the data. It is another run, whose stages run again."""
+
+        def of_stages(stages: list[Stage]) -> list[Stage]:
+            return [dataclasses.replace(stage, digest=f"{stage.digest}.v{version}") for stage in stages]
+
+        return dataclasses.replace(
+            self,
+            data_version=version,
+            definition=f"{self.definition}.v{version}",
+            result_command=self.result_command and self.result_command.replace("$(DATA_VERSION)", version),
+            stages=Stages(before=of_stages(self.stages.before), after=of_stages(self.stages.after)),
+        )
 
     @property
     def after(self) -> str:

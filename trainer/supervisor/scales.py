@@ -20,18 +20,39 @@ ELASTIC = "worker"
 """The role whose scale users may change."""
 
 
-def wanted(run: Run, notes: Notes, leader: Pod | None) -> dict[str, int]:
+def wanted(run: Run, notes: Notes, tasks: Mapping[str, Pod], now: float) -> dict[str, int]:
     """The scale that each object should have now, by component; without those that may have any scale.
 
     Args:
         run: The run.
         notes: The notes.
-        leader: The leader's pod; None if it does not exist.
+        tasks: The pods that exist, by task.
+        now: Seconds since 1970.
     """
-    stopped = notes.state in ("Stopping", "Suspended", "Preparing")
-    scales = dict.fromkeys(run.roles, 0) if stopped else {} if notes.state == "Finishing" else dict(notes.scales)
-    tensorboard = _tensorboard(run, leader)
+    if notes.state in ("Stopping", "Suspended", "Preparing"):
+        scales = dict.fromkeys(run.roles, 0)
+    elif notes.state == "Finishing" or notes.has_ended:
+        scales = dict.fromkeys(_freed(run, notes, tasks), 0)
+    else:
+        scales = dict(notes.scales)
+    after = notes.has_ended
+    tensorboard = tensorboard_after(run, notes, now) if after else _tensorboard(run, tasks.get(run.leader))
     return scales if tensorboard is None else scales | {TENSORBOARD: tensorboard}
+
+
+def _freed(run: Run, notes: Notes, tasks: Mapping[str, Pod]) -> list[str]:
+    """The roles whose resources run.cleanPodPolicy frees after the training."""
+    freed = []
+    for role, values in run.roles.items():
+        names = run.tasks(role, notes.scales.get(role, 0))
+        is_done = set(names) <= set(notes.finished)
+        completes = values.job and is_done and not any(notes.finished[name] for name in names)
+        there = [tasks[name] for name in names if name in tasks]
+        if completes and there and not any(pod.running or pod.has_sidecar or not pod.terminated for pod in there):
+            continue  # a Job that completes holds no resources, and keeps its log
+        if names and (run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not is_done)):
+            freed.append(role)
+    return freed
 
 
 def tensorboard_after(run: Run, notes: Notes, now: float) -> int | None:

@@ -2,7 +2,7 @@
 
 Kubernetes would start each Job when the chart creates it. But it creates no pod without the pod's service account, and
 the supervisor creates that when it is the stage's turn. So the chart need not render `suspend`, which an upgrade would
-reset.
+reset. A Job runs once, so if the data is watched, the supervisor itself creates the Jobs, for each version anew.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class StageControl:
     def __init__(self, run: Run, api: KubernetesApi, logs: TaskLogs, reporter: Reporter) -> None:
         self._run, self._api, self._logs, self._reporter = run, api, logs, reporter
         self._accounts: set[str] = set()
-        self._sent: dict[str, tuple[bool, float]] = {}
+        self._sent: dict[str, tuple[str, float]] = {}
         self._looked = 0.0
 
     def advance(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> tuple[Notes, Outcome | None]:
@@ -47,6 +47,7 @@ class StageControl:
             now: Seconds since 1970.
         """
         is_before = notes.state == "Preparing"
+        jobs = {name: job for name, job in jobs.items() if job.data_version == self._run.data_version}
         found = stages.advance(
             self._run.stages.before if is_before else self._run.stages.after, notes.stages, jobs, now
         )
@@ -65,6 +66,12 @@ class StageControl:
         current = stages.current(self._run, notes)
         for stage in self._run.stages.all:
             job = jobs.get(stage.name)
+            if job and job.data_version != self._run.data_version:
+                if self._is_due(stage, "delete", now):
+                    self._api.delete_job(stage.job)
+                continue
+            if job is None and stage == current and stage.manifest and self._is_due(stage, "create", now):
+                self._api.create_stage_job(stage)
             if job is None or job.complete or job.failure:
                 continue
             is_new = stage == current and stage.job not in self._accounts
@@ -74,11 +81,16 @@ class StageControl:
                 self._accounts.add(stage.job)
             # A Job without its account is retried ever later, and its resumption is what makes Kubernetes try at once.
             suspended = stage != current or (is_new and not job.has_pods and not job.suspended)
-            sent, at = self._sent.get(stage.name, (job.suspended, 0.0))
-            if job.suspended == suspended or (sent == suspended and now - at < PATIENCE_SECONDS):
-                continue
-            self._sent[stage.name] = (suspended, now)
-            self._api.try_to_suspend(stage.job, suspended)
+            if job.suspended != suspended and self._is_due(stage, "suspend" if suspended else "resume", now):
+                self._api.try_to_suspend(stage.job, suspended)
+
+    def _is_due(self, stage: Stage, change: str, now: float) -> bool:
+        """Whether to request this change of a Job: it is not requested yet, or not observed in time."""
+        sent, at = self._sent.get(stage.name, ("", 0.0))
+        if sent == change and now - at < PATIENCE_SECONDS:
+            return False
+        self._sent[stage.name] = (change, now)
+        return True
 
     def _failure(self, stage: Stage, job: StageJob) -> Outcome:
         """The outcome of a run whose stage has failed; the last lines of the stage's log are copied."""

@@ -15,6 +15,8 @@ from lightkube.resources.batch_v1 import Job
 from trainer.supervisor.notes import Notes, StageNotes, StageState
 from trainer.supervisor.run import Run, Stage
 
+DATA_VERSION = "distributed-tensorflow/data-version"
+"""The annotation of a stage's Job with the version of the data for which it was created."""
 CONTAINER = "stage"
 """The name of the container of a stage's pod, which is also the label of its component."""
 
@@ -30,6 +32,13 @@ class StageJob:
     complete: bool
     failure: str
     """Why it failed, as Kubernetes reports it; empty if it has not failed."""
+    data_version: str = ""
+    """The version of the data for which the supervisor has created it; empty if the chart has."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether Kubernetes starts it, or has started it, and it has not ended."""
+        return not (self.suspended or self.complete or self.failure)
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ def observe(job: Job) -> StageJob:
         has_pods=bool(status.active),
         complete="Complete" in conditions,
         failure=(failed.message or failed.reason or "no reason is known") if failed else "",
+        data_version=(metadata.annotations or {}).get(DATA_VERSION, ""),
     )
 
 

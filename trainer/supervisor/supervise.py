@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import elastic, lifecycle, policy, scales, watches
+from trainer.supervisor import data_watch, elastic, lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
+    DataVersionFound,
     PodChanged,
     PodsListed,
     ScalesObserved,
@@ -52,12 +53,16 @@ LOG_LINES = 200
 """The lines of a failed task's log that the supervisor copies into its own."""
 PASS_SECONDS = 2.0
 """The longest time between two passes of the loop."""
+LEAVE_SECONDS = 60.0
+"""How long the end of TensorBoard on the leader's node is waited for."""
 PATIENCE_SECONDS = 5.0
 """A scale that was set is set again if it is not observed within this time."""
 
 
 def supervise(run: Run, connection: Connection) -> Outcome | None:
     """Bring the run to its end, clean up, and return the outcome; None if the run is suspended.
+
+    If its data is watched, another run for the next version follows, without end.
 
     Raises:
         StoppedError: SIGTERM or SIGINT arrived, or a later supervisor has taken over the run.
@@ -75,7 +80,7 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
     api = KubernetesApi(run, connection)
     api.retry_job()
     try:
-        outcome = _supervise(run, api, connection, changes)
+        outcome = _supervise(run, parse(api.read_notes()), connection, changes)
     except (ApiError, ConfigurationError):
         api.fail_job()
         raise
@@ -84,107 +89,88 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
     return outcome
 
 
-def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Changes) -> Outcome | None:
-    logs = TaskLogs(connection)
-    reporter = Reporter(run, api, logs)
-    before = parse(api.read_notes())
-    metrics = RunMetrics(run, before if before.hash == run.hash else Notes())
+def _supervise(run: Run, notes: Notes, connection: Connection, changes: Changes) -> Outcome | None:
+    metrics = RunMetrics(run, notes if notes.hash == run.hash else Notes())
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
-    pods = [observe(pod) for pod in api.pods()]
-    writer = NotesWriter(api, run.supervisor)
-    notes = metrics.notes = writer.take_over(lifecycle.begin(run, before, pods, time.time()))
-    reporter.report_beginning(before, notes)
-    if notes.has_ended:
-        outcome = Outcome(notes.state == "Succeeded", notes.reason)
-        _clean_up(run, api, notes, {pod.name: pod for pod in pods})
-    else:
-        if notes.state == "Finishing":  # an earlier supervisor may have stopped before it freed the tasks
-            _clean_up(run, api, notes, {pod.name: pod for pod in pods})
-        watches.start(run, connection, changes)
-        loop = _Loop(run, api, logs, reporter, writer, metrics, changes)
-        ended = loop.run_to_end(notes)
-        if ended and loop.notes.state != "Finishing":
-            ended = _with_result(run, logs, ended, loop.tasks.get(run.leader))
-            _copy_logs(run, logs, ended, loop.tasks)
-            if ended.succeeded:
-                ended = loop.finish(ended.reason)
-        if ended is None:
-            reporter.report_suspension()
-            return None
-        outcome = ended
-        state: State = "Succeeded" if outcome.succeeded else "Failed"
-        notes = dataclasses.replace(loop.notes, state=state, reason=outcome.reason, ended=time.time())
-        metrics.notes = writer.write(notes)
-        _clean_up(run, api, notes, loop.tasks)
-        if run.tensorboard and run.tensorboard.leaves_node and notes.leader:
-            api.stop_tensorboard()
-    api.suspend_stages()
-    if (scale := scales.tensorboard_after(run, notes, time.time())) is not None:
-        while not _provide_account(run, api):
-            if connection.stopping.wait(PASS_SECONDS):
-                raise StoppedError(STOPPED)
-        api.set_scale(scales.TENSORBOARD, scale)
-    reporter.report_outcome(outcome)
-    return outcome
+    watches.start(run, connection, changes)
+    components = frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set())
+    view = View(components, stages=None if run.stages.all else {})
+    if run.data_watch is None or run.suspend:
+        return _Loop(run, connection, metrics, changes, view).run_to_end()
+    data_watch.start(run.data_watch, connection.stopping, changes)
+    version = lifecycle.version_to_go_on(run, notes)
+    while True:
+        loop = _Loop(run.on_version(version) if version else run, connection, metrics, changes, view)
+        loop.run_to_end()
+        version, view = loop.await_data(), loop.view
 
 
 class _Loop:
-    """The passes of one supervisor, and what it has seen."""
+    """The passes of one supervisor over one run, and what it has seen."""
 
-    def __init__(
-        self,
-        run: Run,
-        api: KubernetesApi,
-        logs: TaskLogs,
-        reporter: Reporter,
-        writer: NotesWriter,
-        metrics: RunMetrics,
-        changes: Changes,
-    ) -> None:
-        self._run, self._api, self._logs = run, api, logs
-        self._reporter, self._writer, self._metrics, self._changes = reporter, writer, metrics, changes
+    def __init__(self, run: Run, connection: Connection, metrics: RunMetrics, changes: Changes, view: View) -> None:
+        self._run, self._metrics, self._changes, self.view = run, metrics, changes, view
+        self._api = api = KubernetesApi(run, connection)
+        self._logs = TaskLogs(connection)
+        self._reporter = Reporter(run, api, self._logs)
+        self._writer = NotesWriter(api, run.supervisor)
         self._dns = DnsProbe(run)
-        components = frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set())
-        self._view = View(components, stages=None if run.stages.all else {})
-        self._stages = StageControl(run, api, logs, reporter)
+        self._stages = StageControl(run, api, self._logs, self._reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
         self._sent: dict[str, tuple[int, float]] = {}
         self._terminations: dict[str, Pod] = {}
-        self._has_account = False
+        self._has_account = not (run.tensorboard and run.tensorboard.service_account)
         self._replaced: set[str] = set()
-        self.notes = Notes()
-        self.tasks: Mapping[str, Pod] = {}
+        self._tensorboard_leaves = False
+        """Whether TensorBoard is ending on the leader's node, to start on another one."""
+        self._notes = Notes()
+        self._tasks: Mapping[str, Pod] = {}
         """The pods of this run, by task."""
 
-    def run_to_end(self, notes: Notes) -> Outcome | None:
-        """Repeat passes until the run has an outcome; None if it is suspended and all of its tasks are gone."""
-        self.notes = notes
-        self._confirmed = notes.scales if notes.state == "Running" else {}
+    def run_to_end(self) -> Outcome | None:
+        """Repeat passes until the run has ended and is cleaned up; return None if it is suspended instead."""
+        before = parse(self._api.read_notes())
+        pods = [observe(pod) for pod in self._api.pods()]
+        self._notes = self._writer.take_over(lifecycle.begin(self._run, before, pods, time.time()))
+        self._metrics.notes = self._notes
+        self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
+        self._reporter.report_beginning(before, self._notes)
         try:
-            while True:
+            while not self._is_settled():
                 self._observe(_next_changes(self._changes))
-                if not self._view.complete:
-                    continue
-                outcome = self._take_pass(time.time())
-                if outcome:
-                    return outcome
-                if self.notes.state == "Suspended" and lifecycle.are_gone((self._view.pods or {}).values()):
-                    return None
+                if self.view.complete:
+                    self._take_pass(time.time())
         finally:
             self._reporter.close()
+        if self._notes.state == "Suspended":
+            self._reporter.report_suspension()
+            return None
+        outcome = Outcome(self._notes.state == "Succeeded", self._notes.reason)
+        self._reporter.report_outcome(outcome)
+        return outcome
 
-    def finish(self, sentence: str) -> Outcome | None:
-        """Free the tasks after their success, and run the stages after the training to their end."""
-        notes = lifecycle.finish(self._run, self.notes, sentence)
-        if not self._run.stages.after:
-            self.notes = notes
-            return Outcome(True, sentence)
-        logger.info(f"the training succeeded: {sentence}")
-        notes = self._metrics.notes = self._writer.write(notes)
-        _clean_up(self._run, self._api, notes, self.tasks)
-        return self.run_to_end(notes)
+    def await_data(self) -> str:
+        """Wait for another version of the data than that of this run, and return it."""
+        while self.view.data_version in ("", self._run.data_version):
+            self._observe(_next_changes(self._changes))
+            self._reconcile(time.time())
+        return self.view.data_version
+
+    def _is_settled(self) -> bool:
+        """Whether the run has ended and is cleaned up, or is suspended and all of its tasks are gone."""
+        if not self.view.complete:
+            return False
+        if self._notes.state == "Suspended":
+            return lifecycle.are_gone((self.view.pods or {}).values())
+        wanted = self._wanted(time.time())
+        return self._notes.has_ended and not (
+            any(self.view.scales.get(component) not in (None, scale) for component, scale in wanted.items())
+            or self._tensorboard_leaves
+            or (wanted.get(scales.TENSORBOARD) and not self._has_account)
+            or any(job.may_start for job in (self.view.stages or {}).values())
+        )
 
     def _observe(self, batch: Sequence[Change]) -> None:
         """Apply changes to the view, and look into the logs of changed pods that lack their termination."""
@@ -193,62 +179,79 @@ class _Loop:
             match change:
                 case WarningReported(event):
                     self._reporter.record_warning(event)
-                case PodsListed() | PodChanged() | ScalesObserved() | StagesObserved():
-                    before = self._view.pods or {}
-                    self._view = self._view.after(change)
-                    pods = self._view.pods or {}
+                case PodsListed() | PodChanged() | ScalesObserved() | StagesObserved() | DataVersionFound():
+                    before = self.view.pods or {}
+                    self.view = self.view.after(change)
+                    pods = self.view.pods or {}
                     changed |= {name for name, pod in pods.items() if pod is not before.get(name)}
-        pods = self._view.pods or {}
+        pods = self.view.pods or {}
         for name in changed & pods.keys():
             self._terminations.pop(name, None)
             pod = pods[name]
-            if pod.role in self._run.roles and lacks_termination(pod) and name not in self.notes.finished:
+            if pod.role in self._run.roles and lacks_termination(pod) and name not in self._notes.finished:
                 line = self._logs.last_line(pod.pod_name, pod.role)
                 self._terminations[name] = with_logged_termination(pod, line, time.time())
-        self.tasks = {
+        self._tasks = {
             name: self._terminations.get(name, pod)
             for name, pod in pods.items()
             if self._run.lists(name) and pod.run_hash == self._run.hash
         }
 
-    def _take_pass(self, now: float) -> Outcome | None:
+    def _take_pass(self, now: float) -> None:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
-        run, before = self._run, self.notes
-        notes = scales.adopt(run, before, self._confirmed, self._view.scales)
+        run, before = self._run, self._notes
+        notes = scales.adopt(run, before, self._confirmed, self.view.scales)
         first: State = "Preparing" if run.stages.before else "Starting"
-        notes = lifecycle.advance(notes, self._view.pods or {}, self._view.scales, now, first)
+        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, first)
         if before.state == "Stopping" and notes.state == "Starting":
             self._reporter.report_start(notes)
         if notes.workers_wanted != before.workers_wanted and notes.workers_wanted:
             sentence = f"the workers have been scaled to {notes.workers_wanted}"
             self._reporter.report_scale(before.scales[scales.ELASTIC], notes.workers_wanted, sentence)
-        self._confirmed = self._view.scales
+        self._confirmed = self.view.scales
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
             notes, outcome = self._judge(notes, now)
         elif notes.state in ("Preparing", "Finishing"):
             self._metrics.queued = False
-            notes, outcome = self._stages.advance(notes, self._view.stages or {}, now)
+            notes, outcome = self._stages.advance(notes, self.view.stages or {}, now)
             if notes.state == "Starting":
                 self._reporter.report_start(notes)
         else:
             self._metrics.queued = False
-            self._reporter.report_stopping(notes, self._view.pods or {}, now)
-        self.notes = self._metrics.notes = self._writer.write_later(notes)
-        if outcome is None:
-            self._reconcile(now)
-        return outcome
+            if not notes.has_ended:
+                self._reporter.report_stopping(notes, self.view.pods or {}, now)
+        if outcome:
+            notes = self._end(notes, outcome, now)
+        self._notes = self._metrics.notes = self._writer.write_later(notes)
+        self._reconcile(now)
+
+    def _end(self, notes: Notes, outcome: Outcome, now: float) -> Notes:
+        """The notes after the training, or after the last stage; the result and the logs are copied."""
+        run = self._run
+        if notes.state != "Finishing":
+            self._reporter.close()
+            outcome = _with_result(run, self._logs, outcome, self._tasks.get(run.leader))
+            _copy_logs(run, self._logs, outcome, self._tasks)
+        if outcome.succeeded and notes.state in ("Starting", "Running"):
+            notes = lifecycle.finish(run, notes, outcome.reason)
+            if run.stages.after:
+                logger.info(f"the training succeeded: {outcome.reason}")
+                return notes
+        self._tensorboard_leaves = bool(run.tensorboard and run.tensorboard.leaves_node and notes.leader)
+        state: State = "Succeeded" if outcome.succeeded else "Failed"
+        return dataclasses.replace(notes, state=state, reason=outcome.reason, ended=now)
 
     def _judge(self, notes: Notes, now: float) -> tuple[Notes, Outcome | None]:
         """The notes on what the pods show, and the outcome that follows from them."""
-        run, tasks = self._run, self.tasks
+        run, tasks = self._run, self._tasks
         before = notes
         expected = policy.expected_tasks(run, notes)
         self._absent = {name: self._absent.get(name, now) for name, _ in expected if name not in tasks}
         self._dns.look_up(tasks.values())
         notes = policy.observe_pods(run, notes, tasks.values(), now)
-        there = {**(self._view.pods or {}), **tasks}
-        pending = policy.pending_tasks(run, notes, there, self._absent, self._view.scales, self._dns.unresolved(), now)
+        there = {**(self.view.pods or {}), **tasks}
+        pending = policy.pending_tasks(run, notes, there, self._absent, self.view.scales, self._dns.unresolved(), now)
         if notes.state == "Running" and not notes.running and all(task.started for task in pending):
             notes = dataclasses.replace(notes, running=now)
         if not notes.resolved and self._dns.have_resolved(expected):
@@ -269,38 +272,50 @@ class _Loop:
 
     def _reconcile(self, now: float) -> None:
         """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
-        self._stages.reconcile(self.notes, self._view.stages or {}, now)
-        leader = self.tasks.get(self._run.leader)
-        for component, scale in scales.wanted(self._run, self.notes, leader).items():
-            observed = self._view.scales.get(component)
+        self._stages.reconcile(self._notes, self.view.stages or {}, now)
+        if self._tensorboard_leaves:
+            is_gone = self.view.scales.get(scales.TENSORBOARD) == 0 and not self._api.has_tensorboard()
+            self._tensorboard_leaves = not (is_gone or now - self._notes.ended > LEAVE_SECONDS)
+        wanted = self._wanted(now)
+        if wanted.get(scales.TENSORBOARD):
+            self._provide_account()
+        freed = []
+        for component, scale in wanted.items():
+            observed = self.view.scales.get(component)
             sent, at = self._sent.get(component, (observed, 0.0))
             if observed in (None, scale) or (sent == scale and now - at < PATIENCE_SECONDS):
                 continue
-            if component == scales.TENSORBOARD and scale:
-                self._provide_account()
             self._sent[component] = (scale, now)
             is_set = self._api.try_scale(component, scale)
-            if is_set and self.notes.state == "Running" and component != scales.TENSORBOARD:
-                logger.info(
-                    f"{component} had the scale {observed} instead of {scale}: set it again{self._hint(component)}"
-                )
-        if leader and leader.node:
-            self._provide_account()
+            if not is_set or component == scales.TENSORBOARD:
+                continue
+            if self._notes.state == "Running":
+                was = f"had the scale {observed} instead of {scale}"
+                logger.info(f"{component} {was}: set it again{self._hint(component)}")
+            elif self._notes.state in ("Finishing", "Succeeded", "Failed"):
+                freed.append(component)
+        if freed:
+            logger.info(f"freed {', '.join(freed)} (run.cleanPodPolicy is {self._run.clean_pod_policy})")
         limit = self._run.node_loss_seconds
-        for pod in (self._view.pods or {}).values():
+        for pod in (self.view.pods or {}).values():
             lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
             if lost and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
-        if self.notes.state in ("Starting", "Running"):
+        if self._notes.state in ("Starting", "Running"):
             self._replace_pods(now)
+
+    def _wanted(self, now: float) -> dict[str, int]:
+        """The scale that each object should have now, by component."""
+        wanted = scales.wanted(self._run, self._notes, {**(self.view.pods or {}), **self._tasks}, now)
+        return wanted | {scales.TENSORBOARD: 0} if self._tensorboard_leaves else wanted
 
     def _replace_pods(self, now: float) -> None:
         """Delete the pods of tasks that ran well and wait for the kubelet's back-off. Their restarts are counted."""
-        for pod in self.tasks.values():
-            if pod.uid in self._replaced or not policy.is_replaceable(self._run, self.notes, pod, now):
+        for pod in self._tasks.values():
+            if pod.uid in self._replaced or not policy.is_replaceable(self._run, self._notes, pod, now):
                 continue
             lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
-            self._writer.write(self.notes)  # first: the new pod does not show the restart
+            self._writer.write(self._notes)  # first: the new pod does not show the restart
             if self._api.replace_pod(pod.pod_name, pod.uid):
                 self._replaced.add(pod.uid)
                 self._reporter.report_replacement(pod)
@@ -311,12 +326,15 @@ class _Loop:
         addresses, limits = self._run.roles[component].addresses, self._run.elastic
         if component == scales.ELASTIC and limits:
             return f"; run.elastic is {limits.min} to {limits.max}"
-        if addresses is None or self._view.scales.get(component, 0) <= addresses:
+        if addresses is None or self.view.scales.get(component, 0) <= addresses:
             return ""
         return f"; the cluster has addresses for {addresses}, which worker.maxReplicas sets"
 
     def _provide_account(self) -> None:
-        self._has_account = self._has_account or _provide_account(self._run, self._api)
+        """Create the service account of TensorBoard, if that is the supervisor's."""
+        spec = self._run.tensorboard
+        if not self._has_account and spec and spec.service_account:
+            self._has_account = self._api.provide_tensorboard_account(spec.service_account, spec.annotations)
 
 
 def _next_changes(changes: Changes) -> list[Change]:
@@ -360,27 +378,3 @@ def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, P
 def _print_log(name: str, lines: Sequence[str]) -> None:
     for line in lines:
         logger.info(f"| {name}: {report.split(line)[0]}")
-
-
-def _clean_up(run: Run, api: KubernetesApi, notes: Notes, tasks: Mapping[str, Pod]) -> None:
-    """Free the resources of the tasks according to run.cleanPodPolicy."""
-    freed = []
-    for role, values in run.roles.items():
-        names = run.tasks(role, notes.scales.get(role, 0))
-        is_done = set(names) <= set(notes.finished)
-        completes = values.job and is_done and not any(notes.finished[name] for name in names)
-        there = [tasks[name] for name in names if name in tasks]
-        if completes and there and not any(pod.running or pod.has_sidecar or not pod.terminated for pod in there):
-            continue  # a Job that completes holds no resources, and keeps its log
-        if names and (run.clean_pod_policy == "All" or (run.clean_pod_policy == "Running" and not is_done)):
-            api.set_scale(role, 0)
-            freed += [role] if there else []
-    if freed:
-        logger.info(f"freed {', '.join(freed)} (run.cleanPodPolicy is {run.clean_pod_policy})")
-
-
-def _provide_account(run: Run, api: KubernetesApi) -> bool:
-    """Whether TensorBoard has the service account that the supervisor creates for it, if any."""
-    if not run.tensorboard or not run.tensorboard.service_account:
-        return True
-    return api.provide_tensorboard_account(run.tensorboard.service_account, run.tensorboard.annotations)

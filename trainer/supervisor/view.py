@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainer.supervisor.changes import PodChanged, PodsListed, ScalesObserved, StagesObserved
+from trainer.supervisor.changes import DataVersionFound, Observation, ScalesObserved, StagesObserved
 from trainer.supervisor.pods import Pod, apply_change
 from trainer.supervisor.stages import StageJob
 
@@ -23,14 +23,18 @@ class View:
     """The components whose objects have been listed."""
     stages: Mapping[str, StageJob] | None = field(default_factory=dict)
     """The Jobs of stages, by the name of the stage; None before the first list."""
+    data_version: str = ""
+    """The version of the data to train on, if that is watched; empty before the first one."""
 
     @property
     def complete(self) -> bool:
         """Whether every watch has shown its first list."""
         return self.pods is not None and self.stages is not None and self.listed >= self.components
 
-    def after(self, change: PodsListed | PodChanged | ScalesObserved | StagesObserved) -> "View":
+    def after(self, change: Observation) -> "View":
         """The view after a change."""
+        if isinstance(change, DataVersionFound):
+            return dataclasses.replace(self, data_version=change.version)
         if isinstance(change, StagesObserved):
             return dataclasses.replace(self, stages=change.jobs)
         if not isinstance(change, ScalesObserved):
