@@ -6,13 +6,12 @@ TRAINER_IMAGE := distributed-tensorflow/trainer
 SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
 MLFLOW_IMAGE := distributed-tensorflow/mlflow
 MODEL_SERVER_IMAGE := distributed-tensorflow/model-server
-WATCH_IMAGE := distributed-tensorflow/watch
 RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images build-mlflow-image build-model-server build-watch-image package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
+	build-images build-mlflow-image build-model-server package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,7 +91,7 @@ E2E_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS))
 # Two at a time use both CPUs most of the time.
 SIDE_BY_SIDE := --numprocesses 2 --maxschedchunk 1
 
-e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server build-watch-image ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
+e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
 	$(MAKE) build-images DATA=yes
 	$(MAKE) build-images TENSORFLOW=cpu-mlflow
 	$(PYTHON) -m hack.cluster build helm3
@@ -103,7 +102,7 @@ cluster-build: ## build the throw-away cluster's programs: minutes the first tim
 
 # The others of this version that were built; that for GPUs is as large as all of them.
 OTHERS_TO_LOAD = $$(docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v -e '-gpu$$' \
-	| grep -F -e $(TRAINER_IMAGE):$(VERSION)- -e /mlflow:$(VERSION) -e /model-server:$(VERSION) -e /watch:$(VERSION))
+	| grep -F -e $(TRAINER_IMAGE):$(VERSION)- -e /mlflow:$(VERSION) -e /model-server:$(VERSION))
 cluster-up: ## start a throw-away Kubernetes on this machine and print its KUBECONFIG; loads the images that were built (KEEP_CLUSTER=1 keeps it after e2e)
 	$(PYTHON) -m hack.cluster up
 	@for image in $(TRAINER_IMAGE):$(VERSION) $(SUPERVISOR_IMAGE):$(VERSION) $(OTHERS_TO_LOAD); do \
@@ -123,7 +122,6 @@ TRAINER_NAMES = $(addprefix $(TRAINER_IMAGE):,$(addsuffix $(VARIANT),$(TAGS)))
 SUPERVISOR_NAMES = $(addprefix $(SUPERVISOR_IMAGE):,$(TAGS))
 MLFLOW_NAMES = $(addprefix $(MLFLOW_IMAGE):,$(TAGS))
 MODEL_SERVER_NAMES = $(addprefix $(MODEL_SERVER_IMAGE):,$(TAGS))
-WATCH_NAMES = $(addprefix $(WATCH_IMAGE):,$(TAGS))
 # Debian's docker command supports build secrets; newer ones need the buildx plug-in. Use the first on PATH that does.
 CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
 CLIENT = $(or $(firstword $(shell for client in $$(which -a docker); do $(CAN_BUILD) && echo $$client; done)), \
@@ -160,15 +158,7 @@ build-mlflow-image: engine ## build the image of an MLflow server, for those who
 	$(BUILD) --target mlflow $(addprefix --tag ,$(MLFLOW_NAMES)) .
 	$(PRINT_SIZE) 'built $(MLFLOW_NAMES): {{.Size}} bytes' $(firstword $(MLFLOW_NAMES))
 
-build-watch-image: CHART_TOOLS += kubectl
-build-watch-image: chart-tools engine ## build the image that upgrades a release for each new version of its data (data.watch)
-	rm -rf dist/watch && mkdir -p dist/watch
-	PATH="$$($(CHART_TOOLS)):$$PATH"; cp "$$(command -v helm)" "$$(command -v kubectl)" dist/watch
-	cp -r charts/distributed-tensorflow dist/watch/chart
-	$(BUILD) --target watch --build-arg EXTRA=data $(addprefix --tag ,$(WATCH_NAMES)) .
-	$(PRINT_SIZE) 'built $(WATCH_NAMES): {{.Size}} bytes' $(firstword $(WATCH_NAMES))
-
-ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES) $(WATCH_NAMES)
+ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES)
 push-images: ## push the images that were built: make push-images REGISTRY=registry.example.com/team (IMAGES='NAME:TAG …': only these)
 	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: name the registry, as in' \
 	  'make push-images REGISTRY=registry.example.com/team' >&2; exit 2; }

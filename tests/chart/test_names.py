@@ -25,10 +25,8 @@ EVERYTHING = {
     "serving.httpRoute.enabled": True,
     "serving.httpRoute.parentRefs": [{"name": "gateway"}],
     "mlflow.server.enabled": True,
-    "train.dataset": "lance",
-    "data.watch.enabled": True,
 }
-PARTS = ("worker", "ps", "tensorboard", "serving", "mlflow", "data-watch", "data", "2", "worker-0")
+PARTS = ("worker", "ps", "tensorboard", "serving", "mlflow", "data", "2", "worker-0")
 RELEASES = ("mnist", *(f"mnist-{part}" for part in PARTS))
 OTHERS = {
     ("NetworkPolicy", "tasks", "app=prometheus"),
@@ -93,14 +91,14 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
 def test_each_selector_matches_the_intended_pods_only(
     releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
 ) -> None:
-    every: set[str] = {*ROLES, "tensorboard", "serving", "mlflow", "stage", "test", "supervisor", "data-watch"}
+    every: set[str] = {*ROLES, "tensorboard", "serving", "mlflow", "stage", "test", "supervisor"}
     mounting = {"chief", "evaluator", "tensorboard", "stage", "serving"}
     intended: dict[tuple[str, str], list[set[str]]] = {
         ("NetworkPolicy", "tasks"): [
             {*ROLES, "stage", "supervisor"},
             {*ROLES, "test"},
         ],  # the pods it applies to; the pods it admits
-        ("NetworkPolicy", "egress"): [every - {"supervisor", "data-watch"}, every],
+        ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
         ("NetworkPolicy", "serving"): [{"serving"}],
         ("NetworkPolicy", "mlflow"): [{"mlflow"}, every],
@@ -112,7 +110,6 @@ def test_each_selector_matches_the_intended_pods_only(
         ("Service", "serving-v1"): [{"serving"}],
         ("Deployment", "mlflow"): [{"mlflow"}],
         ("Service", "mlflow"): [{"mlflow"}],
-        ("Deployment", "data-watch"): [{"data-watch"}],
         ("Job", "stage-publish"): [mounting],
         ("StatefulSet", "chief"): [{"chief"}, mounting],
         ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
@@ -157,10 +154,9 @@ def test_custom_labels_do_not_override_the_labels_of_selectors() -> None:
             "client.replicas": 1,
             "client.command": ["ask"],
             "mlflow.server.enabled": False,
-            "data.watch.enabled": False,
         },
     ],
-    ids=["MLflow and a watch", "a client"],
+    ids=["MLflow", "a client"],
 )
 def test_every_object_and_pod_has_the_common_labels_and_annotations(more: dict[str, Any]) -> None:
     common = {"team": "{{ .Release.Name }}-team", "app.kubernetes.io/instance": "other", "release": "other"}

@@ -11,6 +11,8 @@ OWN = {"worker.image": {"repository": "mine"}}
 
 STAGE = {"name": "infer", "command": ["run"]}
 
+WATCH: dict[str, Any] = {"data.watch.enabled": True, "train.dataset": "lance", "data.enabled": True}
+
 SERVED = {"name": "v1", "image": {"repository": "model", "tag": "7"}}
 ROUTED: dict[str, Any] = {
     "serving.enabled": True,
@@ -54,7 +56,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a watch without a supervisor": (
         "data.watch.enabled",
-        {"data.watch.enabled": True, "train.dataset": "lance", "data.enabled": True, "supervisor.enabled": False},
+        {**WATCH, "supervisor.enabled": False},
     ),
     "a watch for a program of one's own": (
         "data.watch.enabled",
@@ -66,24 +68,16 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a version in the arguments beside a watch": (
         "extraArgs",
-        {
-            "data.watch.enabled": True,
-            "train.dataset": "lance",
-            "data.enabled": True,
-            "data.uri": "/data/digits.lance",
-            "extraArgs": ["--data_version=3"],
-        },
+        {**WATCH, "extraArgs": ["--data_version=3"]},
     ),
-    "a watch with more memory than its limit": (
-        "data.watch.resources.requests.memory",
-        {"data.watch.resources.limits.memory": "64Mi"},
+    "a version beside a watch": ("data.watch.enabled", {**WATCH, "train.data_version": 3}),
+    "a variable with the version beside a watch": (
+        "common.env",
+        {**WATCH, "common.env": [{"name": "DATA_VERSION", "value": "3"}]},
     ),
+    "a watch for a client": ("data.watch.enabled", {**WATCH, "client.replicas": 1, "client.command": ["ask"]}),
     "a tag of the watch with a space": ("data.watch.tag", {"data.watch.tag": "a b"}),
     "a tag of the watch that is a version": ("data.watch.tag", {"data.watch.tag": "3"}),
-    "a scheme in the registry of the watch": (
-        "data.watch.image.registry",
-        {"data.watch.image.registry": "https://registry.example.com"},
-    ),
     "an address of MLflow without a scheme": ("mlflow.trackingUri", {"mlflow.trackingUri": "mlflow:5000"}),
     "an address of MLflow that is a file": ("mlflow.trackingUri", {"mlflow.trackingUri": "sqlite:///mlflow.db"}),
     "credentials in the address of MLflow": (

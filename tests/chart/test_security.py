@@ -96,12 +96,6 @@ def test_a_release_with_an_mlflow_server_is_restricted_too() -> None:
         test_the_ownership_of_volumes_changes_only_if_it_differs(pod)
 
 
-def test_the_watch_of_the_data_is_restricted_too() -> None:
-    pod = render({"train.dataset": "lance", "data.enabled": True, "data.watch.enabled": True}).pods()["data-watch"]
-    test_it_meets_pod_security_restricted(pod)
-    test_its_root_file_system_is_read_only(pod)
-
-
 @pytest.mark.parametrize("component", [*ROLES, "tensorboard", "supervisor"])
 def test_tmp_and_home_are_writable(component: str) -> None:
     (container,) = render(ALL_ROLES).pods()[component]["spec"]["containers"]

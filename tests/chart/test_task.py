@@ -266,23 +266,30 @@ def test_the_client_of_a_changed_run_waits_until_its_pod_is_replaced(start: Star
 
 
 @pytest.mark.parametrize("before", [None, "", "another"], ids=["no file", "empty", "another run"])
-def test_a_task_waits_until_the_stages_before_the_training_are_done(
-    start: Start, tmp_path: Path, before: str | None
-) -> None:
+def test_a_task_waits_until_the_supervisor_starts_the_run(start: Start, tmp_path: Path, before: str | None) -> None:
     ended = tmp_path / "ended"
     ended.mkdir()
     if before is not None:
         (ended / "run").write_text(before)
-    process = start("echo trains", TASK_RUN="abc", TASK_WAITS="stages", TASK_ENDED=str(ended))
+    process = start("echo trains", TASK_RUN="abc", TASK_WAITS="start", TASK_ENDED=str(ended))
     assert process.stdout
-    assert process.stdout.readline() == "task: waiting for the stages before the training\n"
+    assert process.stdout.readline() == "task: waiting until the supervisor starts the run\n"
     (ended / "run").write_text("abc")
     assert process.stdout.readline() == "trains\n"
     assert process.wait(timeout=10) == 0
 
 
-def test_a_task_that_waits_for_stages_ends_on_sigterm(start: Start, tmp_path: Path) -> None:
-    process = start("echo trains", TASK_RUN="abc", TASK_WAITS="stages", TASK_ENDED=str(tmp_path))
+def test_a_task_with_an_earlier_version_of_the_data_than_that_of_the_run_starts_again(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "run").write_text("abc.v8")
+    process = start("echo trains", TASK_RUN="abc.v7", TASK_WAITS="start", TASK_ENDED=str(tmp_path))
+    assert process.wait(timeout=10) == 143
+    assert marker(tmp_path) is None
+
+
+def test_a_task_that_waits_for_its_start_ends_on_sigterm(start: Start, tmp_path: Path) -> None:
+    process = start("echo trains", TASK_RUN="abc", TASK_WAITS="start", TASK_ENDED=str(tmp_path))
     assert process.stdout
     assert "waiting" in process.stdout.readline()
     process.terminate()

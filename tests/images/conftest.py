@@ -20,7 +20,6 @@ import trainer
 ROOT = Path(__file__).parents[2]
 IMAGE = f"distributed-tensorflow/trainer:{trainer.__version__}"
 SUPERVISOR_IMAGE = f"distributed-tensorflow/supervisor:{trainer.__version__}"
-WATCH_IMAGE = f"distributed-tensorflow/watch:{trainer.__version__}"
 LOCKED_DOWN = (
     "--read-only",
     "--tmpfs=/tmp",

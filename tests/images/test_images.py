@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from testinfra.host import Host
 
-from tests.images.conftest import IMAGE, SUPERVISOR_IMAGE, WATCH_IMAGE, docker, inspected_or_skip
+from tests.images.conftest import IMAGE, SUPERVISOR_IMAGE, docker
 
 PYTHON = "/opt/trainer/bin/python"
 
@@ -17,12 +17,10 @@ pytestmark = pytest.mark.timeout(1200)  # building an image installs TensorFlow
 
 @pytest.fixture(
     scope="module",
-    params=["trainer", "supervisor", *(pytest.param(name, marks=pytest.mark.long) for name in ("watch", "model"))],
+    params=["trainer", "supervisor", pytest.param("model", marks=pytest.mark.long)],
 )
 def image_name(request: pytest.FixtureRequest) -> str:
-    if request.param == "watch":
-        inspected_or_skip(WATCH_IMAGE, "make build-watch-image")
-    names = {"trainer": IMAGE, "supervisor": SUPERVISOR_IMAGE, "watch": WATCH_IMAGE}
+    names = {"trainer": IMAGE, "supervisor": SUPERVISOR_IMAGE}
     return names.get(request.param) or str(request.getfixturevalue("packaged").image)
 
 

@@ -31,16 +31,20 @@ if [ "$TASK_WAITS" = yes ] && [ -f "$TASK_ENDED/run" ]; then
   fi
 fi
 
-# Kubernetes also starts a task of each role before the stages that come before the training. When they are done, the
-# supervisor notes the hash of the run, and the kubelet updates the file.
-if [ "$TASK_WAITS" = stages ]; then
+# Kubernetes also starts a task of each role before the stages that come before the training, and before there is a version
+# of watched data. When the tasks may start, the supervisor notes the run, and the kubelet updates the file. A task that has
+# the version of an earlier run starts again.
+if [ "$TASK_WAITS" = start ]; then
   trap 'exit 143' TERM INT
   said=
   while :; do
     run=
     if [ -f "$TASK_ENDED/run" ]; then read -r run < "$TASK_ENDED/run"; fi
-    if [ "$run" = "$TASK_RUN" ]; then break; fi
-    if [ -z "$said" ]; then echo "task: waiting for the stages before the training"; said=yes; fi
+    case $run in
+      "$TASK_RUN") break ;;
+      "${TASK_RUN%.v*}".v*) exit 143 ;;
+    esac
+    if [ -z "$said" ]; then echo "task: waiting until the supervisor starts the run"; said=yes; fi
     sleep 2 & wait $!
   done
   trap - TERM INT

@@ -17,7 +17,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving "mlflow.server" $values.mlflow.server "data.watch" $values.data.watch -}}
+{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving "mlflow.server" $values.mlflow.server -}}
 {{- $onHost := list -}}
 {{- $onPodNetwork := list -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}

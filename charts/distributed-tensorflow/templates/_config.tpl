@@ -4,7 +4,7 @@
 cluster.json: {{ include "distributed-tensorflow.cluster" . | quote }}
 trainer.yaml: |
   {{- $train := deepCopy .Values.train }}
-  {{- $_ := set $train "train_dir" (.Values.trainingDirectory.uri | default .Values.trainingDirectory.path) }}
+  {{- $_ := set $train "train_dir" (include "distributed-tensorflow.runDirectory" .) }}
   {{- if or .Values.data.uri .Values.data.enabled }}
   {{- $_ := set $train "data_dir" (.Values.data.uri | default .Values.data.path) }}
   {{- end }}

@@ -22,7 +22,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- $uri := include "distributed-tensorflow.mlflowUri" . -}}
 {{- $experiment := $mlflow.experiment | default .Release.Name -}}
 {{- $name := ternary "worker" "chief" (gt (int $values.worker.replicas) 0) -}}
-{{- $words := list "models" "publish" ($values.trainingDirectory.uri | default $values.trainingDirectory.path) -}}
+{{- $words := list "models" "publish" (include "distributed-tensorflow.runDirectory" .) -}}
 {{- $words = concat $words (list (printf "--tracking_uri=%s" $uri) (printf "--experiment=%s" $experiment)) -}}
 {{- $model := $mlflow.model -}}
 {{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}

@@ -134,7 +134,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 0 }}
 {{- if $spec.mountsTraining }}
-{{- include "distributed-tensorflow.volumeMount" (list "training" $values.trainingDirectory false) | nindent 0 }}
+{{- include "distributed-tensorflow.volumeMount" (list "training" (include "distributed-tensorflow.runVolume" (index . 0) | fromJson) false) | nindent 0 }}
 {{- end }}
 {{- if $spec.mountsData }}
 {{- include "distributed-tensorflow.volumeMount" (list "data" $values.data $values.data.readOnly) | nindent 0 }}
@@ -211,6 +211,9 @@ spec:
         {{- toYaml $spec.program | nindent 8 }}
       env:
         {{- include "distributed-tensorflow.clusterEnvironment" (list $root $spec) | nindent 8 }}
+        {{- with include "distributed-tensorflow.dataVersion" $root }}
+        {{- . | nindent 8 }}
+        {{- end }}
         - name: TASK_DIR
           value: /run/task
         - name: TASK_POD
@@ -221,11 +224,11 @@ spec:
         - name: TASK_ENDED
           value: /etc/distributed-tensorflow-ended
         - name: TASK_RUN
-          value: {{ include "distributed-tensorflow.runHash" $root | quote }}
+          value: {{ printf "%s%s" (include "distributed-tensorflow.runHash" $root) (ternary ".v$(DATA_VERSION)" "" $values.data.watch.enabled) | quote }}
         {{- end }}
-        {{- if $values.stages.before }}
+        {{- if or $values.stages.before $values.data.watch.enabled }}
         - name: TASK_WAITS
-          value: stages
+          value: start
         {{- else if and $values.supervisor.enabled (eq $spec.role "client") }}
         - name: TASK_WAITS
           value: "yes"

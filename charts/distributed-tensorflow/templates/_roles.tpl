@@ -55,7 +55,11 @@
 {{- define "distributed-tensorflow.program" -}}
 {{- $root := index . 0 -}}
 {{- $spec := index . 1 -}}
-{{- $trainer := concat (list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml") $root.Values.extraArgs -}}
+{{- $trainer := list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml" -}}
+{{- if $root.Values.data.watch.enabled -}}
+{{- $trainer = concat $trainer (list "--data_version=$(DATA_VERSION)" (printf "--train_dir=%s" (include "distributed-tensorflow.runDirectory" $root))) -}}
+{{- end -}}
+{{- $trainer = concat $trainer $root.Values.extraArgs -}}
 {{- include "distributed-tensorflow.words" (list $root (ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)))) -}}
 {{- end }}
 

@@ -93,6 +93,21 @@
 {{- toJson $stages -}}
 {{- end }}
 
+{{/* The Job of a stage. (list $ stage), with `job` and `spec` */}}
+{{- define "distributed-tensorflow.stageJob" -}}
+{{- $root := index . 0 -}}
+{{- with index . 1 -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ .job }}
+  namespace: {{ $root.Release.Namespace }}
+  {{- include "distributed-tensorflow.labelsAndAnnotations" (list $root "stage") | nindent 2 }}
+spec:
+  {{- include "distributed-tensorflow.stageTemplate" (list $root .spec .job) | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* What a stage's Job has: its limits, and its pod template. (list $ spec account) */}}
 {{- define "distributed-tensorflow.stageTemplate" -}}
 {{- $root := index . 0 -}}
@@ -134,8 +149,12 @@ template:
           {{- toYaml . | nindent 10 }}
         {{- end }}
         {{- $home := (($spec.securityContext | default dict).readOnlyRootFilesystem) }}
-        {{- if or $home $spec.env }}
+        {{- $version := include "distributed-tensorflow.dataVersion" $root }}
+        {{- if or $home $version $spec.env }}
         env:
+          {{- with $version }}
+          {{- . | nindent 10 }}
+          {{- end }}
           {{- if $home }}
           - name: HOME
             value: /home/trainer
@@ -174,7 +193,7 @@ template:
 {{- $spec := index . 1 -}}
 {{- include "distributed-tensorflow.scratchMounts" $spec -}}
 {{- if $spec.mountsTraining }}
-{{- include "distributed-tensorflow.volumeMount" (list "training" $values.trainingDirectory false) | nindent 0 }}
+{{- include "distributed-tensorflow.volumeMount" (list "training" (include "distributed-tensorflow.runVolume" (index . 0) | fromJson) false) | nindent 0 }}
 {{- end }}
 {{- if $spec.mountsData }}
 {{- include "distributed-tensorflow.volumeMount" (list "data" $values.data false) | nindent 0 }}

@@ -32,8 +32,10 @@
 {{- $values := index . 1 -}}
 - name: {{ index . 0 }}
   mountPath: {{ $values.path }}
-  {{- with $values.subPath }}
-  subPath: {{ . | quote }}
+  {{- range $key := list "subPath" "subPathExpr" }}
+  {{- with get $values $key }}
+  {{ $key }}: {{ . | quote }}
+  {{- end }}
   {{- end }}
   {{- if index . 2 }}
   readOnly: true

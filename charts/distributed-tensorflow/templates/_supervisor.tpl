@@ -71,7 +71,7 @@
 {{- end -}}
 {{- $result := "" -}}
 {{- if and .Values.tensorboard.enabled (include "distributed-tensorflow.trainingIsVolume" .) -}}
-{{- $result = printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s/result.json" .Release.Namespace $fullname .Values.trainingDirectory.path -}}
+{{- $result = printf "kubectl exec --namespace %s deployment/%s-tensorboard -- cat %s%s/result.json" .Release.Namespace $fullname .Values.trainingDirectory.path (ternary "/v$(DATA_VERSION)" "" .Values.data.watch.enabled) -}}
 {{- end -}}
 {{- $tensorboard := dict -}}
 {{- $gated := not (empty (include "distributed-tensorflow.tensorboardGated" .)) -}}
@@ -98,12 +98,19 @@
   "resultCommand" ($result | default nil)
   "metricsPort" (ternary .Values.metrics.port nil .Values.metrics.enabled)
 -}}
-{{- if include "distributed-tensorflow.waitsForData" . }}{{ $_ := set $facts "waitsForData" true }}{{ end -}}
+{{- with .Values.data.watch -}}
+{{- if .enabled -}}
+{{- $data := dict "uri" ($.Values.data.uri | default $.Values.data.path) "tag" .tag "intervalSeconds" (int .intervalSeconds) -}}
+{{- $_ := set $facts "dataWatch" $data -}}
+{{- end -}}
+{{- end -}}
 {{- $stages := dict -}}
 {{- range $when := list "before" "after" -}}
 {{- $entries := list -}}
 {{- range include "distributed-tensorflow.stages" (list $ $when) | fromJsonArray -}}
-{{- $entries = append $entries (pick . "name" "digest" "job" "always") -}}
+{{- $entry := pick . "name" "digest" "job" "always" -}}
+{{- if $.Values.data.watch.enabled }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (list $ .) | fromYaml) }}{{ end -}}
+{{- $entries = append $entries $entry -}}
 {{- end -}}
 {{- $_ := set $stages $when $entries -}}
 {{- end -}}
@@ -118,6 +125,7 @@
 {{- $arguments := index . 3 -}}
 {{- with index . 0 -}}
 {{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
+{{- $watches := and .Values.data.watch.enabled (eq $component "supervisor") -}}
 metadata:
   {{- include "distributed-tensorflow.podMetadata" (list . $component $spec "{}") | nindent 2 }}
 spec:
@@ -140,9 +148,13 @@ spec:
               fieldPath: metadata.uid
         - name: HOME
           value: /home/trainer
-        {{- with $spec.env }}
+        {{- with concat (ternary (.Values.common.env | default list) list $watches) ($spec.env | default list) }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+      {{- with ternary .Values.common.envFrom list $watches }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       {{- if and .Values.metrics.enabled (eq $component "supervisor") }}
       ports:
         - name: metrics
@@ -160,6 +172,9 @@ spec:
         - name: config
           mountPath: /etc/distributed-tensorflow
           readOnly: true
+        {{- if and $watches .Values.data.enabled }}
+        {{- include "distributed-tensorflow.volumeMount" (list "data" .Values.data true) | nindent 8 }}
+        {{- end }}
         {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
         {{- with $spec.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
@@ -168,6 +183,9 @@ spec:
     - name: config
       configMap:
         name: {{ $configMap | quote }}
+    {{- if and $watches .Values.data.enabled }}
+    {{- include "distributed-tensorflow.volume" (list . "data" .Values.data) | nindent 4 }}
+    {{- end }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}

@@ -1,29 +1,30 @@
-{{/* The watch of the data: a Deployment that upgrades its own release for each new version of the dataset. */}}
+{{/* A release that trains on each version of its data: the supervisor notes the version in the ConfigMap FULLNAME-ended, and
+     starts the tasks and the stages of each version anew. */}}
 
-{{/* Whether the run waits until the watch has found the first version. */}}
-{{- define "distributed-tensorflow.waitsForData" -}}
-{{- if and .Values.data.watch.enabled (not .Values.train.data_version) }}yes{{ end -}}
+{{/* The variable that tells a task or a stage the version, as YAML; empty without the watch. */}}
+{{- define "distributed-tensorflow.dataVersion" -}}
+{{- if .Values.data.watch.enabled -}}
+- name: DATA_VERSION
+  valueFrom:
+    configMapKeyRef:
+      name: {{ include "distributed-tensorflow.fullname" . }}-ended
+      key: data_version
+{{- end }}
 {{- end }}
 
-{{/* The arguments of files/watch.sh, as a JSON list. The watch keeps the last two in the release's values, so that its own
-     upgrades change nothing of its pod. An upgrade by hand that names no version starts another pod, which upgrades the release
-     to the present version again. */}}
-{{- define "distributed-tensorflow.watchArguments" -}}
-{{- $state := .Values.data.watch.state -}}
-{{- $key := ternary "uri" "subPath" (not (empty .Values.trainingDirectory.uri)) -}}
-{{- $base := get .Values.trainingDirectory $key | trimSuffix "/" -}}
-{{- $revision := toString .Release.Revision -}}
-{{- if and .Values.train.data_version $state.revision }}{{ $base = $state.base | default "" }}{{ $revision = $state.revision }}{{ end -}}
-{{- list .Release.Name .Release.Namespace (replace "$" "$$" $base) (printf "trainingDirectory.%s" $key) (toString $revision) | toJson -}}
+{{/* The values of the volume at trainingDirectory.path in tasks and stages, as JSON: each version has a folder of its own. */}}
+{{- define "distributed-tensorflow.runVolume" -}}
+{{- $values := deepCopy .Values.trainingDirectory -}}
+{{- if .Values.data.watch.enabled -}}
+{{- $base := $values.subPath | trimSuffix "/" | replace "$" "$$" -}}
+{{- $_ := set (unset $values "subPath") "subPathExpr" (printf "%s/v$(DATA_VERSION)" $base | trimPrefix "/") -}}
+{{- end -}}
+{{- toJson $values -}}
 {{- end }}
 
-{{/* The pod's settings: those of the supervisor, with an image, resources and a service account of its own, as JSON. */}}
-{{- define "distributed-tensorflow.watchSpec" -}}
-{{- $watch := .Values.data.watch -}}
-{{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
-{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (list . $watch.image "distributed-tensorflow/watch" .Chart.AppVersion) | fromJson) -}}
-{{- $_ := set $spec "resources" $watch.resources -}}
-{{- $_ := set $spec "serviceAccount" $watch.serviceAccount -}}
-{{- $_ := set $spec "terminationGracePeriodSeconds" 300 -}}{{/* for an upgrade that is broken off locks the release */}}
-{{- toJson $spec -}}
+{{/* The place of the run's directory for the programs in tasks and stages: a path, or a URI. */}}
+{{- define "distributed-tensorflow.runDirectory" -}}
+{{- $uri := .Values.trainingDirectory.uri -}}
+{{- if and $uri .Values.data.watch.enabled }}{{ $uri = printf "%s/v$(DATA_VERSION)" (trimSuffix "/" $uri) }}{{ end -}}
+{{- $uri | default .Values.trainingDirectory.path -}}
 {{- end }}
