@@ -61,7 +61,7 @@ def test_an_absent_object_ends_the_repetition() -> None:
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 413, 422])
-def test_a_refused_request_is_repeated_ever_more_slowly_and_logged_once(
+def test_a_refused_request_is_repeated_ever_more_slowly_and_logged(
     caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -91,4 +91,4 @@ def test_a_supervisor_that_must_stop_does_not_wait() -> None:
     with pytest.raises(StoppedError):
         a_connection(Hasty(1)).retry(a_call(*[an_error(500)] * 9))
     with pytest.raises(StoppedError):
-        Backoff(Hasty(0)).wait(an_error(403))
+        Backoff(a_connection(Hasty(0))).wait(an_error(403))

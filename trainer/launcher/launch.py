@@ -113,15 +113,8 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
     others: list[subprocess.Popen[bytes]] = []
     try:
         gpus = visible_gpus(plan.settings.num_gpus)
-        # Otherwise each process would download the files.
-        if plan.settings.dataset == "mnist" and not is_uri(plan.settings.data_dir):
-            mnist.fetch_absent(Path(plan.settings.data_dir), plan.settings.download)
-        plan = replace(plan, settings=replace(plan.settings, data_version=data_version.fix(plan.settings)))
-        given = plan.settings.train_dir
-        if is_uri(given):  # the chief keeps the run there; the logs are here
-            directory = TrainingDirectory(new_path(), given)
-        else:
-            directory = TrainingDirectory(Path(given) if given else new_path())
+        plan = _with_data(plan)
+        directory = _directory(plan.settings.train_dir)
         try:
             directory.create()
             directory.logs.mkdir(exist_ok=True)
@@ -144,9 +137,8 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
         if directory.uri:
             ObjectStore(directory.uri, "train_dir").download("result.json", directory.path / "result.json")
-        show_result(
-            directory, plan, [process.step_time_breakdown for process in processes if process.step_time_breakdown]
-        )
+        breakdowns = [process.step_time_breakdown for process in processes if process.step_time_breakdown]
+        show_result(directory, plan, breakdowns)
         if plan.tensorboard:
             warn(f"TensorBoard stays at {address} until Ctrl-C.")
             lock.close()
@@ -168,13 +160,30 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
         for process in processes:
             process.close()
         if directory and is_resumable and not all(process.ended for process in processes):
-            if directory.uri:
-                with contextlib.suppress(StoreError):
-                    ObjectStore(directory.uri, "train_dir").download("checkpoint", directory.path / "checkpoint")
-            print_resume_command(plan, directory)
+            _say_how_to_resume(plan, directory)
         if lock:
             lock.close()
         discard_unwritten()
+
+
+def _with_data(plan: Plan) -> Plan:
+    """The plan with the version of its data. Files that are absent are downloaded, so that not each process does so."""
+    if plan.settings.dataset == "mnist" and not is_uri(plan.settings.data_dir):
+        mnist.fetch_absent(Path(plan.settings.data_dir), plan.settings.download)
+    return replace(plan, settings=replace(plan.settings, data_version=data_version.fix(plan.settings)))
+
+
+def _directory(given: str | None) -> TrainingDirectory:
+    if is_uri(given):  # the chief keeps the run there; the logs are here
+        return TrainingDirectory(new_path(), given)
+    return TrainingDirectory(Path(given) if given else new_path())
+
+
+def _say_how_to_resume(plan: Plan, directory: TrainingDirectory) -> None:
+    if directory.uri:
+        with contextlib.suppress(StoreError):
+            ObjectStore(directory.uri, "train_dir").download("checkpoint", directory.path / "checkpoint")
+    print_resume_command(plan, directory)
 
 
 def _lock(directory: TrainingDirectory) -> IO[str]:

@@ -56,7 +56,7 @@ class Connection:
             ApiError: the object is absent.
             StoppedError: the supervisor must stop.
         """
-        backoff = Backoff(self.stopping)
+        backoff = Backoff(self)
         while True:
             try:
                 return call()
@@ -81,11 +81,11 @@ class Connection:
             call()
         except UNAVAILABLE as error:
             if isinstance(error, ApiError) and _is_refusal(error):
-                self._report(error)
+                self.report(error)
             return False
         return True
 
-    def _report(self, error: ApiError) -> None:
+    def report(self, error: ApiError) -> None:
         """Log a refusal, at most once a minute."""
         sentence, now = refusal(error), time.monotonic()
         if now - self._reported.get(sentence, -_REMINDER_SECONDS) >= _REMINDER_SECONDS:
@@ -104,12 +104,11 @@ def _is_refusal(error: ApiError) -> bool:
 
 
 class Backoff:
-    """The pauses between the attempts of one call. A refusal is logged once."""
+    """The pauses between the attempts of one call."""
 
-    def __init__(self, stopping: threading.Event) -> None:
-        self._stopping = stopping
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._seconds = 1.0
-        self._reported = ""
 
     def wait(self, error: Exception) -> None:
         """Wait before the next attempt.
@@ -118,13 +117,12 @@ class Backoff:
             StoppedError: the supervisor must stop.
         """
         if isinstance(error, ApiError) and _is_refusal(error):
-            if self._seconds > 8 and refusal(error) != self._reported:  # a server that has just started forbids all
-                self._reported = refusal(error)
-                logger.warning(self._reported)
+            if self._seconds > 8:  # a server that has just started forbids all
+                self._connection.report(error)
             self._seconds = min(2 * self._seconds, _SLOWEST_RETRY)
         else:
             self._seconds = 1.0
-        if self._stopping.wait(self._seconds):
+        if self._connection.stopping.wait(self._seconds):
             raise StoppedError(STOPPED)
 
 

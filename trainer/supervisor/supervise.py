@@ -132,7 +132,8 @@ class _Loop:
     def run_to_end(self) -> Outcome | None:
         """Repeat passes until the run has ended and is cleaned up; return None if it is suspended instead."""
         before = parse(self._api.read_notes())
-        pods = [observe(pod) for pod in self._api.pods()]
+        # The view may still have a pod of the run before that is gone. It must not count as one of this run.
+        pods = [*map(observe, self._api.pods()), *(self.view.pods or {}).values()]
         self._notes = self._writer.take_over(lifecycle.begin(self._run, before, pods, time.time()))
         self._metrics.notes = self._notes
         self._confirmed = self._notes.scales if self._notes.state == "Running" else {}

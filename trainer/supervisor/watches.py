@@ -158,7 +158,7 @@ def _active(job: Job) -> int:
 
 
 def _watch_forever(watch: _Watch, run: Run, connection: Connection, changes: Changes) -> None:
-    backoff = Backoff(connection.stopping)
+    backoff = Backoff(connection)
     try:
         while True:
             try:
