@@ -127,7 +127,7 @@ class Release:
 
     def restarts(self) -> int:
         """The restarts in the supervisor's notes; replaced pods are not among them."""
-        return sum(self._notes().get("restarts_by_role", {}).values())
+        return sum(self._notes().get("counted", {}).get("by_role", {}).values())
 
     def result(self) -> dict[str, Any]:
         """The content of result.json on the node."""

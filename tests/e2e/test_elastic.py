@@ -48,7 +48,7 @@ def test_workers_are_added_to_and_removed_from_a_default_run(release: Release, i
     wait_for_line(release, "worker had the scale 6 instead of 3: set it again; the cluster has addresses for 4")
     text = release.supervisor_log()
     assert "was replaced" not in text, "a worker that is scaled away is not a loss"
-    assert (release.notes()["incidents"], release.notes()["state"]) == (0, "Running")
+    assert (release.notes()["counted"]["incidents"], release.notes()["state"]) == (0, "Running")
     assert release.notes()["scales"]["worker"] == 3
     assert "TasksLost" not in release.kubectl("get", "events")
 

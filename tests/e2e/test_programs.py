@@ -119,7 +119,7 @@ def test_a_task_that_ran_well_restarts_without_the_kubelets_back_off(release: Re
     assert re.search("mnist-worker-0 ran for 3. s: a new pod restarts it", log), log
     assert "| mnist-worker-0: attempt 1" in log
     assert "was replaced" not in log
-    assert release.notes()["restarts"] == 2
+    assert release.notes()["counted"]["restarts"] == 2
 
 
 @pytest.mark.long

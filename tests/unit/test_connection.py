@@ -61,9 +61,7 @@ def test_an_absent_object_ends_the_repetition() -> None:
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 413, 422])
-def test_a_refused_request_is_repeated_ever_more_slowly_and_logged(
-    caplog: pytest.LogCaptureFixture, code: int
-) -> None:
+def test_a_refused_request_is_repeated_ever_more_slowly_and_logged(caplog: pytest.LogCaptureFixture, code: int) -> None:
     caplog.set_level(logging.INFO)
     stopping = Hasty(99)
     assert a_connection(stopping).retry(a_call(*[an_error(code)] * 9)) == "done"

@@ -40,15 +40,15 @@ def test_an_elastic_run_goes_on_with_the_workers_that_fit_and_tries_more_at_grow
         notes, sentence = adjust(run, notes, stuck(2, 3, since=now - PATIENCE_SECONDS), now)
         assert notes.scales["worker"] == 2
         assert "mnist-worker-2 (and 1 more) cannot be scheduled: no node has enough cpu left" in sentence
-        assert adjust(run, notes, [], notes.elastic_retry - 1) == (notes, "")
-        gaps.append(notes.elastic_retry - now)
-        notes, sentence = adjust(run, notes, [], notes.elastic_retry)
+        assert adjust(run, notes, [], notes.elastic.retry - 1) == (notes, "")
+        gaps.append(notes.elastic.retry - now)
+        notes, sentence = adjust(run, notes, [], notes.elastic.retry)
         assert (notes.scales["worker"], sentence) == (4, "trying 4 instead of 2 workers (run.elastic)")
         now += gaps[-1] + PATIENCE_SECONDS
     assert gaps[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert gaps[-1] == LAST_RETRY_SECONDS
     notes, sentence = adjust(run, notes, [], now)
-    assert (notes.elastic_gap, sentence) == (0.0, ""), "there is room: the next time begins with the shortest interval"
+    assert (notes.elastic.gap, sentence) == (0.0, ""), "there is room: the next time begins with the shortest interval"
 
 
 def test_an_elastic_run_keeps_its_minimum() -> None:
@@ -85,4 +85,4 @@ def test_a_scale_that_a_user_or_an_autoscaler_sets_within_the_limits_is_kept(sca
     found = scales.adopt(run, smaller, smaller.scales, {"worker": scale, "ps": 1})
     assert found.scales["worker"] == (scale if kept else 2)
     if kept and scale != 2:
-        assert (found.workers_wanted, found.elastic_gap) == (scale, 0.0)
+        assert (found.elastic.wanted, found.elastic.gap) == (scale, 0.0)

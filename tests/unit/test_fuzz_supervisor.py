@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples, limits, may_refuse, mutations, nest, structures
 from trainer.supervisor import lifecycle, notes, pods, run
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.reporter import progress_annotations
 from trainer.telemetry import progress, report, result, step_time
 
@@ -33,7 +33,8 @@ RUN: dict[str, Any] = {
     "stages": {"before": [{"name": "prepare", "digest": "1", "job": "mnist-stage-prepare-1", "always": False}]},
     "failurePolicy": {"rules": [{"action": "Fail", "onExitCodes": {"operator": "In", "values": [1]}}]},
 }
-NOTES = Notes(hash="0", state="Running", started=1.0, scales={"worker": 2}, seen={"uid": 1}, finished={"mnist-ps-0": 0})
+SEEN = CountedRestarts(seen={"uid": 1})
+NOTES = Notes(hash="0", state="Running", started=1.0, scales={"worker": 2}, counted=SEEN, finished={"mnist-ps-0": 0})
 NAMES = [field.name for field in dataclasses.fields(Notes)]
 PROGRESS = {"step": 1, "train_steps": 2, "loss": 0.5, "metrics": {"accuracy": 0.5}, "steps_per_second": 1.0}
 RESULT = {"global_step": 1, "test_accuracy": 0.5, "test_loss": 0.5, "best": {"global_step": 1, "test_accuracy": 0.6}}

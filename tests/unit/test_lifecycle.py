@@ -213,9 +213,9 @@ def test_the_first_rule_that_applies_to_an_exit_code_decides(code: int, action: 
 def test_an_ignored_failure_restarts_the_task_and_does_not_count() -> None:
     run = with_exits("1:Ignore")
     notes, outcome = judged(run, a_pod("mnist-worker-0", 1, 1))
-    assert (notes.incidents, notes.finished, outcome) == (0, {}, None)
+    assert (notes.counted.incidents, notes.finished, outcome) == (0, {}, None)
     notes, outcome = judged(run, a_pod("mnist-worker-0", 137, 1))
-    assert notes.incidents == 1
+    assert notes.counted.incidents == 1
     assert "exceed run.backoffLimit (0)" in outcome.reason
 
 
@@ -225,7 +225,7 @@ def test_restart_all_ends_every_task_up_to_its_limit() -> None:
     reason = "mnist-worker-1 failed with code 138: restarting all tasks (restart 1 of 1)"
     assert decision == policy.RestartAll(reason)
     notes = policy.restart_all(notes)
-    assert (notes.state, notes.finished, notes.restarts_of_all) == ("Stopping", {}, 1)
+    assert (notes.state, notes.finished, notes.counted.of_all) == ("Stopping", {}, 1)
     _, decision = judged(run, a_pod("mnist-worker-1", 138, 0), before=dataclasses.replace(notes, state="Running"))
     assert decision.reason.endswith("all tasks have restarted run.failurePolicy.maxRestarts (1) times")
 

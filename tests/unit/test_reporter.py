@@ -102,7 +102,7 @@ def test_a_scale_is_in_the_notes_before_the_supervisor_sets_it() -> None:
     api = Api()
     writer = NotesWriter(api, "me")
     notes = writer.take_over(RUNNING)
-    writer.write_later(dataclasses.replace(notes, restarts=1))
+    writer.write_later(dataclasses.replace(notes, reason="other"))
     assert len(api.written) == 1, "other changes may wait two seconds"
     writer.write_later(dataclasses.replace(notes, scales={**notes.scales, "worker": 1}))
     assert len(api.written) == 2

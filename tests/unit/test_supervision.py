@@ -14,7 +14,7 @@ from trainer.supervisor import diagnosis, notes, pods, policy, run, scales
 from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.run import Role, Run, TensorBoard
 
@@ -131,16 +131,16 @@ def a_crashed_pod(code: int = 137, ran: float = 60, **more: Any) -> Pod:
 
 def test_a_task_that_ran_well_is_replaced_and_its_restart_counts_once() -> None:
     pod = a_crashed_pod()
-    before = dataclasses.replace(STARTED, seen={pod.uid: 1})
+    before = dataclasses.replace(STARTED, counted=CountedRestarts(seen={pod.uid: 1}))
     assert policy.is_replaceable(a_run(), before, pod, LATER)
     after = policy.observe_pods(a_run(), before, [pod], LATER)
-    assert (after.restarts, after.incidents, after.restarts_by_role) == (1, 1, {"worker": 1})
+    assert (after.counted.restarts, after.counted.incidents, after.counted.by_role) == (1, 1, {"worker": 1})
     again = policy.observe_pods(a_run(), after, [pod], LATER + 1)
-    assert again.restarts == 1
+    assert again.counted.restarts == 1
     by_kubelet = dataclasses.replace(pod, running=True, awaits_restart=False, restart_count=2)  # the deletion failed
-    assert policy.observe_pods(a_run(), again, [by_kubelet], NOW + 30).restarts == 1
+    assert policy.observe_pods(a_run(), again, [by_kubelet], NOW + 30).counted.restarts == 1
     replacement = a_pod("mnist-worker-1", uid="another")
-    assert policy.observe_pods(a_run(), again, [replacement], NOW + 30).restarts == 1
+    assert policy.observe_pods(a_run(), again, [replacement], NOW + 30).counted.restarts == 1
     assert not policy.is_replaceable(a_run(), again, replacement, LATER)
 
 
@@ -148,14 +148,14 @@ def test_a_task_that_is_replaced_again_and_again_fails_the_run() -> None:
     known = STARTED
     for number in range(4):
         pod = a_crashed_pod(uid=f"uid {number}", terminated=Terminated(137, "Error", NOW + 100 * number, 60))
-        known = dataclasses.replace(known, seen={**known.seen, pod.uid: 1})
+        known = dataclasses.replace(known, counted=dataclasses.replace(known.counted, seen={pod.uid: 1}))
         known = policy.observe_pods(a_run(backoff_limit=3), known, [pod], LATER + 100 * number)
     assert isinstance(policy.outcome(a_run(backoff_limit=3), known, {pod.name: pod}, NOW + 400), policy.Outcome)
 
 
 def test_the_kubelet_delays_the_restart_of_a_task_that_ended_soon_or_for_good() -> None:
     queued = a_crashed_pod()
-    known = dataclasses.replace(STARTED, ungated={queued.uid: NOW}, seen={queued.uid: 1})
+    known = dataclasses.replace(STARTED, ungated={queued.uid: NOW}, counted=CountedRestarts(seen={queued.uid: 1}))
     assert not policy.is_replaceable(a_run(), known, queued, LATER)
     fatal = {"worker": Role(replicas=2, exits=f"!0:Fail {EXIT_CODE}")}
     for pod, the_run in (
@@ -167,7 +167,7 @@ def test_the_kubelet_delays_the_restart_of_a_task_that_ended_soon_or_for_good() 
         (a_crashed_pod(), a_run(roles={"worker": Role(replicas=2, exits=EXIT_CODE, job="mnist-client")})),
     ):
         assert not policy.is_replaceable(the_run, known, pod, LATER)
-        assert policy.observe_pods(the_run, known, [pod], LATER).restarts == 0
+        assert policy.observe_pods(the_run, known, [pod], LATER).counted.restarts == 0
     ended = dataclasses.replace(STARTED, finished={"mnist-worker-1": 137})
     assert not policy.is_replaceable(a_run(), ended, queued, LATER)
 
@@ -200,7 +200,7 @@ def test_the_chief_ends_the_run_and_others_need_not_have_ended() -> None:
 
 
 def test_the_outcome_of_a_run_says_how_often_its_tasks_restarted() -> None:
-    before = dataclasses.replace(STARTED, restarts_by_role={"ps": 1, "worker": 2})
+    before = dataclasses.replace(STARTED, counted=CountedRestarts(by_role={"ps": 1, "worker": 2}))
     found = outcome_of(a_run(), a_pod("mnist-worker-0", 0, 1), before=before)
     assert found == policy.Outcome(True, "mnist-worker-0 ended with code 0, after 3 restarts of tasks")
 
@@ -294,8 +294,8 @@ def test_the_notes_have_only_pods_that_exist() -> None:
         pod = dataclasses.replace(a_pod("mnist-worker-0", 137, 1), uid=f"uid-{number}")
         queued = dataclasses.replace(a_pod("mnist-worker-1"), uid=f"queued-{number}", gated=True)
         known = policy.observe_pods(a_run(), known, [pod, queued], NOW + 61 * number)
-    assert (known.seen, known.ungated) == ({"uid-49": 1}, {"queued-49": 0.0})
-    assert known.restarts_by_role == {"worker": 50}
+    assert (known.counted.seen, known.ungated) == ({"uid-49": 1}, {"queued-49": 0.0})
+    assert known.counted.by_role == {"worker": 50}
 
 
 def test_restarts_within_a_minute_are_one_incident() -> None:
@@ -304,22 +304,22 @@ def test_restarts_within_a_minute_are_one_incident() -> None:
     known = policy.observe_pods(the_run, STARTED, lost[:1], NOW)
     known = policy.observe_pods(the_run, known, lost[:4], NOW + 5)
     known = policy.observe_pods(the_run, known, lost, NOW + 60)
-    assert (known.incidents, known.restarts) == (1, 7)
+    assert (known.counted.incidents, known.counted.restarts) == (1, 7)
     assert policy.outcome(the_run, known, {}, NOW + 60) is None
     again = [dataclasses.replace(pod, restart_count=2) for pod in lost]
     known = policy.observe_pods(the_run, known, again, NOW + 61)
-    assert (known.incidents, known.restarts) == (2, 14)
+    assert (known.counted.incidents, known.counted.restarts) == (2, 14)
     assert policy.outcome(the_run, known, {}, NOW + 61)
 
 
 def test_ten_minutes_without_a_restart_reset_the_count() -> None:
     known, worker = restart_each_minute(a_run(), 3)
-    assert (known.incidents, known.restarts) == (3, 3)
+    assert (known.counted.incidents, known.counted.restarts) == (3, 3)
     one_more = dataclasses.replace(worker, restart_count=4)
     last = NOW + 3 * 61
-    assert policy.observe_pods(a_run(), known, [one_more], last + 599).incidents == 4
+    assert policy.observe_pods(a_run(), known, [one_more], last + 599).counted.incidents == 4
     after = policy.observe_pods(a_run(), known, [one_more], last + 601)
-    assert (after.incidents, after.restarts) == (1, 1)
+    assert (after.counted.incidents, after.counted.restarts) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -337,9 +337,9 @@ def test_code_0_counts_only_if_the_task_ended_before_its_pod_was_told_to(
 def test_a_pod_that_is_evicted_or_replaced_is_not_counted() -> None:
     evicted = a_pod("mnist-worker-0", 137, 0, terminating=True, running=False)
     known = policy.observe_pods(a_run(), STARTED, [evicted], NOW)
-    assert (known.restarts, known.finished) == (0, {})
+    assert (known.counted.restarts, known.finished) == (0, {})
     replaced = a_pod("mnist-worker-0", uid="another")
-    assert policy.observe_pods(a_run(), known, [replaced], NOW).restarts == 0
+    assert policy.observe_pods(a_run(), known, [replaced], NOW).counted.restarts == 0
 
 
 def test_a_finished_task_stays_finished_when_its_pod_changes() -> None:
@@ -443,7 +443,7 @@ def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> No
         samples = [sample for family in metrics.collect() for sample in family.samples]
         return {(sample.name, "".join(sample.labels.values())): sample.value for sample in samples}
 
-    begun = dataclasses.replace(STARTED, restarts_by_role={"worker": 2})
+    begun = dataclasses.replace(STARTED, counted=CountedRestarts(by_role={"worker": 2}))
     found = shown(begun)
     assert found["trainer_run_state", "Starting"] == 1
     assert found["trainer_run_restarts_total", "worker"] == 2
@@ -703,7 +703,9 @@ def test_a_pending_pod_is_diagnosed_in_one_sentence(said: str, sentence: str) ->
 
 
 def test_notes_come_back_as_they_were_written() -> None:
-    known = dataclasses.replace(STARTED, restarts=2, seen={"u": 1}, finished={"mnist-ps-0": 0}, reason="so")
+    known = dataclasses.replace(
+        STARTED, counted=CountedRestarts(2, seen={"u": 1}), finished={"mnist-ps-0": 0}, reason="so"
+    )
     data = notes.to_data(known, {"notes.json": "{}", "stale": ""})
     assert notes.parse({key: value for key, value in data.items() if value is not None}) == known
     ended = notes.to_ended(known, False, {"mnist-worker-9": "old 1", "run": "old"})
@@ -716,7 +718,7 @@ def test_notes_come_back_as_they_were_written() -> None:
         "{",
         "[]",
         '{"scales": 3}',
-        '{"restarts": "x"}',
+        '{"counted": {"restarts": "x"}}',
         '{"state": "Gone"}',
         "[" * 100_000,
     ],

@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import ElasticNotes, Notes
 from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Run
 
@@ -31,9 +31,9 @@ def adjust(
     """
     if run.elastic is None or notes.state != "Running" or ROLE not in notes.scales:
         return notes, ""
-    scale, wanted = notes.scales[ROLE], notes.workers_wanted or run.roles[ROLE].replicas
+    scale, wanted = notes.scales[ROLE], notes.elastic.wanted or run.roles[ROLE].replicas
     stuck = [task for task in pending if task.role == ROLE and task.unscheduled]
-    gap = notes.elastic_gap or FIRST_RETRY_SECONDS
+    gap = notes.elastic.gap or FIRST_RETRY_SECONDS
     if any(now - task.since >= PATIENCE_SECONDS for task in stuck) and scale > run.elastic.min:
         fitting = max(run.elastic.min, scale - len(stuck))
         others = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
@@ -41,18 +41,17 @@ def adjust(
             dataclasses.replace(
                 notes,
                 scales={**notes.scales, ROLE: fitting},
-                elastic_gap=min(2 * gap, LAST_RETRY_SECONDS),
-                elastic_retry=now + gap,
+                elastic=dataclasses.replace(notes.elastic, gap=min(2 * gap, LAST_RETRY_SECONDS), retry=now + gap),
             ),
             f"{stuck[0].name}{others} cannot be scheduled: {explain(stuck[0])}: going on with {fitting} instead of "
             f"{scale} workers, and trying {wanted} again in {gap / 60:g} min (run.elastic)",
         )
-    if not stuck and scale < wanted and now >= notes.elastic_retry:
+    if not stuck and scale < wanted and now >= notes.elastic.retry:
         return (
             dataclasses.replace(notes, scales={**notes.scales, ROLE: wanted}),
             f"trying {wanted} instead of {scale} workers (run.elastic)",
         )
     started = not any(task.role == ROLE and not task.started for task in pending)
-    if scale == wanted and notes.elastic_gap and started:
-        return dataclasses.replace(notes, elastic_gap=0.0, elastic_retry=0.0), ""
+    if scale == wanted and notes.elastic.gap and started:
+        return dataclasses.replace(notes, elastic=ElasticNotes(notes.elastic.wanted)), ""
     return notes, ""

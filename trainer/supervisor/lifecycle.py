@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from trainer.supervisor import stages
-from trainer.supervisor.notes import Notes, State
+from trainer.supervisor.notes import ElasticNotes, Notes, State
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
 
@@ -40,7 +40,7 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
             running=0.0,
             replicas=replicas,
             scales=replicas,
-            workers_wanted=0,
+            elastic=ElasticNotes(),
             stages=stages.renew(run.stages.all, notes),
         )
     if has_old_pods:  # one was replaced during an upgrade that was rolled back
@@ -89,8 +89,9 @@ def _rescaled(notes: Notes, current: Notes, replicas: Mapping[str, int]) -> Note
     """
     scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
     state = notes.state if notes.state in ("Stopping", "Preparing") else "Starting"
-    wanted = notes.workers_wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
-    return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, workers_wanted=wanted)
+    wanted = notes.elastic.wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
+    elastic = dataclasses.replace(notes.elastic, wanted=wanted)
+    return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, elastic=elastic)
 
 
 def is_over(run: Run, notes: Notes) -> bool:

@@ -36,7 +36,7 @@ class RunMetrics(Collector):
             seconds.add_metric([name], spent)
         restarts = CounterMetricFamily("trainer_run_restarts", "Restarts of tasks.", labels=["role"])
         for role in self._run.roles:
-            restarts.add_metric([role], notes.restarts_by_role.get(role, 0))
+            restarts.add_metric([role], notes.counted.by_role.get(role, 0))
         yield from (state, seconds, restarts)
 
 

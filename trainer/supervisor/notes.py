@@ -31,6 +31,38 @@ class StageNotes:
 
 
 @dataclasses.dataclass(frozen=True)
+class CountedRestarts:
+    """The restarts of tasks."""
+
+    restarts: int = 0
+    """Restarts since the count was last reset."""
+    incidents: int = 0
+    """Incidents that count against the limit. The restarts of one incident have one cause."""
+    incident_began: float = 0.0
+    """The time of the first restart of the last incident, in seconds since 1970."""
+    by_role: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """All restarts, including those that no longer count against the limit."""
+    last: float = 0.0
+    """The time of the last restart, in seconds since 1970."""
+    seen: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By uid of a pod that exists: how many of its restarts are already counted."""
+    of_all: int = 0
+    """How often the failure policy has restarted all tasks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ElasticNotes:
+    """The number of workers that is tried."""
+
+    wanted: int = 0
+    """The scale of the workers that a user has set; 0 for that of the values."""
+    retry: float = 0.0
+    """When an elastic run with too few workers tries more again, in seconds since 1970."""
+    gap: float = 0.0
+    """Seconds from the next failure of such a try to the one after it; 0 for the first."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Notes:
     """The recorded state of a run. A newer supervisor reads an older one's notes, so the fields keep their names."""
 
@@ -59,30 +91,12 @@ class Notes:
     """By role: the number of tasks in the values."""
     scales: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By role: the number of tasks that should exist. Users may change that of the workers."""
-    workers_wanted: int = 0
-    """The scale of the workers that a user has set; 0 for that of the values."""
-    elastic_retry: float = 0.0
-    """When an elastic run with too few workers tries more again, in seconds since 1970."""
-    elastic_gap: float = 0.0
-    """Seconds from the next failure of such a try to the one after it; 0 for the first."""
+    elastic: ElasticNotes = dataclasses.field(default_factory=ElasticNotes)
     leader: str = ""
     """The uid of the leader's last pod that had a node; empty before. From then on its volume has a node too."""
-    restarts: int = 0
-    """Restarts since the count was last reset."""
-    incidents: int = 0
-    """Incidents that count against the limit. The restarts of one incident have one cause."""
-    incident_began: float = 0.0
-    """The time of the first restart of the last incident, in seconds since 1970."""
-    restarts_by_role: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """All restarts, including those that no longer count against the limit."""
-    restarted: float = 0.0
-    """The time of the last restart, in seconds since 1970."""
-    seen: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By uid of a pod that exists: how many of its restarts are already counted."""
+    counted: CountedRestarts = dataclasses.field(default_factory=CountedRestarts)
     ungated: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By uid of a pod that exists and had scheduling gates: when they were removed, in seconds since 1970; 0 before."""
-    restarts_of_all: int = 0
-    """How often the failure policy has restarted all tasks."""
     finished: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By task: the exit code with which it ended for good."""
     images: Mapping[str, str] = dataclasses.field(default_factory=dict)

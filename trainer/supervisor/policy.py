@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.supervisor.dns import Unresolved
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, ended_by_itself
 from trainer.supervisor.run import ExitAction, Run
 
@@ -67,7 +67,9 @@ def observe_pods(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Not
     uids = {pod.uid for pod in present}
     return dataclasses.replace(
         notes,
-        seen={uid: count for uid, count in notes.seen.items() if uid in uids},
+        counted=dataclasses.replace(
+            notes.counted, seen={uid: count for uid, count in notes.counted.seen.items() if uid in uids}
+        ),
         ungated={uid: since for uid, since in notes.ungated.items() if uid in uids},
     )
 
@@ -99,25 +101,23 @@ def _observe_end(run: Run, notes: Notes, pod: Pod, now: float) -> Notes:
     counted = pod.restart_count - (1 if pod.name in notes.finished else 0)
     if is_replaceable(run, notes, pod, now):  # the restart that its replacement makes
         counted += 1
-    new = counted - notes.seen.get(pod.uid, 0)
+    new = counted - notes.counted.seen.get(pod.uid, 0)
     if new <= 0:
         return notes
-    notes = dataclasses.replace(notes, seen={**notes.seen, pod.uid: counted})
-    if pod.terminated and run.on_exit(pod.role, pod.terminated.code) == "Ignore":
-        return notes
-    restarts, incidents, incident_began = notes.restarts, notes.incidents, notes.incident_began
-    if now - notes.restarted >= RESET_SECONDS:
-        restarts = incidents = 0
-    if not incidents or now - incident_began > INCIDENT_SECONDS:
-        incidents, incident_began = incidents + 1, now
-    return dataclasses.replace(
-        notes,
-        restarts=restarts + new,
-        restarted=now,
-        incidents=incidents,
-        incident_began=incident_began,
-        restarts_by_role={**notes.restarts_by_role, pod.role: notes.restarts_by_role.get(pod.role, 0) + new},
-    )
+    known = dataclasses.replace(notes.counted, seen={**notes.counted.seen, pod.uid: counted})
+    if not (pod.terminated and run.on_exit(pod.role, pod.terminated.code) == "Ignore"):
+        known = _count(known, pod.role, new, now)
+    return dataclasses.replace(notes, counted=known)
+
+
+def _count(known: CountedRestarts, role: str, new: int, now: float) -> CountedRestarts:
+    """The counted restarts with new ones of a task."""
+    if now - known.last >= RESET_SECONDS:
+        known = dataclasses.replace(known, restarts=0, incidents=0)
+    if not known.incidents or now - known.incident_began > INCIDENT_SECONDS:
+        known = dataclasses.replace(known, incidents=known.incidents + 1, incident_began=now)
+    by_role = {**known.by_role, role: known.by_role.get(role, 0) + new}
+    return dataclasses.replace(known, restarts=known.restarts + new, last=now, by_role=by_role)
 
 
 def is_replaceable(run: Run, notes: Notes, pod: Pod, now: float) -> bool:
@@ -159,7 +159,7 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
         needed = {task for role in ("chief", "worker") for task in run.tasks(role, notes.scales.get(role, 0))}
     if needed and all(notes.finished.get(pod) == 0 for pod in needed):
         who = run.leader if run.success_policy == "Chief" else "every worker"
-        restarts = sum(notes.restarts_by_role.values())
+        restarts = sum(notes.counted.by_role.values())
         after = f", after {restarts} restart{'s' if restarts > 1 else ''} of tasks" if restarts else ""
         return Outcome(True, f"{who} ended with code 0{after}")
     for name, code in notes.finished.items():
@@ -176,7 +176,7 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
             return _restart_all(run, notes, ending, pod.name)
         if on_conditions == "Fail":
             return _failure(on_conditions, ending, pod.name)
-    if run.backoff_limit is not None and notes.incidents > run.backoff_limit:
+    if run.backoff_limit is not None and notes.counted.incidents > run.backoff_limit:
         return _too_many_incidents(run.backoff_limit, notes, pods)
     limit = run.active_deadline_seconds
     if limit is not None and notes.admitted and now - notes.admitted > limit:
@@ -194,11 +194,11 @@ def _restart_all(run: Run, notes: Notes, ending: str, task: str) -> Outcome | Re
     if clients:
         return Outcome(False, f"{ending}, and all tasks cannot restart, as {clients[0]} has ended", (task,))
     limit = run.failure_policy.max_restarts
-    if limit is not None and notes.restarts_of_all >= limit:
+    if limit is not None and notes.counted.of_all >= limit:
         return Outcome(
             False, f"{ending}, and all tasks have restarted run.failurePolicy.maxRestarts ({limit}) times", (task,)
         )
-    count = f"restart {notes.restarts_of_all + 1}" + ("" if limit is None else f" of {limit}")
+    count = f"restart {notes.counted.of_all + 1}" + ("" if limit is None else f" of {limit}")
     return RestartAll(f"{ending}: restarting all tasks ({count})")
 
 
@@ -207,7 +207,7 @@ def _too_many_incidents(limit: int, notes: Notes, pods: Mapping[str, Pod]) -> Ou
     _, last, how = max(ended, default=(0.0, "", ""))
     return Outcome(
         False,
-        f"{notes.incidents} incidents with {notes.restarts} restarts exceed run.backoffLimit ({limit})"
+        f"{notes.counted.incidents} incidents with {notes.counted.restarts} restarts exceed run.backoffLimit ({limit})"
         + (f"; the last was {last} with {how}" if last else ""),
         (last,) if last else (),
     )
@@ -219,9 +219,8 @@ def restart_all(notes: Notes) -> Notes:
         notes,
         state="Stopping",
         running=0.0,
-        restarts_of_all=notes.restarts_of_all + 1,
+        counted=dataclasses.replace(notes.counted, of_all=notes.counted.of_all + 1, seen={}),
         finished={},
-        seen={},
         ungated={},
     )
 

@@ -150,9 +150,10 @@ class Reporter:
         for name, pod in pods.items():
             if name not in expected:  # scaled away: its next pod replaces none
                 continue
-            if pod.terminated and after.seen.get(pod.uid, 0) > before.seen.get(pod.uid, 0):
+            if pod.terminated and after.counted.seen.get(pod.uid, 0) > before.counted.seen.get(pod.uid, 0):
                 limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
-                count = f"incident {after.incidents}{limit}" if after.restarts != before.restarts else "not counted"
+                has_counted = after.counted.restarts != before.counted.restarts
+                count = f"incident {after.counted.incidents}{limit}" if has_counted else "not counted"
                 logger.info(f"{name} ended with {pod.ending} and restarts ({count})")
                 lost.add(name)
             if self._uids.setdefault(name, pod.uid) != pod.uid:

@@ -11,7 +11,7 @@ first, and TensorBoard is scaled to 0 while the leader is unschedulable.
 import dataclasses
 from collections.abc import Mapping
 
-from trainer.supervisor.notes import Notes
+from trainer.supervisor.notes import ElasticNotes, Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
 
@@ -92,6 +92,4 @@ def adopt(run: Run, notes: Notes, confirmed: Mapping[str, int], observed: Mappin
         return notes
     if scale == notes.scales[ELASTIC]:
         return notes
-    return dataclasses.replace(
-        notes, scales={**notes.scales, ELASTIC: scale}, workers_wanted=scale, elastic_retry=0.0, elastic_gap=0.0
-    )
+    return dataclasses.replace(notes, scales={**notes.scales, ELASTIC: scale}, elastic=ElasticNotes(wanted=scale))

@@ -206,9 +206,9 @@ class _Loop:
         notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, first)
         if before.state == "Stopping" and notes.state == "Starting":
             self._reporter.report_start(notes)
-        if notes.workers_wanted != before.workers_wanted and notes.workers_wanted:
-            sentence = f"the workers have been scaled to {notes.workers_wanted}"
-            self._reporter.report_scale(before.scales[scales.ELASTIC], notes.workers_wanted, sentence)
+        if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
+            sentence = f"the workers have been scaled to {notes.elastic.wanted}"
+            self._reporter.report_scale(before.scales[scales.ELASTIC], notes.elastic.wanted, sentence)
         self._confirmed = self.view.scales
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
