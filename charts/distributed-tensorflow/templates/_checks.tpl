@@ -16,7 +16,7 @@
 {{- include "distributed-tensorflow.checkStages" . -}}
 {{- include "distributed-tensorflow.checkMlflow" . -}}
 
-{{- $worker := include "distributed-tensorflow.role" (list . "worker") | fromJson -}}
+{{- $worker := include "distributed-tensorflow.role" (dict "root" . "role" "worker") | fromJson -}}
 {{- $replicas := int $worker.replicas -}}
 {{- $addresses := int $worker.addresses -}}
 {{- if not (or $replicas (int $values.chief.replicas)) -}}
@@ -145,7 +145,7 @@
 {{- define "distributed-tensorflow.checkElastic" -}}
 {{- $values := .Values -}}
 {{- with $values.run.elastic -}}
-{{- $worker := include "distributed-tensorflow.role" (list $ "worker") | fromJson -}}
+{{- $worker := include "distributed-tensorflow.role" (dict "root" $ "role" "worker") | fromJson -}}
 {{- $least := int .min -}}
 {{- $most := int .max -}}
 {{- if gt $least $most -}}

@@ -21,7 +21,7 @@
 {{- end -}}
 {{- end -}}
 {{- include "distributed-tensorflow.checkValue" (dict "path" "" "key" "" "value" (omit $values "extraObjects" "train" "commonLabels")) -}}
-{{- include "distributed-tensorflow.checkLabels" (list "commonLabels" (include "distributed-tensorflow.common" (list . "commonLabels") | fromYaml)) -}}
+{{- include "distributed-tensorflow.checkLabels" (dict "key" "commonLabels" "labels" (include "distributed-tensorflow.common" (dict "root" . "key" "commonLabels") | fromYaml)) -}}
 {{- end }}
 
 {{/* Checks a value by its key, and the values in it. (dict path key value): `path` is that of the mapping, with a dot at its end,
@@ -30,9 +30,9 @@
 {{- $path := printf "%s%s" .path .key -}}
 {{- $text := .value | default "" | toString -}}
 {{- if has .key (list "labels" "nodeSelector") -}}
-{{- include "distributed-tensorflow.checkLabels" (list $path .value) -}}
+{{- include "distributed-tensorflow.checkLabels" (dict "key" $path "labels" .value) -}}
 {{- else if has .key (list "annotations" "commonAnnotations") -}}
-{{- include "distributed-tensorflow.checkKeysOfLabels" (list $path .value) -}}
+{{- include "distributed-tensorflow.checkKeysOfLabels" (dict "key" $path "labels" .value) -}}
 {{- else if or (has .key (list "priorityClassName" "runtimeClassName" "schedulerName" "storageClassName" "className" "existingClaim")) (hasSuffix "serviceAccount.name" $path) -}}
 {{- if or (gt (len $text) 253) (not (regexMatch (printf "^-?(%s)?$" (include "distributed-tensorflow.subdomain" .)) $text)) -}}
 {{- fail (printf "%s: %q is not a name of an object of Kubernetes; set at most 253 lower-case letters, digits, dashes and dots, such as high-priority." $path (trunc 300 $text)) -}}
@@ -47,7 +47,7 @@
 {{- else if and (eq .key "maxUnavailable") $text (not (regexMatch "^[0-9]+%?$" $text)) -}}
 {{- fail (printf "%s: %q is neither a number nor a percentage; set one, such as 1." $path $text) -}}
 {{- else if and (has .key (list "size" "sharedMemorySize")) $text -}}
-{{- include "distributed-tensorflow.checkQuantity" (list $path .value) -}}
+{{- include "distributed-tensorflow.checkQuantity" (dict "key" $path "value" .value) -}}
 {{- else if and (eq .key "subPath") (or (hasPrefix "/" $text) (has ".." (splitList "/" $text))) -}}
 {{- fail (printf "%s: %q is not a folder inside the volume; set a path without a leading slash and without .., such as team/mnist." $path $text) -}}
 {{- else if eq .key "hosts" -}}
@@ -72,31 +72,31 @@
 [a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*
 {{- end }}
 
-{{/* (list key labels) */}}
+{{/* (dict key labels) */}}
 {{- define "distributed-tensorflow.checkLabels" -}}
 {{- include "distributed-tensorflow.checkKeysOfLabels" . -}}
-{{- $key := index . 0 -}}
-{{- range $label, $value := index . 1 | default dict -}}
+{{- $key := .key -}}
+{{- range $label, $value := .labels | default dict -}}
 {{- if not (regexMatch "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$" ($value | default "")) -}}
 {{- fail (printf "%s: %q is not a value of a label (%s); set at most 63 letters, digits, dashes, underscores and dots." $key $value $label) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
 
-{{/* (list key labels or annotations) */}}
+{{/* (dict key labels or annotations) */}}
 {{- define "distributed-tensorflow.checkKeysOfLabels" -}}
-{{- $key := index . 0 -}}
-{{- range $label := keys (index . 1 | default dict) | sortAlpha -}}
+{{- $key := .key -}}
+{{- range $label := keys (.labels | default dict) | sortAlpha -}}
 {{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $label) -}}
 {{- fail (printf "%s: %q is not a key; set letters, digits, dashes, underscores and dots, with or without a domain and a slash before them, such as example.com/team." $key $label) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
 
-{{/* (list key value) */}}
+{{/* (dict key value) */}}
 {{- define "distributed-tensorflow.checkQuantity" -}}
-{{- if not (include "distributed-tensorflow.quantity" (index . 1)) -}}
-{{- fail (printf "%s: %q is not a quantity of Kubernetes; set a number with an optional unit, such as 500m, 2, 512Mi or 4G." (index . 0) (index . 1 | toString)) -}}
+{{- if not (include "distributed-tensorflow.quantity" .value) -}}
+{{- fail (printf "%s: %q is not a quantity of Kubernetes; set a number with an optional unit, such as 500m, 2, 512Mi or 4G." .key (.value | toString)) -}}
 {{- end -}}
 {{- end }}
 

@@ -19,19 +19,19 @@
 {{- end -}}
 {{- end }}
 
-{{/* Refuses unknown keys of an item of a list, which files/keys.json does not know. (list key what item known) */}}
+{{/* Refuses unknown keys of an item of a list, which files/keys.json does not know. (dict key what item known) */}}
 {{- define "distributed-tensorflow.checkItemKeys" -}}
-{{- $known := index . 3 -}}
-{{- range $key := keys (index . 2 | default dict) | sortAlpha -}}
+{{- $known := .known -}}
+{{- range $key := keys (.item | default dict) | sortAlpha -}}
 {{- if not (has $key $known) -}}
-{{- fail (printf "%s.%s: %s has no such key; it has %s." (index $ 0) $key (index $ 1) (join ", " $known)) -}}
+{{- fail (printf "%s.%s: %s has no such key; it has %s." $.key $key $.what (join ", " $known)) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
 
-{{/* The same for its image. (list key image) */}}
+{{/* The same for its image. (dict key image) */}}
 {{- define "distributed-tensorflow.checkImageKeys" -}}
-{{- include "distributed-tensorflow.checkItemKeys" (list (index . 0) "an image" (index . 1) (list "registry" "repository" "tag" "digest" "pullPolicy")) -}}
+{{- include "distributed-tensorflow.checkItemKeys" (dict "key" .key "what" "an image" "item" .image "known" (list "registry" "repository" "tag" "digest" "pullPolicy")) -}}
 {{- end }}
 
 {{/* The path of the key that is meant by an unknown one: the same key in another mapping, best one below its own, or a similar

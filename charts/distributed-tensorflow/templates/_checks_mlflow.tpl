@@ -29,7 +29,7 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $stage := include "distributed-tensorflow.stage" (list . (include "distributed-tensorflow.publishStage" . | fromJson)) | fromYaml -}}
-{{- include "distributed-tensorflow.checkResources" (list "mlflow" ($stage.resources | default dict)) -}}
+{{- $stage := include "distributed-tensorflow.stage" (dict "root" . "stage" (include "distributed-tensorflow.publishStage" . | fromJson)) | fromYaml -}}
+{{- include "distributed-tensorflow.checkResources" (dict "component" "mlflow" "resources" ($stage.resources | default dict)) -}}
 {{- end -}}
 {{- end }}

@@ -25,20 +25,20 @@
 {{- if .hostNetwork }}{{ $onHost = append $onHost .role }}{{ else }}{{ $onPodNetwork = append $onPodNetwork .role }}{{ end -}}
 {{- end -}}
 {{- range $component, $spec := $specs -}}
-{{- include "distributed-tensorflow.checkResources" (list $component ($spec.resources | default dict)) -}}
+{{- include "distributed-tensorflow.checkResources" (dict "component" $component "resources" ($spec.resources | default dict)) -}}
 {{- end -}}
 {{- if and $values.networkPolicy.enabled $onHost $onPodNetwork -}}
 {{- fail (printf "%s.hostNetwork: it is true, but %s.hostNetwork is false, and the run's NetworkPolicy admits no pod on the network of a node; set both to the same value, or networkPolicy.enabled to false." (first $onHost) (first $onPodNetwork)) -}}
 {{- end -}}
 {{- end }}
 
-{{/* (list component resources) */}}
+{{/* (dict component resources) */}}
 {{- define "distributed-tensorflow.checkResources" -}}
-{{- $key := printf "%s.resources" (index . 0) -}}
-{{- $resources := index . 1 -}}
+{{- $key := printf "%s.resources" .component -}}
+{{- $resources := .resources -}}
 {{- range $part := list "requests" "limits" -}}
 {{- range $name, $quantity := get $resources $part | default dict -}}
-{{- include "distributed-tensorflow.checkQuantity" (list (printf "%s.%s.%s" $key $part $name) $quantity) -}}
+{{- include "distributed-tensorflow.checkQuantity" (dict "key" (printf "%s.%s.%s" $key $part $name) "value" $quantity) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $request := $resources.requests -}}

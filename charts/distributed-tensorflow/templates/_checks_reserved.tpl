@@ -16,8 +16,8 @@
   "volumesOf" (ternary $role "common" (hasKey $own "extraVolumes"))
   "mountsOf" (ternary $role "common" (hasKey $own "extraVolumeMounts"))
   "spec" $spec
-  "volumes" (include "distributed-tensorflow.taskVolumes" (list $ $spec) | fromYamlArray)
-  "mounts" (include "distributed-tensorflow.taskVolumeMounts" (list $ $spec) | fromYamlArray)
+  "volumes" (include "distributed-tensorflow.taskVolumes" (dict "root" $ "spec" $spec) | fromYamlArray)
+  "mounts" (include "distributed-tensorflow.taskVolumeMounts" (dict "root" $ "spec" $spec) | fromYamlArray)
 ) -}}
 {{- end -}}
 

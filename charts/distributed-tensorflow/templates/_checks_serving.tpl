@@ -9,8 +9,8 @@
 {{- $names := list -}}
 {{- range $index, $version := .Values.serving.versions -}}
 {{- $key := printf "serving.versions[%d]" $index -}}
-{{- include "distributed-tensorflow.checkItemKeys" (list $key "a version" $version (list "name" "image" "model" "weight" "replicas" "command" "args" "readinessPath" "mountTraining")) -}}
-{{- include "distributed-tensorflow.checkImageKeys" (list (printf "%s.image" $key) $version.image) -}}
+{{- include "distributed-tensorflow.checkItemKeys" (dict "key" $key "what" "a version" "item" $version "known" (list "name" "image" "model" "weight" "replicas" "command" "args" "readinessPath" "mountTraining")) -}}
+{{- include "distributed-tensorflow.checkImageKeys" (dict "key" (printf "%s.image" $key) "image" $version.image) -}}
 {{- $name := ternary "" (toString $version.name) (kindIs "invalid" $version.name) -}}
 {{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?$" $name) -}}
 {{- fail (printf "%s.name: %q is not valid; set at most 12 lower-case letters, digits and dashes, such as v1." $key $name) -}}
@@ -28,7 +28,7 @@
 {{- fail (printf "%s.%s: it is for the image of another server, but %s.model is served by the chart's own; remove one, and set %s.image with the first." $key . $key $key) -}}
 {{- end -}}
 {{- end -}}
-{{- include "distributed-tensorflow.checkServedModel" (list $ (printf "%s.model" $key) $version.model) -}}
+{{- include "distributed-tensorflow.checkServedModel" (dict "root" $ "key" (printf "%s.model" $key) "model" $version.model) -}}
 {{- else if not ($version.image | default dict).repository -}}
 {{- fail (printf "%s.image.repository: it is empty, but each version needs the image of a model, which make package-model builds, or %s.model; set one, such as model: . for the model of this run." $key $key) -}}
 {{- else if not (or $version.image.tag $version.image.digest) -}}
@@ -58,11 +58,11 @@
 {{- end -}}
 {{- end }}
 
-{{/* (list $ key model): a URI of MLflow, or a path in the training directory */}}
+{{/* (dict root key model): a URI of MLflow, or a path in the training directory */}}
 {{- define "distributed-tensorflow.checkServedModel" -}}
-{{- $root := index . 0 -}}
-{{- $key := index . 1 -}}
-{{- $model := index . 2 -}}
+{{- $root := .root -}}
+{{- $key := .key -}}
+{{- $model := .model -}}
 {{- if hasPrefix "models:" $model -}}
 {{- if not (regexMatch "^models:/[^/@:'\"\\pC]+(/[0-9]+|@[A-Za-z0-9_-]+)$" $model) -}}
 {{- fail (printf "%s: %q is not a version of a registered model; set models:/NAME/VERSION or models:/NAME@ALIAS." $key $model) -}}

@@ -22,13 +22,13 @@
 {{- if gt $length 63 -}}
 {{- fail (printf "%s.name: the name of its Job, with the release's name, would have %d characters, and 63 are allowed; choose a shorter name." $key $length) -}}
 {{- end -}}
-{{- include "distributed-tensorflow.checkItemKeys" (list $key "a stage" $stage (list "name" "image" "command" "args" "env" "envFrom" "resources" "gpus" "volumes" "needs" "makes" "nodeSelector" "tolerations" "backoffLimit" "activeDeadlineSeconds" "always")) -}}
-{{- include "distributed-tensorflow.checkImageKeys" (list (printf "%s.image" $key) $stage.image) -}}
+{{- include "distributed-tensorflow.checkItemKeys" (dict "key" $key "what" "a stage" "item" $stage "known" (list "name" "image" "command" "args" "env" "envFrom" "resources" "gpus" "volumes" "needs" "makes" "nodeSelector" "tolerations" "backoffLimit" "activeDeadlineSeconds" "always")) -}}
+{{- include "distributed-tensorflow.checkImageKeys" (dict "key" (printf "%s.image" $key) "image" $stage.image) -}}
 {{- if not (or $stage.command $stage.args) -}}
 {{- fail (printf "%s.command: it is not set, and neither is args; set the program of the stage, such as args: [data, import, SOURCE, URI] of the packaged trainer." $key) -}}
 {{- end -}}
-{{- $spec := include "distributed-tensorflow.stage" (list $ $stage) | fromYaml -}}
-{{- include "distributed-tensorflow.checkResources" (list $key ($spec.resources | default dict)) -}}
+{{- $spec := include "distributed-tensorflow.stage" (dict "root" $ "stage" $stage) | fromYaml -}}
+{{- include "distributed-tensorflow.checkResources" (dict "component" $key "resources" ($spec.resources | default dict)) -}}
 {{- if and $spec.mountsData (not $values.data.enabled) -}}
 {{- fail (printf "%s.volumes: the stage mounts the data, but data.enabled is false; set it to true, or remove data." $key) -}}
 {{- end -}}

@@ -7,7 +7,7 @@
 
 {{/* The immutable parts of the Job: its pod template, and its pod failure policy. */}}
 {{- define "distributed-tensorflow.clientTemplate" -}}
-{{- $spec := include "distributed-tensorflow.role" (list . "client") | fromJson -}}
+{{- $spec := include "distributed-tensorflow.role" (dict "root" . "role" "client") | fromJson -}}
 {{- if not .Values.supervisor.enabled -}}
 podFailurePolicy:
   rules:
@@ -24,5 +24,5 @@ podFailurePolicy:
     {{- end }}
 {{ end -}}
 template:
-  {{- include "distributed-tensorflow.taskPod" (list . $spec) | nindent 2 }}
+  {{- include "distributed-tensorflow.taskPod" (dict "root" . "spec" $spec) | nindent 2 }}
 {{- end }}

@@ -32,9 +32,9 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- $words = append $words "--done" -}}
 {{- end -}}
 {{- with $model }}{{ $words = append $words (printf "--model=%s" .) }}{{ end -}}
-{{- $role := include "distributed-tensorflow.role" (list . $name) | fromJson -}}
+{{- $role := include "distributed-tensorflow.role" (dict "root" . "role" $name) | fromJson -}}
 {{- range list
-  (printf "image=%s" (include "distributed-tensorflow.image" (list . $role.image $role.gpus)))
+  (printf "image=%s" (include "distributed-tensorflow.image" (dict "root" . "image" $role.image "gpus" $role.gpus)))
   (printf "release=%s" .Release.Name)
   (printf "namespace=%s" .Release.Namespace)
 -}}
@@ -47,7 +47,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- $digest := dict "name" (printf "%s-run" (include "distributed-tensorflow.fullname" .)) "key" (printf "image.%s" $name) "optional" true -}}
 {{- dict
   "name" "publish"
-  "image" (include "distributed-tensorflow.packagedImage" (list . $mlflow.image "distributed-tensorflow/trainer" (printf "%s-cpu-mlflow" .Chart.AppVersion)) | fromJson)
+  "image" (include "distributed-tensorflow.packagedImage" (dict "root" . "image" $mlflow.image "repository" "distributed-tensorflow/trainer" "tag" (printf "%s-cpu-mlflow" .Chart.AppVersion)) | fromJson)
   "args" $args
   "env" (append $env (dict "name" "IMAGE_DIGEST" "valueFrom" (dict "configMapKeyRef" $digest)))
   "envFrom" (concat (ternary ($values.common.envFrom | default list) list (not (empty $values.trainingDirectory.uri))) ($mlflow.envFrom | default list))
@@ -62,7 +62,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- define "distributed-tensorflow.mlflowServer" -}}
 {{- $spec := deepCopy .Values.mlflow.server -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
-{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (list . $spec.image "distributed-tensorflow/mlflow" .Chart.AppVersion) | fromJson) -}}
+{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (dict "root" . "image" $spec.image "repository" "distributed-tensorflow/mlflow" "tag" .Chart.AppVersion) | fromJson) -}}
 {{- $_ := set $spec "home" "/home/mlflow" -}}
 {{- toJson $spec -}}
 {{- end }}

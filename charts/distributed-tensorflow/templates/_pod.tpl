@@ -1,52 +1,52 @@
 {{/* The settings that all pods of a run share, and the pod template of a task. */}}
 
-{{/* Labels and annotations of a pod. (list $ component spec annotations): the chart's own annotations, as YAML */}}
+{{/* Labels and annotations of a pod. (dict root component spec annotations): the chart's own annotations, as YAML */}}
 {{- define "distributed-tensorflow.podMetadata" -}}
-{{- $spec := index . 2 -}}
+{{- $spec := .spec -}}
 {{- $labels := dict "app.kubernetes.io/part-of" "distributed-tensorflow" "sidecar.istio.io/inject" "false" -}}
-{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.common" (list (index . 0) "commonLabels") | fromYaml)) -}}
+{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.common" (dict "root" .root "key" "commonLabels") | fromYaml)) -}}
 {{- include "distributed-tensorflow.merge" (list $labels ($spec.labels | default dict)) -}}
 {{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.selectorLabels" . | fromYaml)) -}}
 {{- if $spec.sharesNode }}{{ $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" }}{{ end -}}
 {{- $annotations := dict "sidecar.istio.io/inject" "false" "linkerd.io/inject" "disabled" -}}
 {{- /* The autoscaler keeps the node of a pod with an emptyDir, but TensorBoard's has only temporary files. */}}
-{{- if eq (index . 1) "tensorboard" }}{{ $_ := set $annotations "cluster-autoscaler.kubernetes.io/safe-to-evict" "true" }}{{ end -}}
-{{- include "distributed-tensorflow.merge" (list $annotations (include "distributed-tensorflow.common" (list (index . 0) "commonAnnotations") | fromYaml)) -}}
+{{- if eq .component "tensorboard" }}{{ $_ := set $annotations "cluster-autoscaler.kubernetes.io/safe-to-evict" "true" }}{{ end -}}
+{{- include "distributed-tensorflow.merge" (list $annotations (include "distributed-tensorflow.common" (dict "root" .root "key" "commonAnnotations") | fromYaml)) -}}
 {{- include "distributed-tensorflow.merge" (list $annotations ($spec.annotations | default dict)) -}}
-{{- include "distributed-tensorflow.merge" (list $annotations (index . 3 | fromYaml)) -}}
+{{- include "distributed-tensorflow.merge" (list $annotations (.annotations | fromYaml)) -}}
 labels:
   {{- toYaml $labels | nindent 2 }}
 annotations:
   {{- toYaml $annotations | nindent 2 }}
 {{- end }}
 
-{{/* A value as YAML, with its templates rendered. (list $ value) */}}
+{{/* A value as YAML, with its templates rendered. (dict root value) */}}
 {{- define "distributed-tensorflow.render" -}}
-{{- $text := index . 1 | toYaml -}}
-{{- if contains "{{" $text }}{{ tpl $text (index . 0) }}{{ else }}{{ $text }}{{ end -}}
+{{- $text := .value | toYaml -}}
+{{- if contains "{{" $text }}{{ tpl $text .root }}{{ else }}{{ $text }}{{ end -}}
 {{- end }}
 
-{{/* The service account, security context and scheduling of a pod. (list $ component spec near): `near` is the component
+{{/* The service account, security context and scheduling of a pod. (dict root component spec near): `near` is the component
      whose node the pod must share if only one node can mount the training directory; empty for any pod that mounts it. A
      pod that follows the leader also tolerates the leader's taints, so that it can run on the leader's node. */}}
 {{- define "distributed-tensorflow.podSettings" -}}
-{{- $root := index . 0 -}}
-{{- $spec := index . 2 -}}
+{{- $root := .root -}}
+{{- $spec := .spec -}}
 {{- $leader := include "distributed-tensorflow.leaderSpec" $root | fromJson -}}
 {{- $tolerations := $spec.tolerations | default list -}}
-{{- $follows := and $spec.sharesNode (not (has (index . 1) (list "chief" "worker" "ps"))) -}}
+{{- $follows := and $spec.sharesNode (not (has .component (list "chief" "worker" "ps"))) -}}
 {{- if $follows }}{{ $tolerations = concat $tolerations ($leader.tolerations | default list) | uniq }}{{ end -}}
 {{- if or $spec.gpus (and $follows $leader.gpus) -}}
 {{- $tolerations = append $tolerations (dict "key" $root.Values.gpu.resourceName "operator" "Exists") -}}
 {{- end -}}
-{{- $affinity := include "distributed-tensorflow.render" (list $root ($spec.affinity | default dict)) | fromYaml -}}
+{{- $affinity := include "distributed-tensorflow.render" (dict "root" $root "value" ($spec.affinity | default dict)) | fromYaml -}}
 {{- if $spec.sharesNode -}}
-{{- $affinity = include "distributed-tensorflow.affinityToTraining" (list $root $affinity (index . 3)) | fromYaml -}}
+{{- $affinity = include "distributed-tensorflow.affinityToTraining" (dict "root" $root "affinity" $affinity "component" .near) | fromYaml -}}
 {{- end -}}
 {{- $fields := dict "automountServiceAccountToken" (eq $spec.talksToApi true) "enableServiceLinks" false -}}
 {{- include "distributed-tensorflow.merge" (list $fields ($spec.podSpec | default dict)) -}}
 serviceAccountName: {{ include "distributed-tensorflow.serviceAccountName" . | quote }}
-{{ include "distributed-tensorflow.render" (list $root $fields) }}
+{{ include "distributed-tensorflow.render" (dict "root" $root "value" $fields) }}
 {{- with $spec.podSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}
@@ -61,7 +61,7 @@ affinity:
 {{- end }}
 {{- range $key := list "imagePullSecrets" "nodeSelector" "topologySpreadConstraints" "priorityClassName" "schedulerName" "runtimeClassName" "dnsConfig" "hostAliases" }}
 {{- with get $spec $key }}
-{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ include "distributed-tensorflow.render" (list $root .) | nindent 2 }}{{ end }}
+{{ $key }}: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ include "distributed-tensorflow.render" (dict "root" $root "value" .) | nindent 2 }}{{ end }}
 {{- end }}
 {{- end }}
 {{- if hasKey $spec "terminationGracePeriodSeconds" }}
@@ -88,10 +88,10 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* The environment variables that describe the cluster to a task. (list $ spec) */}}
+{{/* The environment variables that describe the cluster to a task. (dict root spec) */}}
 {{- define "distributed-tensorflow.clusterEnvironment" -}}
-{{- $root := index . 0 -}}
-{{- $spec := index . 1 -}}
+{{- $root := .root -}}
+{{- $spec := .spec -}}
 - name: POD_INDEX
   {{- if eq $spec.role "client" }}
   value: "0"
@@ -118,10 +118,10 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* The volumes that the chart makes in the pod of a task, and where it mounts them. (list $ spec) */}}
+{{/* The volumes that the chart makes in the pod of a task, and where it mounts them. (dict root spec) */}}
 {{- define "distributed-tensorflow.taskVolumeMounts" -}}
-{{- $values := (index . 0).Values -}}
-{{- $spec := index . 1 -}}
+{{- $values := .root.Values -}}
+{{- $spec := .spec -}}
 - name: config
   mountPath: /etc/distributed-tensorflow
   readOnly: true
@@ -134,10 +134,10 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 0 }}
 {{- if $spec.mountsTraining }}
-{{- include "distributed-tensorflow.volumeMount" (list "training" (include "distributed-tensorflow.runVolume" (index . 0) | fromJson) false) | nindent 0 }}
+{{- include "distributed-tensorflow.volumeMount" (dict "name" "training" "values" (include "distributed-tensorflow.runVolume" .root | fromJson) "readOnly" false) | nindent 0 }}
 {{- end }}
 {{- if $spec.mountsData }}
-{{- include "distributed-tensorflow.volumeMount" (list "data" $values.data $values.data.readOnly) | nindent 0 }}
+{{- include "distributed-tensorflow.volumeMount" (dict "name" "data" "values" $values.data "readOnly" $values.data.readOnly) | nindent 0 }}
 {{- end }}
 {{- if $spec.sharedMemorySize }}
 - name: shared-memory
@@ -146,9 +146,9 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 
 {{- define "distributed-tensorflow.taskVolumes" -}}
-{{- $root := index . 0 -}}
+{{- $root := .root -}}
 {{- $values := $root.Values -}}
-{{- $spec := index . 1 -}}
+{{- $spec := .spec -}}
 - name: config
   configMap:
     name: {{ include "distributed-tensorflow.fullname" $root }}-config
@@ -161,10 +161,10 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 0 }}
 {{- if $spec.mountsTraining }}
-{{- include "distributed-tensorflow.volume" (list $root "training" $values.trainingDirectory) | nindent 0 }}
+{{- include "distributed-tensorflow.volume" (dict "root" $root "name" "training" "values" $values.trainingDirectory) | nindent 0 }}
 {{- end }}
 {{- if $spec.mountsData }}
-{{- include "distributed-tensorflow.volume" (list $root "data" $values.data) | nindent 0 }}
+{{- include "distributed-tensorflow.volume" (dict "root" $root "name" "data" "values" $values.data) | nindent 0 }}
 {{- end }}
 {{- with $spec.sharedMemorySize }}
 - name: shared-memory
@@ -174,17 +174,17 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* The pod template of a task. (list $ spec) */}}
+{{/* The pod template of a task. (dict root spec) */}}
 {{- define "distributed-tensorflow.taskPod" -}}
-{{- $root := index . 0 -}}
+{{- $root := .root -}}
 {{- $values := $root.Values -}}
-{{- $spec := index . 1 -}}
+{{- $spec := .spec -}}
 {{- $metrics := and $spec.packaged $values.metrics.enabled -}}
 metadata:
   {{- $annotations := dict "checksum/config" (include "distributed-tensorflow.config" $root | sha256sum) "kubectl.kubernetes.io/default-container" $spec.role }}
-  {{- include "distributed-tensorflow.podMetadata" (list $root $spec.role $spec (toYaml $annotations)) | nindent 2 }}
+  {{- include "distributed-tensorflow.podMetadata" (dict "root" $root "component" $spec.role "spec" $spec "annotations" (toYaml $annotations)) | nindent 2 }}
 spec:
-  {{- include "distributed-tensorflow.podSettings" (list $root $spec.role $spec (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}
+  {{- include "distributed-tensorflow.podSettings" (dict "root" $root "component" $spec.role "spec" $spec "near" (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}
   {{- if eq $spec.role "client" }}
   # The supervisor counts the restarts of one pod, and the wrapper ends the container for good.
   restartPolicy: {{ ternary "OnFailure" "Never" $values.supervisor.enabled }}
@@ -203,14 +203,14 @@ spec:
   {{- end }}
   containers:
     - name: {{ $spec.role }}
-      {{- $image := include "distributed-tensorflow.image" (list $root $spec.image $spec.gpus) }}
+      {{- $image := include "distributed-tensorflow.image" (dict "root" $root "image" $spec.image "gpus" $spec.gpus) }}
       image: {{ $image | quote }}
-      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list $root $spec.image $image) }}
+      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (dict "root" $root "image" $spec.image "name" $image) }}
       command: [sh, /etc/distributed-tensorflow/task.sh]
       args:
         {{- toYaml $spec.program | nindent 8 }}
       env:
-        {{- include "distributed-tensorflow.clusterEnvironment" (list $root $spec) | nindent 8 }}
+        {{- include "distributed-tensorflow.clusterEnvironment" (dict "root" $root "spec" $spec) | nindent 8 }}
         {{- with include "distributed-tensorflow.dataVersion" $root }}
         {{- . | nindent 8 }}
         {{- end }}
@@ -286,17 +286,17 @@ spec:
         {{- toYaml $spec.readinessProbe | nindent 8 }}
       {{- else if and $listens (or $spec.startupProbe $spec.livenessProbe) }}
       readinessProbe:
-        {{- include "distributed-tensorflow.probe" (list $values 3) | nindent 8 }}
+        {{- include "distributed-tensorflow.probe" (dict "values" $values "periodSeconds" 3) | nindent 8 }}
       {{- else if $listens }}
       {{- /*
       Each probe starts a program in the container, which takes CPU time from the training, so it runs often only until the
       task is ready. The failure threshold is the maximum, because a closed port must never restart a task.
       */}}
       startupProbe:
-        {{- include "distributed-tensorflow.probe" (list $values 3) | nindent 8 }}
+        {{- include "distributed-tensorflow.probe" (dict "values" $values "periodSeconds" 3) | nindent 8 }}
         failureThreshold: 2147483647
       readinessProbe:
-        {{- include "distributed-tensorflow.probe" (list $values 60) | nindent 8 }}
+        {{- include "distributed-tensorflow.probe" (dict "values" $values "periodSeconds" 60) | nindent 8 }}
       {{- end }}
       {{- range $key := list "livenessProbe" "startupProbe" "lifecycle" }}
       {{- with get $spec $key }}
@@ -319,10 +319,10 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* A probe of whether a task is ready. (list $values periodSeconds) */}}
+{{/* A probe of whether a task is ready. (dict $values periodSeconds) */}}
 {{- define "distributed-tensorflow.probe" -}}
 exec:
-  command: [sh, /etc/distributed-tensorflow/ready.sh, {{ (index . 0).port | quote }}]
-periodSeconds: {{ index . 1 }}
+  command: [sh, /etc/distributed-tensorflow/ready.sh, {{ .values.port | quote }}]
+periodSeconds: {{ .periodSeconds }}
 timeoutSeconds: 5
 {{- end }}

@@ -2,11 +2,11 @@
 
 {{/* What follows when a task of a role ends, for task.sh and the supervisor: CODES:ACTION, and the first that applies decides.
      CODES is FIRST-LAST, a list or, after "!", the codes that it does not apply to. The rules of run.failurePolicy come first,
-     then the restart policy: "1,2:Ignore !0,3:Fail 0-127:End 128-255:Restart". (list $ spec) */}}
+     then the restart policy: "1,2:Ignore !0,3:Fail 0-127:End 128-255:Restart". (dict root spec) */}}
 {{- define "distributed-tensorflow.exits" -}}
-{{- $spec := index . 1 -}}
+{{- $spec := .spec -}}
 {{- $policies := dict "Always" "0-255:Restart" "Never" "0-255:End" "OnFailure" "0-0:End 1-255:Restart" "ExitCode" "0-127:End 128-255:Restart" -}}
-{{- with (index . 0).Values -}}
+{{- with .root.Values -}}
 {{- range ternary .run.failurePolicy.rules list .supervisor.enabled -}}
 {{- if and (not .onPodConditions) (or (not .roles) (has $spec.role .roles)) -}}
 {{- $codes := .onExitCodes | default (dict "operator" "NotIn" "values" list) -}}
@@ -51,23 +51,23 @@
 {{- end }}
 
 {{/* The command line of a role's container, as a JSON list. Words with templates are rendered. Booleans and numbers become
-     strings, because `--set worker.command='{false}'` passes a boolean. (list $ spec) */}}
+     strings, because `--set worker.command='{false}'` passes a boolean. (dict root spec) */}}
 {{- define "distributed-tensorflow.program" -}}
-{{- $root := index . 0 -}}
-{{- $spec := index . 1 -}}
+{{- $root := .root -}}
+{{- $spec := .spec -}}
 {{- $trainer := list "trainer" "train" "--config" "/etc/distributed-tensorflow/trainer.yaml" -}}
 {{- if $root.Values.data.watch.enabled -}}
 {{- $trainer = concat $trainer (list "--data_version=$(DATA_VERSION)" (printf "--train_dir=%s" (include "distributed-tensorflow.runDirectory" $root))) -}}
 {{- end -}}
 {{- $trainer = concat $trainer $root.Values.extraArgs -}}
-{{- include "distributed-tensorflow.words" (list $root (ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)))) -}}
+{{- include "distributed-tensorflow.words" (dict "root" $root "words" (ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)))) -}}
 {{- end }}
 
-{{/* The words of a command line as a JSON list of strings, with their templates rendered. (list $ words) */}}
+{{/* The words of a command line as a JSON list of strings, with their templates rendered. (dict root words) */}}
 {{- define "distributed-tensorflow.words" -}}
-{{- $root := index . 0 -}}
+{{- $root := .root -}}
 {{- $words := list -}}
-{{- range index . 1 -}}
+{{- range .words -}}
 {{- $word := ternary . (toJson .) (kindIs "string" .) -}}
 {{- if contains "{{" $word }}{{ $word = tpl $word $root }}{{ end -}}
 {{- $words = append $words $word -}}
@@ -78,11 +78,11 @@
 {{/* The values of a role as JSON, with derived keys: `addresses` (how many the cluster lists), `resources` with the GPUs,
      `exits` (what follows its exit codes), `packaged` (whether it runs the packaged trainer), `program` (the container's
      command line), `mountsTraining`,
-     `mountsData`, and `sharesNode` (whether its pods must run on the node of the training directory). (list $ role)
+     `mountsData`, and `sharesNode` (whether its pods must run on the node of the training directory). (dict root role)
      It is JSON because every component includes it, and Helm took half of its time to write and parse it as YAML. */}}
 {{- define "distributed-tensorflow.role" -}}
-{{- $root := index . 0 -}}
-{{- $role := index . 1 -}}
+{{- $root := .root -}}
+{{- $role := .role -}}
 {{- $values := $root.Values -}}
 {{- $spec := deepCopy $values.common -}}
 {{- include "distributed-tensorflow.merge" (list $spec (deepCopy (get $values $role))) -}}
@@ -95,12 +95,12 @@
 {{- $resources := $spec.resources | default dict -}}
 {{- $_ := set $spec "resources" (set $resources "limits" (set ($resources.limits | default dict) $values.gpu.resourceName $spec.gpus)) -}}
 {{- end -}}
-{{- $_ := set $spec "exits" (include "distributed-tensorflow.exits" (list $root $spec)) -}}
+{{- $_ := set $spec "exits" (include "distributed-tensorflow.exits" (dict "root" $root "spec" $spec)) -}}
 {{- $foreign := (($spec.image | default dict).repository) -}}
 {{- $_ := set $spec "packaged" (not (or $foreign $spec.command)) -}}
 {{- /* Credentials of the data and the training directory are not for parameter servers, which read and write neither. */}}
 {{- if and (eq $role "ps") $spec.packaged (not (hasKey $values.ps "envFrom")) }}{{ $_ := unset $spec "envFrom" }}{{ end -}}
-{{- $_ := set $spec "program" (include "distributed-tensorflow.program" (list $root $spec) | fromJsonArray) -}}
+{{- $_ := set $spec "program" (include "distributed-tensorflow.program" (dict "root" $root "spec" $spec) | fromJsonArray) -}}
 {{- $shared := include "distributed-tensorflow.trainingIsShared" $root -}}
 {{- $leads := eq $role (include "distributed-tensorflow.leader" $root) -}}
 {{- $_ := set $spec "mountsTraining" (and (not (empty (include "distributed-tensorflow.trainingIsVolume" $root))) (or (not (empty $shared)) $leads (eq $role "evaluator"))) -}}
@@ -114,7 +114,7 @@
 {{- $specs := list -}}
 {{- range $role := list "chief" "worker" "ps" "evaluator" "client" -}}
 {{- if int (get $.Values $role).replicas -}}
-{{- $specs = append $specs (include "distributed-tensorflow.role" (list $ $role) | fromJson) -}}
+{{- $specs = append $specs (include "distributed-tensorflow.role" (dict "root" $ "role" $role) | fromJson) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $specs -}}
@@ -122,13 +122,13 @@
 
 {{/* The values of the leader, as JSON. */}}
 {{- define "distributed-tensorflow.leaderSpec" -}}
-{{- include "distributed-tensorflow.role" (list . (include "distributed-tensorflow.leader" .)) -}}
+{{- include "distributed-tensorflow.role" (dict "root" . "role" (include "distributed-tensorflow.leader" .)) -}}
 {{- end }}
 
-{{/* The image of a pod. (list $ image gpus): the packaged one, unless `image` has a repository */}}
+{{/* The image of a pod. (dict root image gpus): the packaged one, unless `image` has a repository */}}
 {{- define "distributed-tensorflow.image" -}}
-{{- $root := index . 0 -}}
-{{- $own := index . 1 | default dict -}}
+{{- $root := .root -}}
+{{- $own := .image | default dict -}}
 {{- $packaged := $root.Values.image -}}
 {{- $name := $own -}}
 {{- $tag := $own.tag | default "latest" -}}
@@ -136,7 +136,7 @@
 {{- if not $own.repository -}}
 {{- $name = $packaged -}}
 {{- $tag = $packaged.tag | default $root.Chart.AppVersion -}}
-{{- if index . 2 }}{{ $tag = printf "%s%s" $tag $root.Values.gpu.imageTagSuffix }}{{ end -}}
+{{- if .gpus }}{{ $tag = printf "%s%s" $tag $root.Values.gpu.imageTagSuffix }}{{ end -}}
 {{- $tag = $own.tag | default $tag -}}
 {{- $digest = $own.digest | default $packaged.digest -}}
 {{- end -}}
@@ -145,11 +145,11 @@
 {{- end }}
 
 {{/* The values of a packaged image that is not the training image, as JSON: in image.registry, with this repository and tag,
-     unless `image` has a repository. (list $ image repository tag) */}}
+     unless `image` has a repository. (dict root image repository tag) */}}
 {{- define "distributed-tensorflow.packagedImage" -}}
-{{- $image := index . 1 | default dict -}}
+{{- $image := .image | default dict -}}
 {{- if not $image.repository -}}
-{{- $packaged := dict "registry" (index . 0).Values.image.registry "repository" (index . 2) "tag" (index . 3) -}}
+{{- $packaged := dict "registry" .root.Values.image.registry "repository" .repository "tag" .tag -}}
 {{- $image = mergeOverwrite $packaged $image -}}
 {{- end -}}
 {{- toJson $image -}}
@@ -157,18 +157,18 @@
 
 {{/* The supervisor's image: the packaged one with this chart's appVersion, unless supervisor.image has a repository */}}
 {{- define "distributed-tensorflow.supervisorImage" -}}
-{{- $image := include "distributed-tensorflow.packagedImage" (list . .Values.supervisor.image "distributed-tensorflow/supervisor" .Chart.AppVersion) | fromJson -}}
-{{- include "distributed-tensorflow.image" (list . $image 0) -}}
+{{- $image := include "distributed-tensorflow.packagedImage" (dict "root" . "image" .Values.supervisor.image "repository" "distributed-tensorflow/supervisor" "tag" .Chart.AppVersion) | fromJson -}}
+{{- include "distributed-tensorflow.image" (dict "root" . "image" $image "gpus" 0) -}}
 {{- end }}
 
 {{/* Never for a packaged image without a registry: no public registry has it, and whoever took its name there would run with
-     the supervisor's token. (list $root values-of-image rendered-name) */}}
+     the supervisor's token. (dict root image name), with the values of the image and its rendered name */}}
 {{- define "distributed-tensorflow.pullPolicy" -}}
-{{- $policy := (index . 1 | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy -}}
-{{- $policy | default (ternary "Never" "IfNotPresent" (hasPrefix "distributed-tensorflow/" (index . 2))) -}}
+{{- $policy := (.image | default dict).pullPolicy | default .root.Values.image.pullPolicy -}}
+{{- $policy | default (ternary "Never" "IfNotPresent" (hasPrefix "distributed-tensorflow/" .name)) -}}
 {{- end }}
 
-{{/* The service account of a pod. (list $ component spec) */}}
+{{/* The service account of a pod. (dict root component spec) */}}
 {{- define "distributed-tensorflow.serviceAccountName" -}}
-{{- (index . 2).serviceAccount.name | default (printf "%s-%s" (include "distributed-tensorflow.fullname" (index . 0)) (index . 1)) -}}
+{{- .spec.serviceAccount.name | default (printf "%s-%s" (include "distributed-tensorflow.fullname" .root) .component) -}}
 {{- end }}

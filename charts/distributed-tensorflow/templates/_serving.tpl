@@ -1,12 +1,12 @@
 {{/* The values of the pods of a version of served models, with derived keys, as JSON: `image` and `args` of the container,
-     `mountsTraining`, and `sharesNode` as those of a role. (list $ version)
+     `mountsTraining`, and `sharesNode` as those of a role. (dict root version)
 
      Of a packaged model the image has everything; with the repository that make package-model gives it, it is in image.registry,
      as the other packaged images. Any other server has its own arguments, and mounts the training directory if it wants to. With
      `model` our server finds the model, and waits until it is there. */}}
 {{- define "distributed-tensorflow.servingSpec" -}}
-{{- $root := index . 0 -}}
-{{- $version := index . 1 -}}
+{{- $root := .root -}}
+{{- $version := .version -}}
 {{- $values := $root.Values -}}
 {{- $spec := deepCopy $values.serving -}}
 {{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default $values.common.imagePullSecrets) -}}
@@ -23,7 +23,7 @@
 {{- $args = list $place "--wait" -}}
 {{- with $spec.name }}{{ $args = append $args (printf "--name=%s" .) }}{{ end -}}
 {{- if not $isPath }}{{ $args = append $args (printf "--tracking_uri=%s" (include "distributed-tensorflow.mlflowUri" $root)) }}{{ end -}}
-{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (list $root $spec.image "distributed-tensorflow/model-server" $root.Chart.AppVersion) | fromJson) -}}
+{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (dict "root" $root "image" $spec.image "repository" "distributed-tensorflow/model-server" "tag" $root.Chart.AppVersion) | fromJson) -}}
 {{- else -}}
 {{- $registry := ternary $values.image.registry "" (hasPrefix "distributed-tensorflow/" (toString $version.image.repository)) -}}
 {{- $_ := set $spec "image" (mergeOverwrite (dict "registry" $registry) $version.image) -}}
@@ -44,19 +44,19 @@
 {{- end }}
 
 {{/* The Service of a version, for the route; without a version that of the pods of all, each of which gets requests by its
-     number of replicas. (list $ version) */}}
+     number of replicas. (dict root version) */}}
 {{- define "distributed-tensorflow.servingService" -}}
-{{- $root := index . 0 -}}
-{{- $version := index . 1 -}}
+{{- $root := .root -}}
+{{- $version := .version -}}
 {{- $service := $root.Values.serving.service }}
 apiVersion: v1
 kind: Service
 metadata:
-  {{- include "distributed-tensorflow.metadata" (list $root "serving" (printf "serving-%s" $version | trimSuffix "-") $service.annotations) | nindent 2 }}
+  {{- include "distributed-tensorflow.metadata" (dict "root" $root "component" "serving" "word" (printf "serving-%s" $version | trimSuffix "-") "annotations" $service.annotations) | nindent 2 }}
 spec:
   type: {{ ternary "ClusterIP" $service.type (ne $version "") }}
   selector:
-    {{- include "distributed-tensorflow.selectorLabels" (list $root "serving") | nindent 4 }}
+    {{- include "distributed-tensorflow.selectorLabels" (dict "root" $root "component" "serving") | nindent 4 }}
     {{- with $version }}
     distributed-tensorflow/model-version: {{ . | quote }}
     {{- end }}

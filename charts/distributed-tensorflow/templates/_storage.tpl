@@ -13,31 +13,31 @@
 {{- if and .Values.trainingDirectory.enabled (not .Values.trainingDirectory.uri) }}yes{{ end -}}
 {{- end }}
 
-{{/* A volume. (list $ name values) */}}
+{{/* A volume. (dict root name values) */}}
 {{- define "distributed-tensorflow.volume" -}}
-{{- $name := index . 1 -}}
-{{- $values := index . 2 -}}
+{{- $name := .name -}}
+{{- $values := .values -}}
 - name: {{ $name }}
 {{- if $values.nfs.server }}
   nfs:
     {{- toYaml $values.nfs | nindent 4 }}
 {{- else }}
   persistentVolumeClaim:
-    claimName: {{ $values.existingClaim | default (printf "%s-%s" (include "distributed-tensorflow.fullname" (index . 0)) $name) | quote }}
+    claimName: {{ $values.existingClaim | default (printf "%s-%s" (include "distributed-tensorflow.fullname" .root) $name) | quote }}
 {{- end }}
 {{- end }}
 
-{{/* A volume mount. (list name values readOnly) */}}
+{{/* A volume mount. (dict name values readOnly) */}}
 {{- define "distributed-tensorflow.volumeMount" -}}
-{{- $values := index . 1 -}}
-- name: {{ index . 0 }}
+{{- $values := .values -}}
+- name: {{ .name }}
   mountPath: {{ $values.path }}
   {{- range $key := list "subPath" "subPathExpr" }}
   {{- with get $values $key }}
   {{ $key }}: {{ . | quote }}
   {{- end }}
   {{- end }}
-  {{- if index . 2 }}
+  {{- if .readOnly }}
   readOnly: true
   {{- end }}
 {{- end }}
@@ -47,16 +47,16 @@
 distributed-tensorflow/training-directory
 {{- end }}
 
-{{/* The affinity of a pod, with the rule that it runs on the node of the training directory. (list $ affinity component)
+{{/* The affinity of a pod, with the rule that it runs on the node of the training directory. (dict root affinity component)
 
      A task (component empty) runs on the node where a pod of the run already mounts the directory, or is the first one.
      The evaluator and the test run on the chief's node, and therefore never start before the chief: otherwise they would
      choose a node on which the chief may not fit. TensorBoard does the same, unless the supervisor starts it after the
      chief. Then it runs on the node of any pod that mounts the directory, and needs no such pod after the run. */}}
 {{- define "distributed-tensorflow.affinityToTraining" -}}
-{{- $root := index . 0 -}}
-{{- $affinity := deepCopy (index . 1 | default dict) -}}
-{{- $labels := include "distributed-tensorflow.selectorLabels" (list $root (index . 2)) | fromYaml -}}
+{{- $root := .root -}}
+{{- $affinity := deepCopy (.affinity | default dict) -}}
+{{- $labels := include "distributed-tensorflow.selectorLabels" (dict "root" $root "component" .component) | fromYaml -}}
 {{- $_ := set $labels (include "distributed-tensorflow.onNodeLabel" .) "mounted" -}}
 {{- $near := dict "labelSelector" (dict "matchLabels" $labels) "topologyKey" "kubernetes.io/hostname" -}}
 {{- $pods := deepCopy ($affinity.podAffinity | default dict) -}}

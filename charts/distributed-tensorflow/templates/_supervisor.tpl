@@ -6,7 +6,7 @@
 {{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
 {{- $what := pick . "program" "env" "envFrom" "exits" "gpus" -}}
-{{- $parts = append $parts (printf "%s %s %s" .role (include "distributed-tensorflow.image" (list $ .image .gpus)) (toJson $what)) -}}
+{{- $parts = append $parts (printf "%s %s %s" .role (include "distributed-tensorflow.image" (dict "root" $ "image" .image "gpus" .gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
@@ -37,7 +37,7 @@
 {{/* The supervisor's Job and its settings are immutable: a changed pod template or run.json is another object, whose name
      ends with another hash. So a failed upgrade does not change what the present supervisor reads. */}}
 {{- define "distributed-tensorflow.supervisorHash" -}}
-{{- list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" (list . "" "supervisor" list)) | join "\n" | sha256sum | trunc 8 -}}
+{{- list (include "distributed-tensorflow.run" .) (include "distributed-tensorflow.supervisorPod" (dict "root" . "configMap" "" "component" "supervisor" "arguments" list)) | join "\n" | sha256sum | trunc 8 -}}
 {{- end }}
 
 {{- define "distributed-tensorflow.supervisorJob" -}}
@@ -107,9 +107,9 @@
 {{- $stages := dict -}}
 {{- range $when := list "before" "after" -}}
 {{- $entries := list -}}
-{{- range include "distributed-tensorflow.stages" (list $ $when) | fromJsonArray -}}
+{{- range include "distributed-tensorflow.stages" (dict "root" $ "when" $when) | fromJsonArray -}}
 {{- $entry := pick . "name" "digest" "job" "always" -}}
-{{- if $.Values.data.watch.enabled }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (list $ .) | fromYaml) }}{{ end -}}
+{{- if $.Values.data.watch.enabled }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (dict "root" $ "stage" .) | fromYaml) }}{{ end -}}
 {{- $entries = append $entries $entry -}}
 {{- end -}}
 {{- $_ := set $stages $when $entries -}}
@@ -118,24 +118,24 @@
 {{- merge $facts (omit .Values.run "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
 
-{{/* A pod template of the supervisor's program. (list $ configMap component arguments) */}}
+{{/* A pod template of the supervisor's program. (dict root configMap component arguments) */}}
 {{- define "distributed-tensorflow.supervisorPod" -}}
-{{- $configMap := index . 1 -}}
-{{- $component := index . 2 -}}
-{{- $arguments := index . 3 -}}
-{{- with index . 0 -}}
+{{- $configMap := .configMap -}}
+{{- $component := .component -}}
+{{- $arguments := .arguments -}}
+{{- with .root -}}
 {{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
 {{- $watches := and .Values.data.watch.enabled (eq $component "supervisor") -}}
 metadata:
-  {{- include "distributed-tensorflow.podMetadata" (list . $component $spec "{}") | nindent 2 }}
+  {{- include "distributed-tensorflow.podMetadata" (dict "root" . "component" $component "spec" $spec "annotations" "{}") | nindent 2 }}
 spec:
-  {{- include "distributed-tensorflow.podSettings" (list . "supervisor" $spec "") | nindent 2 }}
+  {{- include "distributed-tensorflow.podSettings" (dict "root" . "component" "supervisor" "spec" $spec "near" "") | nindent 2 }}
   restartPolicy: Never
   containers:
     - name: {{ $component }}
       {{- $image := include "distributed-tensorflow.supervisorImage" . }}
       image: {{ $image | quote }}
-      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (list . $spec.image $image) }}
+      imagePullPolicy: {{ include "distributed-tensorflow.pullPolicy" (dict "root" . "image" $spec.image "name" $image) }}
       command: {{ concat (list "trainer" "supervise" "--run=/etc/distributed-tensorflow/run.json") $arguments | toJson }}
       env:
         - name: JOB_UID
@@ -173,7 +173,7 @@ spec:
           mountPath: /etc/distributed-tensorflow
           readOnly: true
         {{- if and $watches .Values.data.enabled }}
-        {{- include "distributed-tensorflow.volumeMount" (list "data" .Values.data true) | nindent 8 }}
+        {{- include "distributed-tensorflow.volumeMount" (dict "name" "data" "values" .Values.data "readOnly" true) | nindent 8 }}
         {{- end }}
         {{- include "distributed-tensorflow.scratchMounts" $spec | nindent 8 }}
         {{- with $spec.extraVolumeMounts }}
@@ -184,7 +184,7 @@ spec:
       configMap:
         name: {{ $configMap | quote }}
     {{- if and $watches .Values.data.enabled }}
-    {{- include "distributed-tensorflow.volume" (list . "data" .Values.data) | nindent 4 }}
+    {{- include "distributed-tensorflow.volume" (dict "root" . "name" "data" "values" .Values.data) | nindent 4 }}
     {{- end }}
     {{- include "distributed-tensorflow.scratchVolume" $spec | nindent 4 }}
     {{- with $spec.extraVolumes }}
