@@ -22,10 +22,9 @@ from PIL import Image
 from rich.console import Console
 from rich.text import Text
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from hack.cluster import packages
+from hack.browser import chromium
 from hack.cluster.errors import UsageError
 from hack.ports import free_ports
 
@@ -42,39 +41,24 @@ FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 PATIENCE = 120.0
 STILL = 4
 """How many screenshots, a second apart, a page is the same in when it is drawn."""
-BROWSER_OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 def main() -> int:
     """Make all pictures; return the exit code."""
-    try:
-        packages.ensure(packages.BROWSER)
-    except UsageError as error:
-        sys.exit(f"pictures: {error}")
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, chromium(Path(folder) / "browser", "--hide-scrollbars") as driver:
         frames = train(Path(folder))
         (PICTURES / "launch.svg").write_text(draw(frames[len(frames) // 2]))
         subprocess.run([*TRAINER, "report", RUN_DIRECTORY], check=True, stdout=subprocess.DEVNULL, cwd=folder)
         run = Path(folder) / RUN_DIRECTORY
-        with browser(Path(folder) / "browser") as driver:
-            open_page(driver, (run / "report.html").as_uri(), 1000, 680)
-            save(driver, "report.png")
-            with tensorboard(run) as address:
-                open_page(driver, f"{address}?darkMode=false#timeseries", 820, 640)
-                wait(lambda: bool(driver.find_elements(By.CSS_SELECTOR, "line-chart canvas")))
-                driver.find_element(By.CSS_SELECTOR, ".settings-button").click()  # closes the settings
-                wait_until_still(driver)
-                save(driver, "tensorboard.png")
+        open_page(driver, (run / "report.html").as_uri(), 1000, 680)
+        save(driver, "report.png")
+        with tensorboard(run) as address:
+            open_page(driver, f"{address}?darkMode=false#timeseries", 820, 640)
+            wait(lambda: bool(driver.find_elements(By.CSS_SELECTOR, "line-chart canvas")))
+            driver.find_element(By.CSS_SELECTOR, ".settings-button").click()  # closes the settings
+            wait_until_still(driver)
+            save(driver, "tensorboard.png")
     for picture in sorted(PICTURES.iterdir()):
         print(f"{picture.relative_to(Path.cwd())}: {picture.stat().st_size / 1000:.0f} kB")
     return 0
@@ -103,20 +87,6 @@ def draw(frame: str) -> str:
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.from_ansi(frame.replace("\r\n", "\n").strip()))
     return FONT_FACE.sub("", console.export_svg(title="trainer launch"))
-
-
-@contextlib.contextmanager
-def browser(profile: Path) -> Iterator[webdriver.Chrome]:
-    """Headless Chromium from Debian's packages."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for option in (*BROWSER_OPTIONS, f"--user-data-dir={profile}"):
-        options.add_argument(option)
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 @contextlib.contextmanager
@@ -178,4 +148,7 @@ def save(driver: webdriver.Chrome, name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UsageError as error:
+        sys.exit(f"pictures: {error}")

@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 import trainer
-from hack.cluster import build, packages
+from hack.browser import chromium
+from hack.cluster import build
 from hack.cluster.paths import KUBECONFIG, STATE
 from tests.e2e.releases import Release
 
 Kubectl = Callable[..., str]
-QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
-OFFLINE = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 USED = STATE / "used-by-tests"
 """Names the last session with a test that has needed the throw-away cluster; `down` removes the file."""
 SESSION = os.environ.setdefault("E2E_SESSION", secrets.token_hex(4))  # xdist's workers inherit it
@@ -132,13 +129,6 @@ def release(namespace: str, packaged_images: None, tmp_path: Path) -> Release:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    """Headless Chromium from Debian's packages."""
-    packages.ensure(packages.BROWSER)
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for option in (*QUIET, *OFFLINE, "--window-size=1400,1000", f"--user-data-dir={tmp_path / 'browser'}"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-    yield driver
-    driver.quit()
+    """Headless Chromium, which keeps what pages log and request."""
+    with chromium(tmp_path / "browser", "--window-size=1400,1000", logs=True) as driver:
+        yield driver
