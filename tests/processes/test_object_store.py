@@ -204,6 +204,32 @@ def test_a_chief_copies_nothing_when_another_one_has_claimed_the_copy(store: Obj
         raise AssertionError("the old chief's pod has restarted")
 
 
+@pytest.mark.usefixtures("access")
+def test_a_chief_that_is_superseded_during_a_copy_writes_no_pointer_and_deletes_nothing(store: ObjectStore) -> None:
+    """A copy of a large checkpoint takes minutes."""
+
+    class SlowStore(object_store.ObjectStore):
+        def upload(self, name: str, content: Path | bytes) -> None:
+            super().upload(name, content)
+            if name == "model.ckpt-2":
+                super().upload("writer.json", Writer("a", "2", is_restart=False).claim(None))
+
+    copy = SlowStore(store.uri("a"), "train_dir")
+    with (  # noqa: PT012
+        pytest.raises(SupersededError, match="belongs to another chief"),
+        Mirror(copy, make_directory(), lambda: False, Writer("a", "1", is_restart=False)) as mirror,
+    ):
+        directory = mirror._directory
+        (directory / "model.ckpt-1").write_text("1")
+        (directory / "checkpoint").write_text("1")
+        mirror.push()
+        assert copy.read("checkpoint") == b"1"
+        (directory / "model.ckpt-2").write_text("2")
+        (directory / "checkpoint").write_text("2")
+        (directory / "model.ckpt-1").unlink()
+    assert (copy.read("checkpoint"), copy.read("model.ckpt-1")) == (b"1", b"1")
+
+
 @pytest.mark.long
 def test_the_directory_of_a_killed_process_is_removed(
     trainer: Trainer, run: Run, store: ObjectStore, local: Path

@@ -337,6 +337,16 @@ def test_other_columns_are_not_appended(data: DataCommand, uri: str, tmp_path: P
         data.json("import", tmp_path / "b.csv", uri, "--append")
 
 
+def test_a_tag_that_cannot_be_given_leaves_the_rows_and_says_so(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,y\n1,0\n2,1\n")
+    Path(uri).mkdir()
+    (Path(uri) / "_refs").write_text("a file where Lance wants a folder")
+    remedy = f"the rows are in version 1, so do not import them again; run \\S*trainer data tag {uri} best 1$"
+    with pytest.raises(ConfigurationError, match=f"{uri} cannot be read: .*; {remedy}"):
+        data.json("import", tmp_path / "a.csv", uri, "--tag=best")
+    assert lance.dataset(uri).version == 1
+
+
 def test_a_tag_is_given_to_the_new_version(data: DataCommand, uri: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,y\n1,0\n2,1\n")
     data.json("import", tmp_path / "a.csv", uri, "--tag=best")

@@ -181,7 +181,7 @@ def _import(arguments: argparse.Namespace, progress: Progress) -> tuple[Any, str
 
 
 def _versions(arguments: argparse.Namespace, progress: Progress) -> tuple[Any, str]:
-    found = versions.listed(_open(arguments.uri))
+    found = versions.listed(_open(arguments.uri), arguments.uri)
     rows = [
         (str(each["version"]), each["time"], ",".join(each["tags"]), f"{each['rows']:,}", each["note"])
         for each in found

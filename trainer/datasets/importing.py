@@ -25,6 +25,7 @@ from trainer.datasets.source import TEST, Choices, Source
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage import lance_dataset
 from trainer.storage.object_store import is_uri
+from trainer.text.command_lines import command_line
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def run(request: Request, progress: Progress) -> dict[str, Any]:
     progress.is_committing = True
     dataset = _commit(request.uri, transaction, is_first=existing is None)
     if request.tag:
-        tags.set_tag(dataset, request.uri, request.tag, dataset.version, request.moves_tag)
+        _give_tag(dataset, request, request.tag)
     return {
         "uri": request.uri,
         "version": dataset.version,
@@ -253,6 +254,19 @@ def _commit(uri: str, transaction: Any, is_first: bool) -> Any:
         if is_first and lance_dataset.find_dataset(uri) is not None:
             raise _created_meanwhile(uri) from None
         raise lance_dataset.refusal(uri, "written", error) from None
+
+
+def _give_tag(dataset: Any, request: Request, tag: str) -> None:
+    """Give the new version its tag; an error says that the rows are there: a repeated import would add them again."""
+    try:
+        tags.set_tag(dataset, request.uri, tag, dataset.version, request.moves_tag)
+    except (ConfigurationError, StoreError) as error:
+        words = ("data", "tag", request.uri, tag, dataset.version)
+        remedy = command_line("trainer", *words, *(["--force"] if request.moves_tag else []))
+        raise type(error)(
+            f"{str(error).rstrip('.')}; the rows are in version {dataset.version}, so do not import them again; run "
+            f"{remedy}"
+        ) from None
 
 
 def _created_meanwhile(uri: str) -> StoreError:

@@ -19,16 +19,28 @@ def check_name(name: str) -> None:
         )
 
 
+def tags_of(dataset: Any, uri: str) -> dict[str, int]:
+    """The version of each tag.
+
+    Raises:
+        ConfigurationError: they cannot be read.
+        StoreError: the store or the volume does not respond.
+    """
+    found = lance_dataset.reading(uri, dataset.tags.list)
+    return {name: int(tag["version"]) for name, tag in found.items()}
+
+
 def check_free(dataset: Any, uri: str, name: str) -> None:
     """Check that no version has this tag.
 
     Raises:
-        ConfigurationError: one has.
+        ConfigurationError: one has, or the tags cannot be read.
+        StoreError: the store or the volume does not respond.
     """
-    found = dataset.tags.list().get(name)
+    found = tags_of(dataset, uri).get(name)
     if found:
         raise ConfigurationError(
-            f"tag={name}: version {found['version']} of {uri} has this tag; choose another, or move it with --force."
+            f"tag={name}: version {found} of {uri} has this tag; choose another, or move it with --force."
         )
 
 
@@ -37,29 +49,31 @@ def set_tag(dataset: Any, uri: str, name: str, version: int, moves: bool) -> Non
 
     Raises:
         ConfigurationError: the name is wrong, the version does not exist, or another one has the tag and it must not be
-            moved.
+            moved; or the tags cannot be read or written.
+        StoreError: the store or the volume does not respond.
     """
     check_name(name)
     if not moves:
         check_free(dataset, uri, name)
+    change = dataset.tags.update if moves and name in tags_of(dataset, uri) else dataset.tags.create
     try:
-        if moves and name in dataset.tags.list():
-            dataset.tags.update(name, version)
-        else:
-            dataset.tags.create(name, version)
+        change(name, version)
     except lance_dataset.ERRORS as error:
-        raise ConfigurationError(
-            f"version {version} of {uri} cannot get the tag {name}: {lance_dataset.brief(error)}."
-        ) from None
+        raise lance_dataset.refusal(f"the tag {name} of {uri}", f"given to version {version}", error) from None
 
 
 def delete_tag(dataset: Any, uri: str, name: str) -> None:
     """Delete a tag. The version stays.
 
     Raises:
-        ConfigurationError: there is no such tag.
+        ConfigurationError: there is no such tag, or the tags cannot be read or written.
+        StoreError: the store or the volume does not respond.
     """
-    if name not in dataset.tags.list():
-        known = ", ".join(sorted(dataset.tags.list())) or "none"
+    found = tags_of(dataset, uri)
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
         raise ConfigurationError(f"tag={name}: {uri} has no such tag; its tags are: {known}.")
-    dataset.tags.delete(name)
+    try:
+        dataset.tags.delete(name)
+    except lance_dataset.ERRORS as error:
+        raise lance_dataset.refusal(f"the tag {name} of {uri}", "deleted", error) from None

@@ -11,6 +11,7 @@ from trainer.datasets.metadata import CLASSES, FEATURES, names
 from trainer.datasets.record import NOTE, Record, parse
 from trainer.datasets.source import BATCH_ROWS
 from trainer.datasets.statistics import Moments, Statistics
+from trainer.datasets.tags import tags_of
 from trainer.storage import lance_dataset
 
 _ADDS, _REPLACES = "Append", "Overwrite"
@@ -18,13 +19,18 @@ _KEEPS = ("CreateIndex", "UpdateConfig", "UpdateMap")
 """Operations of transactions: those that an import makes, and those that change no rows."""
 
 
-def listed(dataset: Any) -> Sequence[Mapping[str, Any]]:
-    """All versions, the oldest first, as JSON has them."""
+def listed(dataset: Any, uri: str) -> Sequence[Mapping[str, Any]]:
+    """All versions, the oldest first, as JSON has them.
+
+    Raises:
+        ConfigurationError: they cannot be read.
+        StoreError: the store or the volume does not respond.
+    """
     tags: dict[int, list[str]] = {}
-    for name, tag in dataset.tags.list().items():
-        tags.setdefault(tag["version"], []).append(name)
+    for name, version in tags_of(dataset, uri).items():
+        tags.setdefault(version, []).append(name)
     found = []
-    for each in dataset.versions():
+    for each in lance_dataset.reading(uri, dataset.versions):
         transaction = _transaction(dataset, each["version"])
         found.append(
             {

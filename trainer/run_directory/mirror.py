@@ -146,12 +146,17 @@ class Mirror:
                 self._summaries_copied = time.monotonic()
                 everything = True
             names, staged = self._stage(everything)
-            if staged or self._copied.keys() - names:
+            deleted = self._copied.keys() - names
+            if staged or deleted:
                 self._check_claim()
             for name in sorted(staged, key=_rank):
+                if _rank(name):  # the files before it may have taken minutes
+                    self._check_claim()
                 self._store.upload(name, self._staging / name)
                 self._copied[name] = staged[name]
-            for name in self._copied.keys() - names:
+            if deleted:
+                self._check_claim()
+            for name in deleted:
                 self._store.delete(name)
                 del self._copied[name]
 

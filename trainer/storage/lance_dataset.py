@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trainer.errors import ConfigurationError, StoreError
-from trainer.storage.object_store import SCHEMES, ObjectStore, is_uri, may_recover, reason
+from trainer.storage.object_store import SCHEMES, ObjectStore, may_recover, reason
 from trainer.text import enumerate_last, truncate
 
 logger = logging.getLogger(__name__)
@@ -158,12 +158,12 @@ def storage_options(uri: str) -> Mapping[str, str] | None:
     return {"allow_http": "true", **({"aws_region": region} if region else {})}
 
 
-def refusal(uri: str, what: str, error: Exception) -> ConfigurationError | StoreError:
+def refusal(thing: str, what: str, error: Exception) -> ConfigurationError | StoreError:
     """The error that reports a failure of Lance while it does something."""
-    sentence = f"{uri} cannot be {what}: {brief(error)}"
-    if is_uri(uri) and may_recover(error):
+    sentence = f"{thing} cannot be {what}: {brief(error)}"
+    if may_recover(error):
         return StoreError(f"{sentence}; repeat the command when the store responds.")
-    return ConfigurationError(f"{sentence}; put that right and repeat the command.")
+    return ConfigurationError(f"{sentence}; mend that, and repeat the command.")
 
 
 def _is_object_store(uri: str) -> bool:
