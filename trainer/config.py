@@ -439,6 +439,11 @@ def _validated(settings: Settings) -> Settings:
                 f"{name}: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
                 "AWS_ENDPOINT_URL, or the variables of your store, instead."
             )
+    train_dir = settings.train_dir or ""
+    if "://" not in train_dir and (found := next((sign for sign in train_dir if sign in "*?[\\"), None)):
+        raise ConfigurationError(
+            f"train_dir: {train_dir} has {found}, and TensorFlow would take the path for a pattern; choose another path."
+        )
     strategy, local_steps = settings.strategy, settings.local_steps
     for name in ("sync_replicas", "replicas_to_aggregate"):
         if strategy != "ps" and getattr(settings, name):
