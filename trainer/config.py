@@ -442,7 +442,7 @@ def _validated(settings: Settings) -> Settings:
     train_dir = settings.train_dir or ""
     if "://" not in train_dir and (found := next((sign for sign in train_dir if sign in "*?[\\"), None)):
         raise ConfigurationError(
-            f"train_dir: {train_dir} has {found}, and TensorFlow would take the path for a pattern; choose another path."
+            f"train_dir: {train_dir} has {found}, so TensorFlow would take the path for a pattern; choose another."
         )
     strategy, local_steps = settings.strategy, settings.local_steps
     for name in ("sync_replicas", "replicas_to_aggregate"):
