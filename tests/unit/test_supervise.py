@@ -1,6 +1,7 @@
 """The last line of the supervisor's log: the outcome, with the result from the leader's log."""
 
 import json
+from datetime import datetime, timezone
 
 from tests.unit.test_supervision import a_pod, a_run
 from trainer.supervisor import supervise
@@ -11,6 +12,7 @@ from trainer.telemetry import report
 SUCCEEDED = Outcome(True, "mnist-worker-0 ended with code 0")
 LEADER = a_pod("mnist-worker-0", 0)
 CONTENT = {"result": {"state": "done", "test_accuracy": 0.9861, "global_step": 2000}}
+STARTED = datetime(2026, 11, 26, 20, 0, tzinfo=timezone.utc).timestamp()
 RESULT = f"20:24:05 worker 0: done{report.MARK}{json.dumps(CONTENT)}"
 EXPECTED = "mnist-worker-0 ended with code 0; test accuracy 0.9861"
 PARKED = (
@@ -31,12 +33,19 @@ class Logs(TaskLogs):
 
 def reason(current: str | None, previous: str | None, command: str | None = None) -> str:
     the_run = a_run(result_command=command)
-    return supervise._with_result(the_run, Logs(current, previous), SUCCEEDED, LEADER).reason
+    return supervise._with_result(the_run, Logs(current, previous), SUCCEEDED, LEADER, STARTED).reason
 
 
 def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -> None:
     assert reason(RESULT, None, "kubectl exec …") == f"{EXPECTED}: kubectl exec …"
     assert reason(RESULT, None) == EXPECTED
+
+
+def test_a_result_from_before_the_run_says_that_nothing_was_trained() -> None:
+    for updated, is_old in (("2026-11-26T19:59:59+00:00", True), ("2026-11-26T20:00:01+00:00", False), ("?", False)):
+        line = f"done{report.MARK}{json.dumps({'result': CONTENT['result'] | {'updated': updated}})}"
+        assert reason(line, None).startswith("nothing was trained, because all steps were done before") == is_old
+        assert reason(line, None).endswith(EXPECTED)
 
 
 def test_the_result_is_found_before_and_after_the_container_is_parked() -> None:

@@ -232,7 +232,7 @@ class _Loop:
         run = self._run
         if notes.state != "Finishing":
             self._reporter.close()
-            outcome = _with_result(run, self._logs, outcome, self._tasks.get(run.leader))
+            outcome = _with_result(run, self._logs, outcome, self._tasks.get(run.leader), notes.started)
             _copy_logs(run, self._logs, outcome, self._tasks)
         if outcome.succeeded and notes.state in ("Starting", "Running"):
             notes = lifecycle.finish(run, notes, outcome.reason)
@@ -356,8 +356,11 @@ def _next_changes(changes: Changes) -> list[Change]:
     return batch
 
 
-def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None) -> Outcome:
-    """The outcome with the result at the end of the leader's log, if any, and the command that prints it."""
+def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, started: float) -> Outcome:
+    """The outcome with the result at the end of the leader's log, if any, and the command that prints it.
+
+    If the result was written before the run started, in seconds since 1970, nothing was trained.
+    """
     if not outcome.succeeded or leader is None:
         return outcome
     # Not `tail`: if the leader restarted during the run, that may return the log before the last one.
@@ -366,7 +369,11 @@ def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None)
     if found is None:
         return outcome
     command = f": {run.result_command}" if run.result_command else ""
-    return dataclasses.replace(outcome, reason=f"{outcome.reason}; {result.describe(found)}{command}")
+    reason = f"{outcome.reason}; {result.describe(found)}{command}"
+    if (result.written(found) or started) < started:
+        remedy = "raise train.train_steps, or use another trainingDirectory.subPath"
+        reason = f"nothing was trained, because all steps were done before; {remedy}; {reason}"
+    return dataclasses.replace(outcome, reason=reason)
 
 
 def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod]) -> None:

@@ -1,5 +1,7 @@
 """A run's result, which the chief reports to the supervisor, and a short text about it for people."""
 
+import contextlib
+from datetime import datetime
 from typing import Any
 
 from trainer.telemetry import report
@@ -32,6 +34,13 @@ def _measures(evaluation: dict[str, Any]) -> dict[str, float]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def written(result: dict[str, Any]) -> float | None:
+    """When the result was written, in seconds since 1970; None if it does not say so."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return datetime.fromisoformat(result["updated"]).timestamp()
+    return None
 
 
 def describe(result: dict[str, Any]) -> str:

@@ -195,6 +195,10 @@ class ChiefRun:
         path = self._directory.public(self._directory.path / "result.json")
         loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""
         sentence = f"done: {steps}, {result.describe(found)}{loss}, result in {path}"
+        if is_unchanged:
+            wanted = self._context.settings.train_steps
+            remedy = "raise train_steps, or use another train_dir"
+            sentence = f"nothing was trained: all {wanted:,} steps were done before; {remedy}. The run was {sentence}"
         report.log(logger, sentence, result=found)
 
     def _write_result(self, evaluator: CheckpointEvaluator, score: Score) -> dict[str, Any]:
