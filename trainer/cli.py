@@ -110,7 +110,7 @@ def _log_to_stdout(prefix: str) -> None:
 
 
 def _log_to(handler: "logging.StreamHandler[TextIO]", prefix: str) -> None:
-    formatter = logging.Formatter if handler.stream.isatty() else report.Formatter
+    formatter = report.Formatter if os.environ.get(report.VARIABLE) else logging.Formatter
     handler.setFormatter(formatter(f"%(asctime)s {prefix}%(message)s", datefmt="%H:%M:%S"))
     package = logging.getLogger(trainer.__name__)
     package.addHandler(handler)

@@ -158,8 +158,8 @@ def test_a_program_without_a_signal_handler_ends_with_143_and_is_not_parked(star
 
 
 def test_task_restarts_counts_the_restarts(start: Start) -> None:
-    outputs = [start("echo $TASK_RESTARTS; exit 200").communicate(timeout=10)[0] for _ in range(3)]
-    assert outputs == ["0\n", "1\n", "2\n"]
+    outputs = [start("echo $TASK_REPORTS $TASK_RESTARTS; exit 200").communicate(timeout=10)[0] for _ in range(3)]
+    assert outputs == ["yes 0\n", "yes 1\n", "yes 2\n"]
 
 
 def test_arguments_are_passed_unchanged(shell: list[str], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from trainer.telemetry import report
 from trainer.telemetry.progress import parse
 
 PATIENCE = 240.0
@@ -86,7 +87,7 @@ class Trainer:
             stderr=errors,
             text=True,
             cwd=self.folder,
-            env={**inherited, **environment, MARK: self._mark},
+            env={**inherited, report.VARIABLE: "yes", **environment, MARK: self._mark},
         )
         self._started.append(process)
         return process

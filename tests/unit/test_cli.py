@@ -12,6 +12,7 @@ import trainer
 from hack.ports import free_ports
 from trainer import cli
 from trainer.cli import main
+from trainer.telemetry import report
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -117,6 +118,20 @@ runpy.run_module("trainer", run_name="__main__")
 """
     done = run_python("-c", program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("wanted", ["", "yes"])
+def test_lines_have_reports_only_for_a_launcher_or_a_supervisor(run_python: Run, wanted: str) -> None:
+    program = """
+import logging
+from trainer import cli
+from trainer.telemetry import report
+cli._log_to_stdout("")
+report.log(logging.getLogger("trainer"), "a sentence", restored="model.ckpt-1")
+"""
+    line = run_python("-c", program, TASK_REPORTS=wanted).stdout
+    assert (report.read(line, "restored", str) == "model.ckpt-1") == bool(wanted)
+    assert line.endswith("a sentence\n") != bool(wanted)
 
 
 @pytest.mark.parametrize(

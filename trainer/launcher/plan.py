@@ -13,6 +13,7 @@ from trainer.config import Settings
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError
 from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.telemetry import report
 
 CONFIG = "config.yaml"
 """The file beside the logs with the settings of all tasks."""
@@ -88,6 +89,7 @@ def plan_programs(
     tasks += [Task("worker", index) for index in range(plan.workers)]
     tasks += [Task("evaluator", 0)] if plan.evaluator else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith(config.ENVIRONMENT_PREFIX)}
+    environment[report.VARIABLE] = "yes"
     programs = []
     for task in tasks:
         cluster = Cluster(task, chief, worker, ps)

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 MARK = " #trainer "
+VARIABLE = "TASK_REPORTS"
+"""The environment variable that the launcher and the chart's `task.sh` set: without it, lines have no reports."""
 
 Value = TypeVar("Value")
 

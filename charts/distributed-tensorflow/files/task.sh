@@ -54,6 +54,7 @@ starts=0
 if [ -e "$TASK_DIR/starts" ]; then read -r starts < "$TASK_DIR/starts"; fi
 echo $((starts + 1)) > "$TASK_DIR/starts"
 export TASK_RESTARTS="$starts"
+export TASK_REPORTS=yes # in the log, for the supervisor
 
 # The pod that replaces a task has another address. TensorFlow's gRPC would look it up every 30 seconds.
 export TF_GRPC_DEFAULT_OPTIONS="${TF_GRPC_DEFAULT_OPTIONS-grpc.dns_min_time_between_resolutions_ms=1000}"

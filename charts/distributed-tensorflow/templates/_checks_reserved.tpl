@@ -2,7 +2,7 @@
 
 {{- define "distributed-tensorflow.checkReserved" -}}
 {{- $values := .Values -}}
-{{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_EXITS" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_RESTARTS" "TASK_RUN" "TASK_WAITS" -}}
+{{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_EXITS" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_REPORTS" "TASK_RESTARTS" "TASK_RUN" "TASK_WAITS" -}}
 {{- if $values.data.watch.enabled }}{{ $variables = append $variables "DATA_VERSION" }}{{ end -}}
 {{- range $spec := include "distributed-tensorflow.roles" . | fromJsonArray -}}
 {{- $role := $spec.role -}}
