@@ -24,11 +24,20 @@ README_TEMPLATE = CHART / "README.md.gotmpl"
 DEFAULTS_FILE = CHART / "files" / "defaults.json"
 KEYS_FILE = CHART / "files" / "keys.json"
 TABLE_MARKS = ("{{/* settings of `train`: begin */ -}}\n", "{{- /* settings of `train`: end */ -}}\n")
+OWN_FILE = CHART / "files" / "own.json"
 CHARTS_OWN = {
-    *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "spare_workers"),
-    *("train_dir", "data_dir", "metrics_port", "grace_seconds"),
+    "ps_hosts": "ps.replicas",
+    "worker_hosts": "worker.replicas",
+    "job_name": "worker.replicas and ps.replicas",
+    "task_index": "worker.replicas and ps.replicas",
+    "cluster_file": "worker.replicas and ps.replicas",
+    "spare_workers": "worker.maxReplicas",
+    "train_dir": "trainingDirectory",
+    "data_dir": "data.existingClaim or data.uri",
+    "metrics_port": "metrics.port",
+    "grace_seconds": "terminationGracePeriodSeconds of a role",
 }
-"""Settings that the chart sets from other values."""
+"""Settings that the chart sets from other values: which ones."""
 
 
 def run_schema() -> dict[str, Any]:
@@ -85,6 +94,11 @@ def resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, 
     return {**part, "properties": {**part["properties"], **extended}}
 
 
+def own_file() -> str:
+    """Return the text of files/own.json."""
+    return json.dumps(CHARTS_OWN, indent=1) + "\n"
+
+
 def train_schema() -> dict[str, Any]:
     """Return the schema of each setting of `train`."""
     settings = TypeAdapter(config.Settings).json_schema()["properties"]
@@ -137,6 +151,7 @@ def main() -> None:
     SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
     KEYS_FILE.write_text(keys_file(schema))
     README_TEMPLATE.write_text(readme_template())
+    OWN_FILE.write_text(own_file())
     DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")
 
 

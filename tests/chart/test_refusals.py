@@ -128,6 +128,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
+    "a setting that the chart sets itself": ("train.data_dir", {"train.data_dir": "/data"}),
     "an unknown key": ("storage", {"storage": {"size": "1Gi"}}),
     "workers that never end": (
         "worker.restartPolicy",
@@ -551,7 +552,6 @@ def test_all_tasks_may_use_the_network_of_their_nodes_and_without_policy_a_part_
         ("worker.taskType", "did you mean chief.taskType?"),
         ("tensorboard.ingress.host", "did you mean tensorboard.ingress.hosts?"),
         ("ps.image.x", "values.yaml has all keys"),
-        ("train.train_dir", "values.yaml has all keys"),
         ("mlflow.enabled", "did you mean mlflow.server.enabled?"),
         ("train.steps", "did you mean train.train_steps?"),
     ],

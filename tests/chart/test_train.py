@@ -8,10 +8,12 @@ from typing import Any
 from hack.chart.values import (
     DEFAULTS_FILE,
     KEYS_FILE,
+    OWN_FILE,
     README_TEMPLATE,
     SCHEMA_FILE,
     definition_defaults,
     keys_file,
+    own_file,
     readme_template,
     run_schema,
     train_schema,
@@ -45,6 +47,7 @@ def test_the_file_of_defaults_has_those_of_the_values() -> None:
 
 
 def test_the_file_of_keys_has_those_of_the_schema() -> None:
+    assert own_file() == OWN_FILE.read_text(), "run make chart-docs"
     assert keys_file(json.loads(SCHEMA_FILE.read_text())) == KEYS_FILE.read_text(), "run make chart-docs"
 
 

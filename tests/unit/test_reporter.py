@@ -70,6 +70,17 @@ def test_tasks_that_wait_for_one_reason_are_one_line_a_minute(
     assert caplog.messages[-1].endswith("(and 558 more)")
 
 
+def test_a_leader_that_logs_nothing_is_named_ever_more_rarely(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a program that overwrites TF_CONFIG, whose workers wait for each other."""
+    for second in range(3600):
+        reporter.report_pending(dataclasses.replace(RUNNING, running=NOW), [], NOW + second)
+    minutes = [line.split(" for ")[1].split(" min")[0] for line in caplog.messages]
+    assert minutes == ["3", "6", "12", "24", "48"]
+    assert all("mnist-worker-0 has logged nothing" in line and "TF_CONFIG" in line for line in caplog.messages)
+
+
 def test_each_reason_has_its_own_line(reporter: Reporter, caplog: pytest.LogCaptureFixture) -> None:
     tasks = [waiting(0, NOW), waiting(1, NOW, "FailedMount: no claim")]
     reporter.report_pending(STARTED, tasks, NOW + 20)

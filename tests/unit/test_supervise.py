@@ -3,10 +3,12 @@
 import json
 from datetime import datetime, timezone
 
+import pytest
+
 from tests.unit.test_supervision import a_pod, a_run
 from trainer.supervisor import supervise
 from trainer.supervisor.policy import Outcome
-from trainer.supervisor.task_logs import TaskLogs
+from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.telemetry import report
 
 SUCCEEDED = Outcome(True, "mnist-worker-0 ended with code 0")
@@ -46,6 +48,30 @@ def test_a_result_from_before_the_run_says_that_nothing_was_trained() -> None:
         line = f"done{report.MARK}{json.dumps({'result': CONTENT['result'] | {'updated': updated}})}"
         assert reason(line, None).startswith("nothing was trained, because all steps were done before") == is_old
         assert reason(line, None).endswith(EXPECTED)
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    main()"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([*TRACEBACK, "ValueError: no such column", "the last words"], "ValueError: no such column"),
+        (
+            [*TRACEBACK, "KeyError: 1", "", *TRACEBACK, "tf.errors.NotFoundError: 2", " more"],
+            "tf.errors.NotFoundError: 2",
+        ),
+        ([*TRACEBACK, "KeyboardInterrupt"], "KeyboardInterrupt"),
+        (["ValueError: a word of the program"], ""),
+        (
+            [f'ends with code 2{report.MARK}{{"ended": {{"code": 2, "reason": "train_dir: it is full."}}}}'],
+            "train_dir: it is full",
+        ),
+        ([], ""),
+    ],
+)
+def test_the_cause_of_a_failure_is_that_of_the_program(lines: list[str], cause: str) -> None:
+    assert cause_in(lines) == cause
 
 
 def test_the_result_is_found_before_and_after_the_container_is_parked() -> None:

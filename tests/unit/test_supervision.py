@@ -675,6 +675,13 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
             "0/1 nodes are available: 1 Insufficient cpu.",
             "no node has enough cpu left: ask for less in worker.resources",
         ),
+        (
+            "0/9 nodes are available: 4 Insufficient cpu, 5 Insufficient cpu, 5 Insufficient memory.",
+            "no node has enough cpu and memory left: ask for less in worker.resources, or add",
+        ),
+        ("1 Insufficient nvidia.com/gpu.", "no node has enough nvidia.com/gpu left: ask for less in worker.gpus, or"),
+        ("1 Insufficient nvidia.com/gpu, 1 Insufficient cpu.", "ask for less in worker.resources and worker.gpus, or"),
+        ('ErrImageNeverPull: Container image "a:1" is not present', "the image a:1 is not on the node, and its pull"),
         ('persistentvolumeclaim "x" not found', "the claim x does not exist"),
         ("pod has unbound immediate PersistentVolumeClaims", "its claim is not bound"),
         ("ImagePullBackOff: Back-off", "its image cannot be pulled"),
@@ -700,6 +707,10 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
 )
 def test_a_pending_pod_is_diagnosed_in_one_sentence(said: str, sentence: str) -> None:
     assert sentence in diagnosis.diagnose("worker", said)
+
+
+def test_a_parameter_server_is_not_told_to_ask_for_less_in_a_key_that_it_lacks() -> None:
+    assert "in ps.resources, or" in diagnosis.diagnose("ps", "1 Insufficient nvidia.com/gpu.")
 
 
 def test_notes_come_back_as_they_were_written() -> None:

@@ -7,10 +7,6 @@ from trainer.text import truncate
 
 _DIAGNOSES: Sequence[tuple[str, str]] = (
     (
-        r"Insufficient (?P<what>[\w./-]+\w)",
-        "no node has enough {what} left: ask for less in {role}.resources or {role}.gpus, or add a node",
-    ),
-    (
         r"didn't match Pod's node affinity/selector",
         "no node has the labels that {role}.nodeSelector or {role}.affinity asks for",
     ),
@@ -54,7 +50,12 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "node {what}`, or set run.nodeLossSeconds",
     ),
     (
-        r"(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull).*?image \"?(?P<what>[^\s\"]+)",
+        r"ErrImageNeverPull.*?image \"?(?P<what>[^\s\"]+)",
+        "the image {what} is not on the node, and its pull policy is Never, the default without image.registry: load "
+        "it onto each node, or push it and set image.registry",
+    ),
+    (
+        r"(ErrImagePull|ImagePullBackOff|InvalidImageName).*?image \"?(?P<what>[^\s\"]+)",
         "the image {what} cannot be pulled: push it, and set image.registry, {role}.image or imagePullSecrets",
     ),
     (
@@ -99,7 +100,19 @@ def diagnose(role: str, problem: str) -> str:
         role: The task's role. The remedy names its values.
         problem: `Pod.problem`, or the message of an event about the pod.
     """
+    if lacking := list(dict.fromkeys(re.findall(r"Insufficient ([\w./-]+\w)", problem))):
+        return _insufficient(role, lacking)
     for pattern, sentence in _DIAGNOSES:
         if found := re.search(pattern, problem):
             return sentence.format(role=role, **found.groupdict())
     return truncate(" ".join(problem.split()), 300) or "Kubernetes has not reported a reason yet"
+
+
+def _insufficient(role: str, resources: Sequence[str]) -> str:
+    """The sentence on resources of which no node has enough left, such as cpu and nvidia.com/gpu."""
+    of_devices = role != "ps" and any("/" in name for name in resources)
+    keys = f"{role}.gpus" if of_devices and len(resources) == 1 else f"{role}.resources"
+    if of_devices and len(resources) > 1:
+        keys = f"{role}.resources and {role}.gpus"
+    what = " and ".join(filter(None, [", ".join(resources[:-1]), resources[-1]]))
+    return f"no node has enough {what} left: ask for less in {keys}, or add a node"

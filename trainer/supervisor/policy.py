@@ -184,6 +184,11 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
     return None
 
 
+def with_cause(reason: str, cause: str) -> str:
+    """The reason of a failed run with what the task's own log says, and how to try it again."""
+    return f"{reason}{cause and f': {cause}'}; upgrade with a remedy, or raise run.attempt to try again"
+
+
 def _failure(action: ExitAction, ending: str, task: str) -> Outcome:
     why = "and run.failurePolicy fails the run" if action == "Fail" else "which is not retried"
     return Outcome(False, f"{ending}, {why}", (task,))

@@ -33,6 +33,8 @@ REMINDER_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
 """Between two attempts to follow a log."""
 PROGRESS_SECONDS = 10.0
+SILENCE_SECONDS = 180.0
+"""The leader is named when it has logged nothing for this time, then for twice as long, and so on."""
 ANNOTATION_SECONDS = 15.0
 LONGEST_TEXT = 500
 """Of what a task reports, in an annotation or an event."""
@@ -63,7 +65,10 @@ class Reporter:
         self._progress_reported = 0.0
         self._annotations: dict[str, str] = {}
         self._annotated = 0.0
-        self._followed = ""
+        self._followed = self._followed_pod = ""
+        self._heard = 0.0
+        """When the leader logged its last line, in seconds since 1970; 0 before the first that was read."""
+        self._silence = SILENCE_SECONDS
 
     def record_warning(self, event: Event) -> None:
         """Keep the last warning about each pod or its owner: it has reasons that no status has, such as a volume's."""
@@ -194,7 +199,7 @@ class Reporter:
     def _follow(self, leader: Pod) -> None:
         container = f"{leader.uid}/{leader.restart_count}"
         if container != self._followed:
-            self._followed = container
+            self._followed, self._followed_pod = container, leader.pod_name
             threading.Thread(target=self._read, args=(leader, container), daemon=True).start()
 
     def _read(self, leader: Pod, container: str) -> None:
@@ -206,6 +211,7 @@ class Reporter:
                 if line == last:  # the log is followed again from its last line on
                     continue
                 last, pause = line, FIRST_PAUSE_SECONDS
+                self._heard, self._silence = time.time(), SILENCE_SECONDS
                 self._progress = parse(line) or self._progress
                 if change := report.read(line, "replicas", str):
                     logger.info(change)
@@ -227,12 +233,25 @@ class Reporter:
                 self._reported[reason] = now
                 others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
                 logger.info(f"waiting for {tasks[0].name}: {reason}{others}")
+        if notes.running:
+            self._report_silence(max(self._heard, notes.running), now)
         annotations = {"state": state_of(notes, any(task.gated for task in pending))}
         if self._progress:
             annotations |= progress_annotations(self._progress, now)
             if now - self._progress_reported >= PROGRESS_SECONDS:
                 self._report_progress(now)
         self._annotate(annotations, now)
+
+    def _report_silence(self, since: float, now: float) -> None:
+        """Name the leader if it has logged nothing for long: ever more rarely."""
+        if now - since < self._silence:
+            return
+        self._silence = 2 * (now - since)
+        leader = self._followed_pod or self._run.leader
+        hint = "" if self._progress_reported else "; a program that sets TF_CONFIG itself may wait for tasks in vain"
+        logger.info(
+            f"{self._run.leader} has logged nothing for {_duration(now - since)}; its log: kubectl logs {leader}{hint}"
+        )
 
     def _annotate(self, annotations: Mapping[str, str], now: float) -> None:
         """Annotate the Job at once if the state has changed, else at most every 15 seconds."""

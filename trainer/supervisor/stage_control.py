@@ -16,7 +16,7 @@ from trainer.supervisor.policy import Outcome
 from trainer.supervisor.reporter import START_GRACE_SECONDS, Reporter
 from trainer.supervisor.run import Run, Stage
 from trainer.supervisor.stages import StageJob
-from trainer.supervisor.task_logs import TaskLogs
+from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.telemetry import report
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,12 @@ class StageControl:
         ending = ""
         if found:
             pod = pods.observe(found[-1])
-            for line in self._logs.tail(pod.pod_name, stages.CONTAINER, LOG_LINES):
+            lines = self._logs.tail(pod.pod_name, stages.CONTAINER, LOG_LINES)
+            for line in lines:
                 logger.info(f"| {stage.name}: {report.split(line)[0]}")
             if pod.terminated:
-                ending = f" with {pod.ending}"
+                cause = cause_in(lines)
+                ending = f" with {pod.ending}{cause and f': {cause}'}"
         return Outcome(False, f"stage {stage.name} failed{ending or f': {job.failure}'}")
 
     def _look(self, stage: Stage, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> Outcome | None:

@@ -40,7 +40,7 @@ from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
 from trainer.supervisor.stage_control import StageControl
-from trainer.supervisor.task_logs import TaskLogs
+from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.supervisor.view import View
 from trainer.telemetry import report, result
 from trainer.telemetry.metrics import serve
@@ -229,11 +229,13 @@ class _Loop:
 
     def _end(self, notes: Notes, outcome: Outcome, now: float) -> Notes:
         """The notes after the training, or after the last stage; the result and the logs are copied."""
-        run = self._run
+        run, cause = self._run, ""
         if notes.state != "Finishing":
             self._reporter.close()
             outcome = _with_result(run, self._logs, outcome, self._tasks.get(run.leader), notes.started)
-            _copy_logs(run, self._logs, outcome, self._tasks)
+            cause = _copy_logs(run, self._logs, outcome, self._tasks)
+        if not outcome.succeeded:
+            outcome = dataclasses.replace(outcome, reason=policy.with_cause(outcome.reason, cause))
         if outcome.succeeded and notes.state in ("Starting", "Running"):
             notes = lifecycle.finish(run, notes, outcome.reason)
             if run.stages.after:
@@ -376,11 +378,20 @@ def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None,
     return dataclasses.replace(outcome, reason=reason)
 
 
-def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod]) -> None:
-    """Copy the last lines of failed tasks, and `run.lastLines` of all others, into the supervisor's log."""
+def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod]) -> str:
+    """Copy the last lines of failed tasks, and `run.lastLines` of all others, into the supervisor's log.
+
+    Returns:
+        Why the first failed task ended, as its log says; empty if it does not.
+    """
+    cause = ""
     for name, pod in sorted(tasks.items()):
         count = LOG_LINES if name in outcome.failed else run.last_lines
-        _print_log(name, logs.tail(pod.pod_name, pod.role, count) if count else [])
+        lines = logs.tail(pod.pod_name, pod.role, count) if count else []
+        _print_log(name, lines)
+        if name in outcome.failed:
+            cause = cause or cause_in(lines)
+    return cause
 
 
 def _print_log(name: str, lines: Sequence[str]) -> None:

@@ -1,17 +1,37 @@
 """The logs of the run's tasks, as the kubelet has them."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import httpx2
 
 from trainer.supervisor.connection import Connection
 from trainer.supervisor.pods import parse_parked
+from trainer.telemetry import report
+from trainer.text import one_line, truncate
 
 _GONE = "unable to retrieve container logs for "
 """The start of the kubelet's answer for a container that is gone."""
 
 SILENT_SECONDS = 120.0
 """How long a log that is followed may be silent: then it is asked for again, as the connection may be dead."""
+LONGEST_CAUSE = 300
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def cause_in(lines: Sequence[str]) -> str:
+    """Why a program ended, as its last lines say: what the trainer reports, or the last exception; else nothing."""
+    cause = ""
+    traced = False
+    for line in lines:
+        ended = report.read(line, "ended", dict[str, Any])
+        if ended and isinstance(ended.get("reason"), str):
+            cause = ended["reason"]
+        traced = traced or line.startswith(_TRACEBACK)
+        if traced and re.match(r"[A-Za-z_][\w.]*(:|$)", line):  # not indented: the exception after its frames
+            traced, cause = False, line
+    return truncate(one_line(cause).rstrip("."), LONGEST_CAUSE)
 
 
 class TaskLogs:

@@ -1,7 +1,13 @@
 {{/* Refuses unknown keys of the values. The schema could do that too, but its error cannot say which key is meant.
-     files/keys.json has the keys of each mapping, by its path (make chart-docs). */}}
+     files/keys.json has the keys of each mapping, by its path, and files/own.json the settings that the chart sets itself
+     (make chart-docs). */}}
 
 {{- define "distributed-tensorflow.checkKeys" -}}
+{{- range $setting, $keys := .Files.Get "files/own.json" | fromJson -}}
+{{- if hasKey $.Values.train $setting -}}
+{{- fail (printf "train.%s: the chart itself sets it, from %s; set that instead." $setting $keys) -}}
+{{- end -}}
+{{- end -}}
 {{- $known := .Files.Get "files/keys.json" | fromJson -}}
 {{- range $path, $keys := $known -}}
 {{- $found := $.Values -}}
