@@ -359,6 +359,17 @@ def test_reports_are_written_as_summaries(start: Callable[..., ChiefRun], tmp_pa
     assert events[-1].step == 10
 
 
+def test_a_session_that_is_closed_after_the_last_save_is_no_reason_to_warn(start: Callable[..., ChiefRun]) -> None:
+    """The close may take longer than the time after SIGTERM, as of a session with a parameter server that has ended."""
+    run = start()
+    run.chief.prepare()
+    run.step()
+    run.chief.on_train_end(is_complete=False)
+    run.session.close()
+    run.chief.save_before_exit()
+    assert run.log_lines == []
+
+
 def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_it(
     start: Callable[..., ChiefRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:

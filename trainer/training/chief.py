@@ -39,6 +39,8 @@ class Chief(Callback):
         self._checked_time = time.monotonic()
         self._summaries = SummaryWriter(run.directory.train_summaries)
         self._profile = Profile(self._settings.profile_steps, run.directory.path)
+        self._has_saved_the_end = False
+        """Whether the main thread has saved after its last step; then it closes the session."""
 
     def __enter__(self) -> "Chief":
         return self
@@ -119,7 +121,8 @@ class Chief(Callback):
             DivergedError: the run is complete, and its parameters are not finite.
             StoreError: the run is complete, and the volume has no room for its last checkpoint.
         """
-        if self.checkpoints.save_and_wait() or not is_complete:
+        self._has_saved_the_end = self.checkpoints.save_and_wait()
+        if self._has_saved_the_end or not is_complete:
             return
         if self.checkpoints.failure:
             what = f"the last checkpoint in {self._run.directory}"
@@ -146,11 +149,13 @@ class Chief(Callback):
         profiling = threading.Thread(target=self._profile.stop, daemon=True)  # in parallel with the checkpoint
         profiling.start()
         try:
-            self.checkpoints.save_and_wait()
+            if not self._has_saved_the_end:
+                self.checkpoints.save_and_wait()
         except SupersededError as error:
             logger.error(str(error))
         except Exception as error:  # a parameter server is away
-            logger.warning(f"no checkpoint is saved at the end: {brief(error)}")
+            if not self._has_saved_the_end:  # by the main thread, for which this one has waited
+                logger.warning(f"no checkpoint is saved at the end: {brief(error)}")
         profiling.join()
 
     def _evaluate_if_due(self) -> None:
