@@ -61,6 +61,14 @@ trainer COMMAND --help shows the options of a command; trainer --version shows t
 """
 
 
+SERVE_ENVIRONMENT = (
+    "python3 -m venv .serve && "
+    ".serve/bin/pip install --no-deps -r constraints/model.txt -r constraints/model-server.txt . && "
+    ".serve/bin/trainer serve"
+)
+"""KServe takes older versions of some packages than TensorFlow's training, so it has an environment of its own."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments (the process's own by default) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -93,14 +101,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _require(command: str, packages: Sequence[str], lock: str) -> None:
     """Check that the packages of a command are installed.
 
+    Args:
+        command: The command.
+        packages: Their names for Python's import.
+        lock: The file of constraints/ that has them.
+
     Raises:
         ConfigurationError: a package is not installed.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
+            how = SERVE_ENVIRONMENT if command == "serve" else f"pip install -r constraints/{lock}.txt"
             raise ConfigurationError(
-                f"trainer {command}: the Python package {package} is not installed: run "
-                f"pip install -r constraints/{lock}.txt in a clone of this project."
+                f"trainer {command}: the Python package {package} is not installed: run {how} in a clone of this "
+                "project."
             )
 
 

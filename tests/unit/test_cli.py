@@ -172,7 +172,7 @@ def test_a_conflict_is_logged_and_an_error_after_the_import_of_tensorflow_is_one
     cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
     config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
     words = ["--job_name=evaluator", "--dataset=npz", "--data_dir=absent", "--train_dir=run"]
-    done = run_python("-m", "trainer", "train", *words, TF_CONFIG=config)
+    done = run_python("-m", "trainer", "train", *words, TF_CONFIG=config, TASK_REPORTS="yes")
     assert done.returncode == 2
     conflict, started, ended = done.stdout.splitlines()
     assert conflict.endswith("evaluator 0: --job_name wins over TF_CONFIG: evaluator instead of worker.")

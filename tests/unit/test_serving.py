@@ -390,6 +390,6 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 
 def test_serving_without_kserve_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve"]) == 2
-    assert "the Python package kserve is not installed: run pip install -r constraints/model-server.txt" in (
+    assert "the Python package kserve is not installed: run python3 -m venv .serve && .serve/bin/pip" in (
         capsys.readouterr().err
     )
