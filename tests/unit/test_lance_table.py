@@ -1,6 +1,7 @@
 """Lance datasets: columns, splits, versions, and reading while the run trains."""
 
 import itertools
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,24 @@ def test_a_table_larger_than_the_memory_streams(uri: str, monkeypatch: pytest.Mo
     test = list(found.test.once(4))
     assert [len(labels) for _, labels in test] == [4, 1]
     assert np.array_equal(np.concatenate([images for images, _ in test]), held_out.inputs)
+
+
+def test_a_row_takes_few_bytes_of_python_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strings took 80 bytes a row: gigabytes for a table of tens of millions of rows."""
+    rows = 200_000
+    split = pa.array(["train"] * (rows - 100) + ["test"] * 100)
+    table = pa.table({"x": np.ones(rows, np.float32), "y": np.arange(rows, dtype=np.int32) % 5, "split": split})
+    lance.write_dataset(table, str(tmp_path / "t.lance"))
+    monkeypatch.setattr(lance_table, "IN_MEMORY_BYTES", 0)
+    load(str(tmp_path / "t.lance"))  # imports
+    tracemalloc.start()
+    try:
+        found = load(str(tmp_path / "t.lance"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found.train, Stream)
+    assert peak < 30 * rows, peak / rows
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Which replicas take part in a run, and what the chief reports about them."""
 
 import itertools
+import threading
+
+import pytest
 
 from trainer.graph.replication.membership import ABSENT
-from trainer.training.replica_monitor import QUIET_SECONDS, Reports, Roster
+from trainer.training.replica_monitor import QUIET_SECONDS, ReplicaMonitor, Reports, Roster
 
 
 def a_roster(step: int, *last_steps: int, now: float = 0.0) -> Roster:
@@ -67,3 +70,19 @@ def test_a_change_within_an_interval_is_reported_after_it_if_it_lasts() -> None:
     reports.due({0, 1}, 0.0)
     assert reports.due({0}, 0.1) == ([], [])
     assert reports.due({0}, 5.0) == ([], [1])
+
+
+@pytest.mark.parametrize(("error", "lines"), [(TypeError("a mistake"), 1), (RuntimeError("a closed session"), 0)])
+def test_a_monitor_that_fails_is_seen_unless_its_session_is_closed(
+    error: Exception, lines: int, log_lines: list[str]
+) -> None:
+    class Failing(ReplicaMonitor):
+        def __init__(self) -> None:
+            self._over = threading.Event()
+
+        def _take_pass(self, now: float) -> None:
+            raise error
+
+    Failing()._watch()
+    assert len(log_lines) == lines
+    assert all("the replica monitor has failed" in line for line in log_lines)

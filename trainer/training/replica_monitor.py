@@ -193,6 +193,8 @@ class ReplicaMonitor:
                 self._take_pass(time.monotonic())
         except (tf.errors.OpError, RuntimeError) as error:  # the main thread has it too, in its session, and handles it
             logger.debug(f"the replica monitor ends: {error}")
+        except Exception:
+            logger.exception("the replica monitor has failed, so rounds may wait for replicas that are gone")
 
     def _take_pass(self, now: float) -> None:
         roster, before = self._roster, self._roster.step
