@@ -71,6 +71,19 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {**WATCH, "extraArgs": ["--data_version=3"]},
     ),
     "a version beside a watch": ("data.watch.enabled", {**WATCH, "train.data_version": 3}),
+    "a version with a dash in the arguments beside a watch": (
+        "extraArgs",
+        {**WATCH, "extraArgs": ["--data-version", "3"]},
+    ),
+    "a directory in the arguments beside a watch": ("extraArgs", {**WATCH, "extraArgs": ["--train_dir=/training"]}),
+    "a stage with a variable of the version beside a watch": (
+        "stages.before[0].env",
+        {**WATCH, "stages.before": [{**STAGE, "env": [{"name": "DATA_VERSION", "value": "3"}]}]},
+    ),
+    "a volume of the data in the supervisor beside a watch": (
+        "supervisor.extraVolumes",
+        {**WATCH, "supervisor.extraVolumes": [{"name": "data", "emptyDir": {}}]},
+    ),
     "a variable with the version beside a watch": (
         "common.env",
         {**WATCH, "common.env": [{"name": "DATA_VERSION", "value": "3"}]},

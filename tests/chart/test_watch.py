@@ -51,9 +51,30 @@ def test_tasks_and_stages_learn_the_version_and_wait_for_it() -> None:
     assert values["TASK_WAITS"] == "start"
     assert not manifests.of("Job")[1:], "only that of the supervisor: it creates the stages' Jobs"
     (stage,) = run_of(manifests)["stages"]["before"]
-    assert stage["manifest"]["metadata"]["name"] == stage["job"]
+    assert stage["manifest"]["metadata"]["name"] == stage["job"] == "mnist-stage-infer"
+    account = stage["manifest"]["spec"]["template"]["spec"]["serviceAccountName"]
+    assert manifests["ServiceAccount/stage"]["metadata"]["name"] == account
     (container,) = stage["manifest"]["spec"]["template"]["spec"]["containers"]
     assert container["env"][0] == VARIABLE
+
+
+def test_another_dataset_is_another_run_and_another_template_another_job() -> None:
+    one, other = (run_of(render({**WATCH, "data.uri": uri})) for uri in ("s3://b/one.lance", "s3://b/other.lance"))
+    assert one["definition"] != other["definition"]
+    assert one["hash"] != other["hash"]
+    stages = [{**STAGE, "resources": {"requests": {"cpu": cpu}}} for cpu in ("1", "2")]
+    (first,), (second,) = (run_of(render({**WATCH, "stages.before": [stage]}))["stages"]["before"] for stage in stages)
+    assert (first["job"], first["digest"]) == (second["job"], second["digest"])
+    assert first["template"] != second["template"]
+
+
+def test_a_failed_run_is_noticed_although_the_supervisor_goes_on() -> None:
+    values = {"metrics.enabled": True, "metrics.prometheusRule.enabled": True}
+    groups = "PrometheusRule/run spec groups"
+    (usual, *_), (watched, *_) = (render(given).get(groups)[0]["rules"] for given in (values, {**WATCH, **values}))
+    assert "kube_job_failed" in usual["expr"]
+    assert "trainer_run_state{" in watched["expr"]
+    assert 'state="Failed"' in watched["expr"]
 
 
 def test_the_supervisor_reads_the_data_with_the_credentials_of_the_tasks() -> None:

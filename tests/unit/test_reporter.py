@@ -74,11 +74,18 @@ def test_a_leader_that_logs_nothing_is_named_ever_more_rarely(
     reporter: Reporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a program that overwrites TF_CONFIG, whose workers wait for each other."""
+    reporter._followed, reporter._heard = "uid/0", NOW
     for second in range(3600):
         reporter.report_pending(dataclasses.replace(RUNNING, running=NOW), [], NOW + second)
     minutes = [line.split(" for ")[1].split(" min")[0] for line in caplog.messages]
     assert minutes == ["3", "6", "12", "24", "48"]
     assert all("mnist-worker-0 has logged nothing" in line and "TF_CONFIG" in line for line in caplog.messages)
+
+
+def test_a_leader_whose_log_is_not_followed_is_not_silent(reporter: Reporter, caplog: pytest.LogCaptureFixture) -> None:
+    """It has ended, waits for a node, or was not looked at yet by a supervisor that has just started."""
+    reporter.report_pending(dataclasses.replace(RUNNING, running=NOW - 9999), [], NOW)
+    assert caplog.messages == []
 
 
 def test_each_reason_has_its_own_line(reporter: Reporter, caplog: pytest.LogCaptureFixture) -> None:

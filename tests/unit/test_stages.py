@@ -44,13 +44,13 @@ def test_stages_run_one_after_another() -> None:
     assert second.current == TWO[1]
     assert second.sentences == ["stage fetch is done after 7 s", "stage prepare starts"]
     last = stages.advance(TWO, second.notes, {"fetch": COMPLETE, "prepare": COMPLETE}, NOW + 9)
-    assert last.is_done
+    assert (last.current, last.failed) == (None, None)
     assert {each.digest for each in last.notes.values()} == {"1"}
 
 
 def test_a_failed_stage_stops_those_after_it() -> None:
     found = stages.advance(TWO, {}, {"fetch": FAILED, "prepare": WAITS}, NOW)
-    assert (found.failed, found.current, found.is_done) == (TWO[0], None, False)
+    assert (found.failed, found.current) == (TWO[0], None)
     assert found.sentences == ["stage fetch failed: Pod has failed"]
 
 

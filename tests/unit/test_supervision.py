@@ -454,6 +454,8 @@ def test_the_metrics_show_the_state_its_seconds_and_the_restarts_by_role() -> No
     assert (found["trainer_run_state", "Starting"], found["trainer_run_state", "Running"]) == (0, 1)
     assert found["trainer_run_state_seconds_total", "Starting"] == 12
     assert shown(dataclasses.replace(begun, state="Failed"))["trainer_run_state", "Failed"] == 1
+    over = shown(dataclasses.replace(begun, state="Failed", running=NOW + 12, ended=NOW + 20))
+    assert over["trainer_run_state_seconds_total", "Running"] == 8, "with watched data the supervisor goes on"
 
 
 REST = {"image": "i", "imageID": "", "ready": True, "restartCount": 0}

@@ -61,6 +61,6 @@ def _tagged(uri: str, tag: str, store: ObjectStore | None) -> int | str:
     try:
         found = json.loads(content)
         number, branch = int(found["version"]), found.get("branch")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise StoreError(f"{uri}: {name} is not a tag of Lance") from None
     return f"the tag {tag} of {uri} is on the branch {branch}, and runs read the main one" if branch else number

@@ -60,7 +60,10 @@ class ObjectStore:
                 f"{setting}: the URI has a user, a password or a port; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY "
                 "and AWS_ENDPOINT_URL, or the variables of your store, instead."
             )
-        parts = urlsplit(uri)
+        try:
+            parts = urlsplit(uri)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in SCHEMES or not parts.netloc:
             known = ", ".join(f"{scheme}://BUCKET/FOLDER" for scheme in SCHEMES)
             raise ConfigurationError(f"{setting}={uri}: a path or one of {known} was expected.")

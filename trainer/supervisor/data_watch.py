@@ -5,7 +5,7 @@ import threading
 
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage import lance_versions
-from trainer.supervisor.changes import Changes, DataVersionFound
+from trainer.supervisor.changes import Changes, DataVersionFound, WatchFailed
 from trainer.supervisor.run import DataWatch
 from trainer.text import one_line
 
@@ -20,7 +20,11 @@ def start(watch: DataWatch, stopping: threading.Event, changes: Changes) -> None
 def _follow(watch: DataWatch, stopping: threading.Event, changes: Changes) -> None:
     reported = ""
     while True:
-        found = _look(watch)
+        try:
+            found = _look(watch)
+        except Exception as error:
+            changes.put(WatchFailed(error))
+            raise
         if isinstance(found, int):
             changes.put(DataVersionFound(str(found)))
             if reported:
@@ -28,7 +32,7 @@ def _follow(watch: DataWatch, stopping: threading.Event, changes: Changes) -> No
             reported = ""
         elif found != reported:
             reported = found
-            logger.info(f"waiting for data: {found}")
+            logger.info(f"the data: {found}")
         if stopping.wait(watch.interval_seconds):
             return
 

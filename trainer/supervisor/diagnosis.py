@@ -40,6 +40,10 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "{what} does not exist: complete the installation with `helm upgrade`",
     ),
     (
+        r"not created: (?P<what>.*)",
+        "the supervisor could not create the Job {what}: a line above says why the Kubernetes API refuses it",
+    ),
+    (
         r"another run: (?P<what>.*)",
         "its pod has the values of another upgrade: complete or roll back that upgrade, then run `kubectl delete pod "
         "{what}`",

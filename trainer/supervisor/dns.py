@@ -29,17 +29,21 @@ class Unresolved:
 
 
 class DnsProbe:
-    """Looks up the host names of a run's tasks."""
+    """Looks up the host names of a run's tasks. Its threads never end."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._resolved: set[str] = set()
         self._hosts: dict[str, str] = {}
-        self._first_lookup: dict[str, float] = {}
-        self._next_lookup: dict[str, float] = {}
+        self.forget()
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         for _ in range(THREADS):
             threading.Thread(target=self._look_up_forever, daemon=True).start()
+
+    def forget(self) -> None:
+        """Forget what has resolved: other pods follow."""
+        self._resolved: set[str] = set()
+        self._first_lookup: dict[str, float] = {}
+        self._next_lookup: dict[str, float] = {}
 
     def look_up(self, pods: Iterable[Pod]) -> None:
         """Look up the running pods whose names have not resolved yet."""

@@ -54,20 +54,15 @@ class KubernetesApi:
 
     def set_scale(self, component: str, replicas: int) -> None:
         """Set the replicas of a role or of TensorBoard. An absent object is no error: watches show its absence."""
-        self._unless_absent(lambda: self._patch_scale(component, replicas))
+        try:
+            self._connection.retry(lambda: self._patch_scale(component, replicas))
+        except ApiError as error:
+            if error.status.code != 404:
+                raise
 
     def try_scale(self, component: str, replicas: int) -> bool:
         """Set the replicas of a role or of TensorBoard, unless that is refused now; return whether they are set."""
         return self._connection.attempt_in_pass(lambda: self._patch_scale(component, replicas))
-
-    def _unless_absent(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call, and return None if the object does not exist."""
-        try:
-            return self._connection.retry(call)
-        except ApiError as error:
-            if error.status.code != 404:
-                raise
-            return None
 
     def _patch_scale(self, component: str, replicas: int) -> None:
         role = self.run.roles.get(component)
@@ -86,9 +81,11 @@ class KubernetesApi:
 
         It is deleted together with the notes.
         """
+        return self._provide_account(name, self._notes_as_owner(), annotations)
+
+    def _notes_as_owner(self) -> OwnerReference:
         notes = (self._notes or self._read("run")).metadata or ObjectMeta()
-        owner = OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
-        return self._provide_account(name, owner, annotations)
+        return OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
 
     def provide_stage_account(self, job: str, uid: str) -> bool:
         """Create the service account of a stage's Job, without which it has no pods; return whether that succeeded.
@@ -121,13 +118,16 @@ class KubernetesApi:
     def create_stage_job(self, stage: Stage) -> None:
         """Create the Job of a stage for the run's version of the data, unless that is refused now.
 
-        It is deleted with the supervisor's Job.
+        It is deleted together with the notes.
         """
         manifest = dict(stage.manifest or {})
         metadata = manifest["metadata"]
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.run.job, "uid": self.run.job_uid}
-        annotations = {**metadata.get("annotations", {}), stages.DATA_VERSION: self.run.data_version}
-        manifest["metadata"] = {**metadata, "annotations": annotations, "ownerReferences": [owner]}
+        annotations = {**metadata.get("annotations", {}), stages.MADE_FOR: stages.made_for(self.run, stage)}
+        manifest["metadata"] = {
+            **metadata,
+            "annotations": annotations,
+            "ownerReferences": [self._notes_as_owner().to_dict()],
+        }
         job = cast(Job, Job.from_dict(manifest))
         self._connection.attempt_in_pass(lambda: self._client.create(job))
 

@@ -51,6 +51,7 @@ def state_of(notes: Notes, queued: bool = False) -> str:
 
 def seconds_in(notes: Notes, now: float) -> dict[State, float]:
     """Seconds that a run has spent in Starting and in Running; `now` in seconds since 1970."""
+    now = notes.ended or now
     if not notes.started:
         return {"Starting": 0.0, "Running": 0.0}
     return {

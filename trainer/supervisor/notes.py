@@ -64,7 +64,7 @@ class ElasticNotes:
 
 @dataclasses.dataclass(frozen=True)
 class Notes:
-    """The recorded state of a run. A newer supervisor reads an older one's notes, so the fields keep their names."""
+    """The recorded state of a run. In an older supervisor's notes, unknown fields count as absent."""
 
     hash: str = ""
     definition: str = ""

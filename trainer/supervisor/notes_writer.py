@@ -34,6 +34,15 @@ class NotesWriter:
         """
         return self._write(notes) if notes != self._written else notes
 
+    def confirm(self) -> None:
+        """Check that no other supervisor has taken over the run.
+
+        Raises:
+            StoppedError: one has.
+        """
+        if self._written:
+            self._write(self._written)
+
     def write_later(self, notes: Notes) -> Notes:
         """Write the notes if they have changed, and the last time was long enough ago.
 

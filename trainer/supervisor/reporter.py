@@ -67,8 +67,12 @@ class Reporter:
         self._annotated = 0.0
         self._followed = self._followed_pod = ""
         self._heard = 0.0
-        """When the leader logged its last line, in seconds since 1970; 0 before the first that was read."""
+        """When the leader logged its last line, or when its log was first asked for, in seconds since 1970."""
         self._silence = SILENCE_SECONDS
+
+    @property
+    def _on_version(self) -> str:
+        return f" on version {self._run.data_version} of the data" if self._run.data_version else ""
 
     def record_warning(self, event: Event) -> None:
         """Keep the last warning about each pod or its owner: it has reasons that no status has, such as a volume's."""
@@ -90,12 +94,19 @@ class Reporter:
     def report_beginning(self, before: Notes, notes: Notes) -> None:
         """Report what this supervisor does with the run that it finds."""
         self._since = notes.started
+        if self._run.data_watch and not notes.has_ended:  # those of the run on another version
+            self._api.annotate_job({f"{ANNOTATIONS}/{key}": None for key in ("outcome", "progress", "estimated-end")})
+        is_same = (before.hash, before.data_version) == (notes.hash, notes.data_version)
         if notes.has_ended:
             logger.info("this run has already ended")
             if before.hash != notes.hash:
                 logger.info("only the chart's version has changed; to run it again, raise run.attempt")
+        elif notes.state == "Suspended" and self._run.waits_for_data:
+            logger.info("ending the tasks until a version of the data is there")
         elif notes.state == "Suspended":
             logger.info("suspending the run: ending its tasks")
+        elif notes.state == "Stopping" and before.hash == notes.hash and notes.data_version:
+            logger.info(f"version {notes.data_version} of the data follows: ending the tasks of the previous run")
         elif notes.state == "Stopping":
             logger.info("the run has changed: ending the tasks of the previous run")
         elif notes.state == "Finishing" and before.state != "Finishing":
@@ -105,12 +116,13 @@ class Reporter:
         elif notes.state == "Preparing":
             logger.info("running the stages before the training")
         else:
-            self.report_start(notes, "RunResumed" if before.state == "Suspended" and before.hash else "RunStarted")
+            self.report_start(notes, "RunResumed" if is_same and before.state == "Suspended" else "RunStarted")
 
     def report_start(self, notes: Notes, reason: str = "RunStarted") -> None:
         """Report that the tasks start. `reason` is that of the event."""
         tasks = ", ".join(f"{scale} {role}" for role, scale in notes.scales.items())
-        sentence = f"starting {tasks}" + (f" (attempt {self._run.attempt})" if self._run.attempt > 1 else "")
+        attempt = f" (attempt {self._run.attempt})" if self._run.attempt > 1 else ""
+        sentence = f"starting {tasks}{self._on_version}{attempt}"
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
 
@@ -199,16 +211,16 @@ class Reporter:
     def _follow(self, leader: Pod) -> None:
         container = f"{leader.uid}/{leader.restart_count}"
         if container != self._followed:
-            self._followed, self._followed_pod = container, leader.pod_name
+            self._followed, self._followed_pod, self._heard = container, leader.pod_name, time.time()
             threading.Thread(target=self._read, args=(leader, container), daemon=True).start()
 
     def _read(self, leader: Pod, container: str) -> None:
         last, pause = "", FIRST_PAUSE_SECONDS
         while self._followed == container:
-            for line in self._logs.follow(leader.pod_name, leader.role):
+            for index, line in enumerate(self._logs.follow(leader.pod_name, leader.role)):
                 if self._followed != container:
                     return
-                if line == last:  # the log is followed again from its last line on
+                if index == 0 and line == last:  # the log is followed again from its last line on
                     continue
                 last, pause = line, FIRST_PAUSE_SECONDS
                 self._heard, self._silence = time.time(), SILENCE_SECONDS
@@ -233,7 +245,7 @@ class Reporter:
                 self._reported[reason] = now
                 others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
                 logger.info(f"waiting for {tasks[0].name}: {reason}{others}")
-        if notes.running:
+        if notes.running and self._followed:
             self._report_silence(max(self._heard, notes.running), now)
         annotations = {"state": state_of(notes, any(task.gated for task in pending))}
         if self._progress:
@@ -280,7 +292,7 @@ class Reporter:
     def report_outcome(self, outcome: Outcome) -> None:
         """Report how the run ended: in the Job's annotations, the termination message, an event, and the last line."""
         word = "succeeded" if outcome.succeeded else "failed"
-        sentence = f"the run {word}: {outcome.reason}"
+        sentence = f"the run{self._on_version} {word}: {outcome.reason}"
         self._annotate({"state": word.capitalize(), "outcome": sentence}, time.time())
         if TERMINATION_MESSAGE.exists():
             TERMINATION_MESSAGE.write_text(sentence)

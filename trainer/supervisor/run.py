@@ -143,6 +143,8 @@ class Stage:
     """Whether it runs in each run, and all that follow it."""
     manifest: Mapping[str, Any] | None = None
     """The Job, if the supervisor creates it, for each version of the data; None if the chart does."""
+    template: str = ""
+    """The hash of that manifest."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Kubernetes would start each Job when the chart creates it. But it creates no pod without the pod's service account, and
 the supervisor creates that when it is the stage's turn. So the chart need not render `suspend`, which an upgrade would
-reset. A Job runs once, so if the data is watched, the supervisor itself creates the Jobs, for each version anew.
+reset. A Job runs once, so if the data is watched, the supervisor itself creates the Job when it is the stage's turn,
+for each version anew, and the chart has its account.
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ class StageControl:
             now: Seconds since 1970.
         """
         is_before = notes.state == "Preparing"
-        jobs = {name: job for name, job in jobs.items() if job.data_version == self._run.data_version}
+        jobs = self._own(jobs)
         found = stages.advance(
             self._run.stages.before if is_before else self._run.stages.after, notes.stages, jobs, now
         )
@@ -66,7 +67,7 @@ class StageControl:
         current = stages.current(self._run, notes)
         for stage in self._run.stages.all:
             job = jobs.get(stage.name)
-            if job and job.data_version != self._run.data_version:
+            if job and stage.name not in self._own(jobs):
                 if self._is_due(stage, "delete", now):
                     self._api.delete_job(stage.job)
                 continue
@@ -74,15 +75,20 @@ class StageControl:
                 self._api.create_stage_job(stage)
             if job is None or job.complete or job.failure:
                 continue
-            is_new = stage == current and stage.job not in self._accounts
-            if is_new:
+            suspended = stage != current
+            if stage == current and not stage.manifest and job.uid not in self._accounts:
                 if not self._api.provide_stage_account(stage.job, job.uid):
                     continue
-                self._accounts.add(stage.job)
-            # A Job without its account is retried ever later, and its resumption is what makes Kubernetes try at once.
-            suspended = stage != current or (is_new and not job.has_pods and not job.suspended)
+                self._accounts.add(job.uid)
+                # A Job without its account is retried ever later: resumed, it is tried at once.
+                suspended = not job.has_pods and not job.suspended
             if job.suspended != suspended and self._is_due(stage, "suspend" if suspended else "resume", now):
                 self._api.try_to_suspend(stage.job, suspended)
+
+    def _own(self, jobs: Mapping[str, StageJob]) -> dict[str, StageJob]:
+        """The Jobs without those for another manifest or version of the data."""
+        wanted = {stage.name: stages.made_for(self._run, stage) for stage in self._run.stages.all}
+        return {name: job for name, job in jobs.items() if job.made_for == wanted.get(name)}
 
     def _is_due(self, stage: Stage, change: str, now: float) -> bool:
         """Whether to request this change of a Job: it is not requested yet, or not observed in time."""
@@ -112,14 +118,15 @@ class StageControl:
         if now - since < START_GRACE_SECONDS or now - self._looked < LOOK_SECONDS:
             return None
         self._looked = now
-        if stage.name not in jobs:
+        if stage.name not in jobs and not stage.manifest:
             reason = self._reporter.explain_stage(stage, f"absent: the Job {stage.job}")
             self._reporter.report_pending_stage(stage, reason, now)
             return None
         found = [pods.observe(pod) for pod in self._api.stage_pods(stage.job)]
         if any(pod.running or pod.terminated for pod in found) or any(pod.gated for pod in found):
             return None
-        reason = self._reporter.explain_stage(stage, found[-1].problem if found else "")
+        problem = found[-1].problem if found else "" if stage.name in jobs else f"not created: {stage.job}"
+        reason = self._reporter.explain_stage(stage, problem)
         self._reporter.report_pending_stage(stage, reason, now)
         limit = self._run.start_timeout_seconds
         if limit is None or now - since <= limit:

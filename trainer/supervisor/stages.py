@@ -1,6 +1,7 @@
 """The stages of a run: Jobs before and after the training, one after another. Pure.
 
-The chart makes a Job for each stage, and the supervisor resumes it when it is its turn. Kubernetes itself retries the
+The chart makes a Job for each stage, and the supervisor resumes it when it is its turn. If the data is watched, the
+supervisor makes it then. Kubernetes itself retries the
 pods of such a Job and applies its limits. A stage is skipped if its digest is that of its last success.
 """
 
@@ -15,8 +16,8 @@ from lightkube.resources.batch_v1 import Job
 from trainer.supervisor.notes import Notes, StageNotes, StageState
 from trainer.supervisor.run import Run, Stage
 
-DATA_VERSION = "distributed-tensorflow/data-version"
-"""The annotation of a stage's Job with the version of the data for which it was created."""
+MADE_FOR = "distributed-tensorflow/made-for"
+"""The annotation of a Job that the supervisor has created for a stage."""
 CONTAINER = "stage"
 """The name of the container of a stage's pod, which is also the label of its component."""
 
@@ -32,8 +33,8 @@ class StageJob:
     complete: bool
     failure: str
     """Why it failed, as Kubernetes reports it; empty if it has not failed."""
-    data_version: str = ""
-    """The version of the data for which the supervisor has created it; empty if the chart has."""
+    made_for: str = ""
+    """What the supervisor has created it for, as `made_for` returns; empty if the chart has."""
 
     @property
     def may_start(self) -> bool:
@@ -53,11 +54,6 @@ class Progress:
     sentences: Sequence[str] = ()
     """What has changed."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether each stage has succeeded or is skipped."""
-        return self.current is None and self.failed is None
-
 
 def observe(job: Job) -> StageJob:
     """The state of a Job, from the object that the API server returns."""
@@ -70,8 +66,13 @@ def observe(job: Job) -> StageJob:
         has_pods=bool(status.active),
         complete="Complete" in conditions,
         failure=(failed.message or failed.reason or "no reason is known") if failed else "",
-        data_version=(metadata.annotations or {}).get(DATA_VERSION, ""),
+        made_for=(metadata.annotations or {}).get(MADE_FOR, ""),
     )
+
+
+def made_for(run: Run, stage: Stage) -> str:
+    """The manifest and the version of the data that a stage's Job must be for; empty if the chart creates it."""
+    return f"{stage.template}.v{run.data_version}" if stage.manifest else ""
 
 
 def renew(stages: Sequence[Stage], notes: Notes) -> dict[str, StageNotes]:

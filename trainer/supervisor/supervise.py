@@ -96,26 +96,31 @@ def _supervise(run: Run, notes: Notes, connection: Connection, changes: Changes)
     watches.start(run, connection, changes)
     components = frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set())
     view = View(components, stages=None if run.stages.all else {})
-    if run.data_watch is None or run.suspend:
-        return _Loop(run, connection, metrics, changes, view).run_to_end()
-    data_watch.start(run.data_watch, connection.stopping, changes)
+    dns = DnsProbe(run)
     version = lifecycle.version_to_go_on(run, notes)
+    loop = _Loop(run.on_version(version) if version else run, connection, metrics, changes, view, dns)
+    if run.data_watch is None or run.suspend:
+        return loop.run_to_end(takes_over=True)
+    data_watch.start(run.data_watch, connection.stopping, changes)
+    loop.run_to_end(takes_over=True)
     while True:
-        loop = _Loop(run.on_version(version) if version else run, connection, metrics, changes, view)
-        loop.run_to_end()
-        version, view = loop.await_data(), loop.view
+        version = loop.await_data()
+        dns.forget()
+        loop = _Loop(run.on_version(version), connection, metrics, changes, loop.view, dns)
+        loop.run_to_end(takes_over=False)
 
 
 class _Loop:
     """The passes of one supervisor over one run, and what it has seen."""
 
-    def __init__(self, run: Run, connection: Connection, metrics: RunMetrics, changes: Changes, view: View) -> None:
-        self._run, self._metrics, self._changes, self.view = run, metrics, changes, view
+    def __init__(
+        self, run: Run, connection: Connection, metrics: RunMetrics, changes: Changes, view: View, dns: DnsProbe
+    ) -> None:
+        self._run, self._metrics, self._changes, self.view, self._dns = run, metrics, changes, view, dns
         self._api = api = KubernetesApi(run, connection)
         self._logs = TaskLogs(connection)
         self._reporter = Reporter(run, api, self._logs)
         self._writer = NotesWriter(api, run.supervisor)
-        self._dns = DnsProbe(run)
         self._stages = StageControl(run, api, self._logs, self._reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
@@ -129,13 +134,19 @@ class _Loop:
         self._tasks: Mapping[str, Pod] = {}
         """The pods of this run, by task."""
 
-    def run_to_end(self) -> Outcome | None:
-        """Repeat passes until the run has ended and is cleaned up; return None if it is suspended instead."""
+    def run_to_end(self, takes_over: bool) -> Outcome | None:
+        """Repeat passes until the run has ended and is cleaned up; return None if it is suspended instead.
+
+        Args:
+            takes_over: Whether to take the run over from an earlier supervisor; otherwise it must still be this one's.
+        """
         before = parse(self._api.read_notes())
         # The view may still have a pod of the run before that is gone. It must not count as one of this run.
         pods = [*map(observe, self._api.pods()), *(self.view.pods or {}).values()]
-        self._notes = self._writer.take_over(lifecycle.begin(self._run, before, pods, time.time()))
-        self._metrics.notes = self._notes
+        begin = self._writer.take_over if takes_over else self._writer.write
+        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, pods, time.time()))
+        left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
+        self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
         self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
         self._reporter.report_beginning(before, self._notes)
         try:
@@ -156,7 +167,9 @@ class _Loop:
         """Wait for another version of the data than that of this run, and return it."""
         while self.view.data_version in ("", self._run.data_version):
             self._observe(_next_changes(self._changes))
-            self._reconcile(time.time())
+            if not self._is_settled():
+                self._writer.confirm()  # that no other supervisor has taken over
+                self._reconcile(time.time())
         return self.view.data_version
 
     def _is_settled(self) -> bool:
@@ -241,9 +254,14 @@ class _Loop:
             if run.stages.after:
                 logger.info(f"the training succeeded: {outcome.reason}")
                 return notes
-        self._tensorboard_leaves = bool(run.tensorboard and run.tensorboard.leaves_node and notes.leader)
+        self._tensorboard_leaves = self._shares_node()
         state: State = "Succeeded" if outcome.succeeded else "Failed"
         return dataclasses.replace(notes, state=state, reason=outcome.reason, ended=now)
+
+    def _shares_node(self) -> bool:
+        """Whether TensorBoard is on the leader's node, and starts again on another one after the run."""
+        board = self._run.tensorboard
+        return bool(board and board.leaves_node and self._notes.leader)
 
     def _judge(self, notes: Notes, now: float) -> tuple[Notes, Outcome | None]:
         """The notes on what the pods show, and the outcome that follows from them."""

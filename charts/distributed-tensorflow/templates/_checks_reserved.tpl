@@ -21,17 +21,20 @@
 ) -}}
 {{- end -}}
 
-{{- $supervisor := dict "name" "config" "mountPath" "/etc/distributed-tensorflow" -}}
-{{- $tensorboard := ternary dict (dict "name" "training" "mountPath" $values.trainingDirectory.path) (not (empty $values.trainingDirectory.uri)) -}}
-{{- range $component, $volume := dict "supervisor" $supervisor "tensorboard" $tensorboard -}}
+{{- $supervisor := list (dict "name" "config" "mountPath" "/etc/distributed-tensorflow") -}}
+{{- if and $values.data.watch.enabled $values.data.enabled -}}
+{{- $supervisor = append $supervisor (dict "name" "data" "mountPath" $values.data.path) -}}
+{{- end -}}
+{{- $tensorboard := ternary list (list (dict "name" "training" "mountPath" $values.trainingDirectory.path)) (not (empty $values.trainingDirectory.uri)) -}}
+{{- range $component, $volumes := dict "supervisor" $supervisor "tensorboard" $tensorboard -}}
 {{- $spec := get $values $component -}}
 {{- if $spec.enabled -}}
 {{- include "distributed-tensorflow.checkVolumes" (dict
   "volumesOf" $component
   "mountsOf" $component
   "spec" $spec
-  "volumes" (concat (include "distributed-tensorflow.scratchVolume" $spec | fromYamlArray) (compact (list $volume)))
-  "mounts" (concat (include "distributed-tensorflow.scratchMounts" $spec | fromYamlArray) (compact (list $volume)))
+  "volumes" (concat (include "distributed-tensorflow.scratchVolume" $spec | fromYamlArray) $volumes)
+  "mounts" (concat (include "distributed-tensorflow.scratchMounts" $spec | fromYamlArray) $volumes)
 ) -}}
 {{- end -}}
 {{- end -}}

@@ -35,6 +35,11 @@
 {{- if and $spec.mountsTraining (not (include "distributed-tensorflow.trainingIsVolume" $)) -}}
 {{- fail (printf "%s.volumes: the stage mounts the training directory, which is not a volume here; remove training, or set trainingDirectory.enabled to true and trainingDirectory.uri to none." $key) -}}
 {{- end -}}
+{{- range $spec.env -}}
+{{- if and $values.data.watch.enabled (eq .name "DATA_VERSION") -}}
+{{- fail (printf "%s.env: the chart itself sets DATA_VERSION, because data.watch.enabled is true; choose another name." $key) -}}
+{{- end -}}
+{{- end -}}
 {{- range $stage.needs -}}
 {{- if not (has . $made) -}}
 {{- fail (printf "%s.needs: no stage before %s makes %s; add it to `makes` of the stage that does, or remove it." $key $stage.name .) -}}

@@ -16,8 +16,8 @@
 {{- fail (printf "data.watch.enabled: it is true, but train.data_version is %q, and the watch chooses the version; remove it, or set data.watch.enabled to false." (toString .)) -}}
 {{- end -}}
 {{- range .Values.extraArgs -}}
-{{- if hasPrefix "--data_version" (toString .) -}}
-{{- fail (printf "extraArgs: %s takes the place of the version that data.watch finds; remove it, or set data.watch.enabled to false." .) -}}
+{{- if regexMatch "^--(data[-_]version|train[-_]dir)(=|$)" (toString .) -}}
+{{- fail (printf "extraArgs: %s takes the place of what data.watch gives to each run; remove it, or set data.watch.enabled to false." .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -71,7 +71,8 @@
      (dict root when)
 
      A Job's template is immutable, and it runs once. So its name has the hash of its template and of run.attempt; from the
-     first stage that always runs on, also that of the run. */}}
+     first stage that always runs on, also that of the run. If the data is watched, the supervisor creates the Jobs of one name
+     again and again, and annotates them with this hash, `template`. */}}
 {{- define "distributed-tensorflow.stages" -}}
 {{- $root := .root -}}
 {{- $when := .when -}}
@@ -87,8 +88,10 @@
 {{- if $always -}}
 {{- $parts = concat $parts (list (include "distributed-tensorflow.runHash" $root) (include "distributed-tensorflow.stageDigests" (dict "root" $root "when" "after"))) -}}
 {{- end -}}
-{{- $job := printf "%s-stage-%s-%s" (include "distributed-tensorflow.fullname" $root) $stage.name (join "\n" $parts | sha256sum | trunc 8) -}}
-{{- $stages = append $stages (dict "name" $stage.name "digest" (index $digests $index) "job" $job "always" (eq $stage.always true) "spec" $spec) -}}
+{{- $hash := join "\n" $parts | sha256sum | trunc 8 -}}
+{{- $job := printf "%s-stage-%s" (include "distributed-tensorflow.fullname" $root) $stage.name -}}
+{{- if not $root.Values.data.watch.enabled }}{{ $job = printf "%s-%s" $job $hash }}{{ end -}}
+{{- $stages = append $stages (dict "name" $stage.name "digest" (index $digests $index) "job" $job "template" $hash "always" (eq $stage.always true) "spec" $spec) -}}
 {{- end -}}
 {{- toJson $stages -}}
 {{- end }}
@@ -104,7 +107,8 @@ metadata:
   namespace: {{ $root.Release.Namespace }}
   {{- include "distributed-tensorflow.labelsAndAnnotations" (dict "root" $root "component" "stage") | nindent 2 }}
 spec:
-  {{- include "distributed-tensorflow.stageTemplate" (dict "root" $root "spec" .spec "account" .job) | nindent 2 }}
+  {{- $account := ternary (printf "%s-stage" (include "distributed-tensorflow.fullname" $root)) .job $root.Values.data.watch.enabled }}
+  {{- include "distributed-tensorflow.stageTemplate" (dict "root" $root "spec" .spec "account" $account) | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -9,6 +9,7 @@
 {{- $parts = append $parts (printf "%s %s %s" .role (include "distributed-tensorflow.image" (dict "root" $ "image" .image "gpus" .gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
+{{- if .Values.data.watch.enabled }}{{ $parts = append $parts (include "distributed-tensorflow.watchedData" .) }}{{ end -}}
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
 
@@ -31,6 +32,7 @@
 {{- $most = 0 -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $_ := set $values "stages" . }}{{ end -}}
+{{- if .Values.data.watch.enabled }}{{ $_ := set $values "watched" (include "distributed-tensorflow.watchedData" .) }}{{ end -}}
 {{- include "distributed-tensorflow.changed" (list $values $defaults) | sha256sum | trunc 8 -}}
 {{- end }}
 
@@ -109,7 +111,7 @@
 {{- $entries := list -}}
 {{- range include "distributed-tensorflow.stages" (dict "root" $ "when" $when) | fromJsonArray -}}
 {{- $entry := pick . "name" "digest" "job" "always" -}}
-{{- if $.Values.data.watch.enabled }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (dict "root" $ "stage" .) | fromYaml) }}{{ end -}}
+{{- if $.Values.data.watch.enabled }}{{ $_ := set $entry "template" .template }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (dict "root" $ "stage" .) | fromYaml) }}{{ end -}}
 {{- $entries = append $entries $entry -}}
 {{- end -}}
 {{- $_ := set $stages $when $entries -}}
