@@ -43,7 +43,7 @@ def states(release: Release) -> dict[str, str]:
 def stage_log(release: Release, name: str) -> str:
     """The log of a stage's newest Job; empty if it has no pod."""
     jobs = [job["metadata"] for job in release.get("jobs", labelSelector="app.kubernetes.io/component=stage")["items"]]
-    mine = [job for job in jobs if f"-stage-{name}-" in job["name"]]
+    mine = [job for job in jobs if f"-stage-{name}-" in f"{job['name']}-"]
     newest = max(mine, key=lambda job: str(job["creationTimestamp"]))["name"]
     return release.try_kubectl("logs", f"job/{newest}").stdout
 
