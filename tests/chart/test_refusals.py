@@ -141,6 +141,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
+    "no name server": ("worker.dnsPolicy", {"worker.dnsPolicy": "None"}),
     "a setting that the chart sets itself": ("train.data_dir", {"train.data_dir": "/data"}),
     "an unknown key": ("storage", {"storage": {"size": "1Gi"}}),
     "workers that never end": (

@@ -22,6 +22,9 @@
 {{- $onPodNetwork := list -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
 {{- $_ := set $specs .role . -}}
+{{- if and (eq (toString .dnsPolicy) "None") (not (.dnsConfig | default dict).nameservers) -}}
+{{- fail (printf "%s.dnsPolicy: with None a pod has only the name servers of dnsConfig, and there are none; set %s.dnsConfig, such as {nameservers: [10.96.0.10]}." .role .role) -}}
+{{- end -}}
 {{- if .hostNetwork }}{{ $onHost = append $onHost .role }}{{ else }}{{ $onPodNetwork = append $onPodNetwork .role }}{{ end -}}
 {{- end -}}
 {{- range $component, $spec := $specs -}}
