@@ -98,22 +98,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _code_of(run)
 
 
-def _require(command: str, packages: Sequence[str], lock: str) -> None:
+def _locked(lock: str) -> str:
+    """The command that installs what a file of constraints/ has."""
+    return f"pip install -r constraints/{lock}.txt"
+
+
+def _require(command: str, packages: Sequence[str], install: str) -> None:
     """Check that the packages of a command are installed.
 
     Args:
         command: The command.
         packages: Their names for Python's import.
-        lock: The file of constraints/ that has them.
+        install: What installs them in a clone.
 
     Raises:
         ConfigurationError: a package is not installed.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            how = SERVE_ENVIRONMENT if command == "serve" else f"pip install -r constraints/{lock}.txt"
             raise ConfigurationError(
-                f"trainer {command}: the Python package {package} is not installed: run {how} in a clone of this "
+                f"trainer {command}: the Python package {package} is not installed: run {install} in a clone of this "
                 "project."
             )
 
@@ -154,7 +158,7 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0
-    _require("train", ("tensorflow", "numpy", "sklearn"), "cpu")
+    _require("train", ("tensorflow", "numpy", "sklearn"), _locked("cpu"))
     # All tasks of a run may receive SIGTERM at once. A parameter server then gives the chief time to save.
     total = settings.grace_seconds
     grace = total + 2 if cluster and cluster.task.role == "ps" else min(3.0, total / 2)
@@ -216,7 +220,7 @@ def _supervise(words: Sequence[str]) -> int:
         action="store_true",
         help="only wait for the end of the run and its time to live, and stop TensorBoard",
     )
-    _require("supervise", ("lightkube",), "supervisor")
+    _require("supervise", ("lightkube",), _locked("supervisor"))
     # Process 1 of a container ignores signals without a handler. Set the handlers before the slow imports.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -245,7 +249,7 @@ def _supervise(words: Sequence[str]) -> int:
 def _data(words: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    _require("data", ("lance", "PIL"), "data")
+    _require("data", ("lance", "PIL"), _locked("data"))
     from trainer.datasets import commands
     from trainer.datasets.importing import Progress
 
@@ -275,16 +279,16 @@ def _code_of(run: Callable[[], int | None]) -> int:
 
 
 def _report(words: Sequence[str]) -> int:
-    _require("report", ("tensorflow", "numpy", "tensorboard"), "cpu")
+    _require("report", ("tensorflow", "numpy", "tensorboard"), _locked("cpu"))
     from trainer.results import report as run_report
 
     return run_report.main(words)
 
 
 def _models(words: Sequence[str]) -> int:
-    _require("models", ("tensorflow", "numpy"), "cpu")
+    _require("models", ("tensorflow", "numpy"), _locked("cpu"))
     if "predict" in words[:1]:
-        _require("models predict", ("pyarrow", "PIL"), "data")
+        _require("models predict", ("pyarrow", "PIL"), _locked("data"))
     from trainer.results import models
 
     return models.main(words)
@@ -294,12 +298,12 @@ def _serve(words: Sequence[str]) -> int:
     from trainer.serving import serve
 
     arguments = serve.read(words)  # --help needs no KServe
-    _require("serve", ("kserve", "tensorflow"), "model-server")
+    _require("serve", ("kserve", "tensorflow"), SERVE_ENVIRONMENT)
     return serve.run(arguments)
 
 
 def _tensorboard(words: Sequence[str]) -> int:
-    _require("tensorboard", ("tensorboard",), "cpu")
+    _require("tensorboard", ("tensorboard",), _locked("cpu"))
     from trainer.storage import tensorboard
 
     tensorboard.run(words)
@@ -376,7 +380,7 @@ def _report_end(code: int, reason: str) -> None:
 
 
 def _launch(words: Sequence[str]) -> int:
-    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), "cpu")
+    _require("launch", ("tensorflow", "numpy", "sklearn", "rich"), _locked("cpu"))
     from trainer.launcher import launch
 
     code = _code_of(lambda: launch.main(words))

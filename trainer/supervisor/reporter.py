@@ -259,11 +259,9 @@ class Reporter:
         if now - since < self._silence:
             return
         self._silence = 2 * (now - since)
-        leader = self._followed_pod or self._run.leader
         hint = "" if self._progress_reported else "; a program that sets TF_CONFIG itself may wait for tasks in vain"
-        logger.info(
-            f"{self._run.leader} has logged nothing for {_duration(now - since)}; its log: kubectl logs {leader}{hint}"
-        )
+        silence, log = _duration(now - since), f"kubectl logs {self._followed_pod}"
+        logger.info(f"{self._run.leader} has logged nothing for {silence}; its log: {log}{hint}")
 
     def _annotate(self, annotations: Mapping[str, str], now: float) -> None:
         """Annotate the Job at once if the state has changed, else at most every 15 seconds."""

@@ -1,8 +1,8 @@
 """The stages of a run: Jobs before and after the training, one after another. Pure.
 
 The chart makes a Job for each stage, and the supervisor resumes it when it is its turn. If the data is watched, the
-supervisor makes it then. Kubernetes itself retries the
-pods of such a Job and applies its limits. A stage is skipped if its digest is that of its last success.
+supervisor makes it then. Kubernetes itself retries the pods of such a Job and applies its limits. A stage is skipped if
+its digest is that of its last success.
 """
 
 import dataclasses

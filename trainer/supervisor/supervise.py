@@ -178,8 +178,10 @@ class _Loop:
             return False
         if self._notes.state == "Suspended":
             return lifecycle.are_gone((self.view.pods or {}).values())
+        if not self._notes.has_ended:
+            return False
         wanted = self._wanted(time.time())
-        return self._notes.has_ended and not (
+        return not (
             any(self.view.scales.get(component) not in (None, scale) for component, scale in wanted.items())
             or self._tensorboard_leaves
             or (wanted.get(scales.TENSORBOARD) and not self._has_account)

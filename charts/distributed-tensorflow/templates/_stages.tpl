@@ -96,6 +96,15 @@
 {{- toJson $stages -}}
 {{- end }}
 
+{{/* All stages, those before the training first, as a JSON list. */}}
+{{- define "distributed-tensorflow.allStages" -}}
+{{- $stages := list -}}
+{{- range $when := list "before" "after" -}}
+{{- $stages = concat $stages (include "distributed-tensorflow.stages" (dict "root" $ "when" $when) | fromJsonArray) -}}
+{{- end -}}
+{{- toJson $stages -}}
+{{- end }}
+
 {{/* The Job of a stage. (dict root stage), with `job` and `spec` */}}
 {{- define "distributed-tensorflow.stageJob" -}}
 {{- $root := .root -}}
