@@ -175,8 +175,10 @@ class ReplicationSettings:
         "where the parameters are: ps (sharded over the parameter servers), allreduce (a full copy on each worker) or "
         "mirrored (one process, with all of its devices)",
     )
-    sync_replicas: bool = _setting(
-        False, "average the gradients of the replicas in each step, instead of applying each one asynchronously"
+    sync_replicas: bool | None = _setting(
+        None,
+        "average the gradients of the replicas in each step, instead of applying each one asynchronously "
+        "(default: true for the model of a Python file, false for a built-in one)",
     )
     replicas_to_aggregate: Count | None = _setting(
         None,
@@ -263,6 +265,17 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether replicas with parameter servers average their gradients.
+
+        Asynchrony acts as additional momentum (Mitliagkas et al., 2016), so a model that one process trains may learn
+        less, or nothing: whoever brings a model asks for it.
+        """
+        if self.sync_replicas is None:
+            return self.strategy == "ps" and self.model.endswith(".py")
+        return self.sync_replicas
+
 
 RUN_GROUPS: Mapping[str, type] = {
     "model, data and length of the run": RunSettings,
@@ -338,7 +351,7 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
         for field in dataclasses.fields(group):
             default = f" (default: {field.default})" if field.default is not None else ""
             # Accept both a bare `--sync_replicas` and the classic `--sync_replicas=True`.
-            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type is bool else {}
+            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type in (bool, bool | None) else {}
             section.add_argument(
                 f"--{field.name}",
                 default=argparse.SUPPRESS,
@@ -451,17 +464,17 @@ def _validated(settings: Settings) -> Settings:
                 f"{name}={getattr(settings, name)} conflicts with strategy={strategy}, which always averages the "
                 f"gradients of all replicas; remove {name}."
             )
-    if settings.replicas_to_aggregate and not settings.sync_replicas and strategy == "ps":
+    if settings.replicas_to_aggregate and not settings.is_synchronous and strategy == "ps":
         raise ConfigurationError(
             f"replicas_to_aggregate={settings.replicas_to_aggregate}, but only synchronous replicas aggregate "
             "gradients; set sync_replicas=true or remove replicas_to_aggregate."
         )
-    if settings.straggler_seconds and not settings.sync_replicas:
+    if settings.straggler_seconds and not settings.is_synchronous:
         raise ConfigurationError(
             f"straggler_seconds={settings.straggler_seconds:g}, but only synchronous replicas wait for each other; "
             "set sync_replicas=true and strategy=ps, or remove straggler_seconds."
         )
-    if local_steps > 1 and not settings.sync_replicas:
+    if local_steps > 1 and not settings.is_synchronous:
         raise ConfigurationError(
             f"local_steps={local_steps}, but only synchronous replicas average their parameters; "
             "set sync_replicas=true and strategy=ps."

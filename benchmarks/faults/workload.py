@@ -63,7 +63,7 @@ class Workload:
     def settings(self) -> dict[str, Any]:
         """The settings of the trainer, without the model's path and the directory."""
         modes: dict[Mode, dict[str, Any]] = {
-            "asynchronous": {},
+            "asynchronous": {"sync_replicas": False},
             "synchronous": {"sync_replicas": True},
             "allreduce": {"strategy": "allreduce"},
         }

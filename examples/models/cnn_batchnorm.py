@@ -26,7 +26,7 @@ def model(input_shape: tuple[int, ...], classes: int) -> keras.Model:
     )
     steps, warmup = 1000, 100  # the train_steps of values-keras-model.yaml: the rate is zero at the end of the run
     # Adam's first updates move each parameter by the whole rate, however small its gradient, and stale gradients repeat
-    # them: without the warm-up, some asynchronous runs learn little.
+    # them: without the warm-up, some runs with sync_replicas=false learn little.
     rate = keras.optimizers.schedules.CosineDecay(0.0, steps - warmup, warmup_target=0.003, warmup_steps=warmup)
     network.compile(
         optimizer=keras.optimizers.AdamW(rate, weight_decay=0.004),

@@ -42,6 +42,7 @@ def logits(parameters, images):
 """
 SENTENCE = "the model's own code failed: RuntimeError: my data is bad (failing.py, line 17, in check)."
 SETTINGS = ["--train_dir", "run", "--train_steps", "100000", "--steps_per_execution", "10", "--report_steps", "20"]
+ASYNCHRONOUS = ["--sync_replicas=false"]
 LOCAL_STEPS, ALLREDUCE = ["--sync_replicas", "--local_steps", "5"], ["--strategy", "allreduce"]
 
 
@@ -56,8 +57,8 @@ def write_model(folder: Path, culprits: list[int], kind: str = "python") -> str:
 @pytest.mark.parametrize(
     ("options", "culprits"),
     [
-        pytest.param([], [0, 1], id="asynchronous, both workers fail", marks=pytest.mark.long),
-        pytest.param([], [1], id="asynchronous, one worker fails"),
+        pytest.param(ASYNCHRONOUS, [0, 1], id="asynchronous, both workers fail", marks=pytest.mark.long),
+        pytest.param(ASYNCHRONOUS, [1], id="asynchronous, one worker fails"),
         pytest.param(["--sync_replicas"], [0, 1], id="synchronous, both workers fail", marks=pytest.mark.long),
         pytest.param(["--sync_replicas"], [1], id="synchronous, one worker fails", marks=pytest.mark.long),
         pytest.param(LOCAL_STEPS, [0, 1], id="local steps, both workers fail", marks=pytest.mark.long),

@@ -91,13 +91,13 @@ def build(
     by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(at.homes), split=not by_array)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
-    counted = settings.strategy == "ps" and settings.sync_replicas and settings.local_steps == 1
+    counted = settings.strategy == "ps" and settings.is_synchronous and settings.local_steps == 1
     templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(at.compute[0]):
-        shared = cluster is not None and settings.strategy == "ps" and not settings.sync_replicas
+        shared = cluster is not None and settings.strategy == "ps" and not settings.is_synchronous
         optimizer = _optimizer(settings, model, shared, at.homes[0])
         can_roll_back = settings.on_divergence == "restore"
         shards = create(
@@ -232,7 +232,7 @@ def _replicate(
         )
     if settings.strategy == "allreduce":
         return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
-    if not settings.sync_replicas:
+    if not settings.is_synchronous:
         membership = (
             Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None
         )
@@ -253,4 +253,4 @@ def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
         return "single"
     if settings.local_steps > 1:
         return "local_sgd"
-    return "synchronous" if settings.sync_replicas else "asynchronous"
+    return "synchronous" if settings.is_synchronous else "asynchronous"

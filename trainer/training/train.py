@@ -39,6 +39,11 @@ def train(context: TaskContext) -> bool:
     leads = cluster is None or cluster.is_chief
     if leads and problem.warning:
         logger.warning(problem.warning)
+    if leads and cluster and len(cluster.replicas) > 1 and settings.sync_replicas is None and settings.is_synchronous:
+        logger.info(
+            "the replicas train synchronously, the default for a model of your own: sync_replicas=false does not wait "
+            "for the slowest, but some models learn less by it, or nothing"
+        )
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
         return _train(context, problem, claimed)
 
