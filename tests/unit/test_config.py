@@ -75,7 +75,7 @@ def test_dashes_in_a_value_are_kept(read: Read) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], False),
+        ([], None),
         (["--sync_replicas"], True),
         (["--sync-replicas"], True),
         (["--sync_replicas=True"], True),
@@ -85,12 +85,27 @@ def test_dashes_in_a_value_are_kept(read: Read) -> None:
         (["--sync_replicas", "--seed", "1"], True),
     ],
 )
-def test_a_boolean_option_has_an_optional_value(read: Read, words: list[str], expected: bool) -> None:
+def test_a_boolean_option_has_an_optional_value(read: Read, words: list[str], expected: bool | None) -> None:
     assert read(*words).sync_replicas is expected
 
 
 def test_the_command_line_can_unset_a_boolean_of_the_file(read: Read) -> None:
     assert read("--sync_replicas=false", file="sync_replicas: true").sync_replicas is False
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], False),
+        (["--model=mine.py"], True),
+        (["--model=mine.py", "--sync_replicas=false"], False),
+        (["--model=cnn", "--sync_replicas"], True),
+        (["--model=mine.py", "--strategy=allreduce"], False),
+        (["--model=mine.py", "--local_steps=4"], True),
+    ],
+)
+def test_a_model_of_ones_own_is_trained_synchronously_by_default(read: Read, words: list[str], expected: bool) -> None:
+    assert read(*words).is_synchronous is expected
 
 
 def test_the_defaults_match_the_classic_program_except_rate_and_length() -> None:
@@ -99,7 +114,7 @@ def test_the_defaults_match_the_classic_program_except_rate_and_length() -> None
     assert settings.batch_size == 100
     assert settings.learning_rate == 0.003
     assert settings.train_steps == 2000
-    assert settings.sync_replicas is False
+    assert not settings.is_synchronous
     assert settings.replicas_to_aggregate is None  # all workers
 
 
@@ -134,7 +149,7 @@ settings_strategy = st.builds(
     initial_weights=st.none() | paths,
     train_dir=st.none() | texts.filter(lambda text: not set(text) & set("*?[\\")),
     download=st.booleans(),
-    sync_replicas=st.booleans(),
+    sync_replicas=st.none() | st.booleans(),
     learning_rate=positive,
     save_seconds=positive,
     save_steps=st.none() | st.integers(1, 2**31 - 1),

@@ -12,6 +12,7 @@ from tensorflow.python.eager import context
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.graph.batches import make_batches
@@ -230,7 +231,7 @@ def test_an_error_in_a_stream_is_the_models_own(tmp_path: Path) -> None:
         (STREAM.replace("range(25)", "range(0)"), r"test_data\(\) gives no examples"),
         (STREAM.replace("def model(input_shape)", "def model(classes)"), "argument classes, which the data does not"),
         (
-            STREAM.replace(".range(25))", ".range(25)).batch(2)"),
+            STREAM.replace(".range(25))", ".range(25)).map(lambda x, y: (x[:2], y))"),
             r"example of train_data\(\) is float32 \[4\], int32 \[\]",
         ),
         (STREAM.replace("(tf.fill", "tf.stack(tf.fill").replace(", n % 2)", ")"), r"elements \(inputs, targets\) were"),
@@ -305,3 +306,83 @@ def model(input_shape):
     network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return network
 """
+
+
+DATA = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def train_data(context):
+        return {train}
+
+    {test}
+
+    def model():
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense({width})])
+        network.compile("sgd", "{loss}")
+        return network
+    """
+INPUTS = "np.ones((40, 3), np.float32)"
+
+
+def of_data(train: str, test: str = "", loss: str = "mse", width: int = 1) -> str:
+    rest = f"def test_data(context): return {test}" if test else ""
+    return textwrap.dedent(DATA).format(train=train, test=rest, loss=loss, width=width)
+
+
+@pytest.mark.parametrize(
+    ("targets", "classes"),
+    [
+        ("-np.arange(40)", None),
+        ("np.arange(40, dtype='uint8').reshape(40, 1) % 4", 4),
+        ("np.arange(40, dtype='uint8') % 4", 4),
+        ("np.arange(40) / 7", None),
+    ],
+)
+def test_whole_numbers_from_zero_are_labels(tmp_path: Path, targets: str, classes: int | None) -> None:
+    found, _ = load(tmp_path, of_data(f"({INPUTS}, {targets})"))
+    assert found.dataset.signature.classes == classes
+    assert found.model.untrained_loss == (np.log(4) if classes else None)
+
+
+def test_one_example_is_trained_on_and_evaluated(tmp_path: Path) -> None:
+    found, _ = load(tmp_path, of_data("(np.ones((1, 3), np.float32), np.ones((1, 1), np.float32))"))
+    assert isinstance(found.dataset.train, Examples)
+    assert isinstance(found.dataset.test, Examples)
+    assert (len(found.dataset.train), len(found.dataset.test)) == (1, 1)
+
+
+STREAMED = f"tf.data.Dataset.from_tensor_slices(({INPUTS}, np.ones((40, 1), np.float32)))"
+
+
+@pytest.mark.parametrize("rest", ["", ".batch(8)", ".shuffle(9).batch(8).map(lambda x, y: (x, y)).prefetch(1)"])
+def test_a_dataset_of_batches_is_taken_apart(tmp_path: Path, rest: str) -> None:
+    found, _ = load(tmp_path, of_data(STREAMED + rest, STREAMED + rest))
+    assert [spec.shape for spec in found.dataset.signature.specs] == [(3,), (1,)]
+    assert isinstance(found.dataset.test, Stream)
+    assert [len(batch[0]) for batch in found.dataset.test.once(25)] == [25, 15]
+
+
+def test_a_window_is_an_example(tmp_path: Path) -> None:
+    windows = f"{STREAMED}.window(5).flat_map(lambda x, y: tf.data.Dataset.zip((x.batch(5), y.batch(5))))"
+    text = of_data(windows, windows).replace("keras.Input((3,))", "keras.Input((None, 3))")
+    found, _ = load(tmp_path, text)
+    assert [spec.shape for spec in found.dataset.signature.specs] == [(None, 3), (None, 1)]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "sentence"),
+    [
+        (f"{STREAMED}.repeat()", f"{STREAMED}.repeat()", "test_data() repeats without end, so an evaluation would"),
+        (
+            f"({INPUTS}, np.array(['cat', 'dog'] * 20))",
+            "",
+            "train_data(): numbers were expected, not 'cat'; number",
+        ),
+        (f"({INPUTS}, np.array(['cat', 'dog'] * 20, object))", "", "train_data(): numbers were expected, not 'cat'"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_is_refused(tmp_path: Path, train: str, test: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
+        load(tmp_path, of_data(train, test))

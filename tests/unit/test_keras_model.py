@@ -220,6 +220,94 @@ def test_initial_weights_are_those_of_a_file(tmp_path: Path, name: str) -> None:
         load(tmp_path / "mine.py", weights=tmp_path / "mine.py")
 
 
+SCHEDULE = """
+    import keras, tensorflow as tf
+    class Warmup(keras.optimizers.schedules.LearningRateSchedule):  # without get_config, as in the transformer tutorial
+        def __init__(self):
+            super().__init__()
+            self.width = tf.constant(64.0)
+        def __call__(self, step):
+            step = tf.cast(step, tf.float32) + 1.0
+            return tf.math.rsqrt(self.width) * tf.minimum(tf.math.rsqrt(step), step * 20 ** -1.5)
+    def model(input_shape, classes):
+        network = keras.Sequential([keras.layers.Input(input_shape), keras.layers.Dense(classes)])
+        network.compile(keras.optimizers.Adam(Warmup()), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return network
+    """
+TABLE = """
+    import keras, numpy as np, tensorflow as tf
+    table = keras.layers.Dense(2)  # made in eager mode, at the top of the file
+    class Shift(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = tf.constant(np.linspace(0, 1, 784), tf.float32)
+        def call(self, x):
+            return x + self.table
+    def model(classes):
+        scale = keras.layers.Normalization()
+        scale.adapt(np.random.default_rng(0).normal(3, 2, (50, 784)))
+        network = keras.Sequential([keras.layers.Input((784,)), scale, Shift(), keras.layers.Dense(classes)])
+        network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return network
+    """
+
+
+@pytest.mark.parametrize("text", [SCHEDULE, TABLE], ids=["a schedule of one's own", "constants"])
+def test_what_a_file_makes_itself_is_trained_as_by_keras(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+    check_training(tmp_path / "mine.py", steps=30)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+def test_a_model_that_keras_cannot_write_is_exported_with_its_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine.py").write_text(textwrap.dedent(SCHEDULE))
+    model, arrays = load(tmp_path / "mine.py")
+    model.save(tmp_path, {name: each.value for name, each in arrays.items()})
+    assert (tmp_path / "model.weights.h5").exists()
+    assert not (tmp_path / "model.keras").exists()
+    assert "model.keras cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("last", "logits"),
+    [("layers.Dense(10)", True), ("layers.Dense(10, 'softmax')", False), ("layers.Dense(10), layers.Softmax()", False)],
+)
+def test_a_model_whose_last_op_is_a_softmax_gives_probabilities(tmp_path: Path, last: str, logits: bool) -> None:
+    model, _ = load(write(tmp_path, last))
+    assert model._gives_logits() is logits
+
+
+def test_a_loss_is_known_by_its_class_and_not_by_its_name(tmp_path: Path) -> None:
+    loss = "keras.losses.SparseCategoricalCrossentropy(from_logits=True, name='mine')"
+    model, _ = load(write(tmp_path, "layers.Dense(10)", f"optimizer='sgd', loss={loss}"))
+    assert model._accuracy is not None
+
+
+def test_a_file_is_a_module_with_keras_as_tensorflow_has_it(tmp_path: Path) -> None:
+    (tmp_path / "blocks_of_mine.py").write_text("WIDTH = 10\n")
+    text = """
+        from __future__ import annotations
+        import dataclasses
+        from blocks_of_mine import WIDTH
+        from tensorflow.keras import backend as K
+        from tensorflow.keras.layers import Dense, Input
+        from tensorflow.keras.models import Sequential
+
+        @dataclasses.dataclass
+        class Options:
+            width: int = dataclasses.field(default=WIDTH)
+
+        def model():
+            K.flatten, K.sum
+            return Sequential([Input((784,)), Dense(Options().width)])
+        """
+    (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+    _, arrays = load(tmp_path / "mine.py")
+    assert [each.shape for each in arrays.values()] == [(784, 10), (10,)]
+
+
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
@@ -237,6 +325,16 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, messa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "import keras\ndef model():\n    model = keras.Sequential([keras.layers.Dense(10)])\n"
+            "    model.compile('adam', 'mse', ['accuracy'])\n    return model",
+            r"compile\(\) got 'accuracy' as loss_weights, the third of its arguments; write metrics=\['accuracy'\]",
+        ),
+        (
+            "import keras\ndef model():\n    model = keras.Sequential([keras.layers.Dense(10)])\n"
+            "    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), 'mse')\n    return model",
+            "mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16",
+        ),
         ("def model():\n    return 3", r"model\(\) returned int; return a keras.Model"),
         ("def model(width):\n    pass", r"model\(\) has the argument width; it may have input_shape and classes"),
         ("def model():\n    raise KeyError('a')", r"model\(\) failed: KeyError: 'a'"),

@@ -176,7 +176,7 @@ def test_a_directory_without_anything_to_publish_is_refused(
 def test_the_folders_of_event_files_are_in_the_names_of_curves(tmp_path: Path) -> None:
     for folder in (".", "a", "a/b"):
         writer = SummaryWriter(tmp_path / folder)
-        writer.write(1, loss=2.0)
+        writer.write(1, {"loss": 2.0})
         writer.close()
     found = publication.read(TrainingDirectory(tmp_path), "DIR", is_done=False)
     assert found.curves.keys() == {"loss", "a/loss", "a/b/loss"}
@@ -187,7 +187,7 @@ def test_files_of_other_programs_with_the_names_of_the_trainers_own_make_no_run_
     (tmp_path / "run.json").write_text(json.dumps({"experiment": "mine", "status": "COMPLETED"}))
     (tmp_path / "result.json").write_text(json.dumps({"global_step": 10, "loss": 0.5}))
     writer = SummaryWriter(tmp_path / "fit")
-    writer.write(1, loss=2.0)
+    writer.write(1, {"loss": 2.0})
     writer.close()
     found = publication.read(TrainingDirectory(tmp_path), "DIR", is_done=True)
     assert (found.state, set(found.curves)) == ("done", {"fit/loss"})

@@ -46,7 +46,7 @@ def test_the_confusion_matrix_is_that_of_scikit_learn() -> None:
 def write(folder: Path, *values: tuple[int, float]) -> None:
     writer = SummaryWriter(folder)
     for step, value in values:
-        writer.write(step, loss=value)
+        writer.write(step, {"loss": value})
     writer.close()
     time.sleep(1.1)  # the name of an event file has the second
 

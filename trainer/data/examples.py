@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import optree
 
@@ -99,7 +100,11 @@ class Examples:
         structure = optree.tree_structure(self.structure)
         specs = tuple(ArraySpec(array.shape[1:], array.dtype.name) for array in self.arrays)
         signature = Signature(structure, specs)
-        return replace(signature, classes=1 + int(self.targets.max())) if signature.has_labels else signature
+        targets = self.targets
+        is_one = isinstance(targets, np.ndarray) and targets.dtype.kind in "iu" and targets.shape[1:] in ((), (1,))
+        if is_one and targets.min() >= 0:  # below 0 they are values, such as degrees
+            return replace(signature, classes=1 + int(targets.max()))
+        return signature
 
     @property
     def nbytes(self) -> int:

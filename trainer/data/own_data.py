@@ -14,6 +14,8 @@ from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
+from trainer.text import truncate
+from trainer.text.reasons import reason
 
 TRAIN, TEST = "train_data", "test_data"
 
@@ -29,6 +31,8 @@ def load(module: ModuleType, name: str, data: DataContext) -> Dataset | None:
     train = _call(TRAIN, module, name, data)
     if callable(getattr(module, TEST, None)):
         test = _call(TEST, module, name, data)
+    elif isinstance(train, Examples) and len(train) == 1:
+        test = train  # it can only be evaluated on what it has seen
     elif isinstance(train, Examples):
         train, test = hold_out(train, max(1, len(train) // 10))
     else:
@@ -51,7 +55,7 @@ def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Ex
         try:
             found = getattr(module, function)(data)
         except Exception as error:
-            raise ConfigurationError(f"{origin} failed: {type(error).__name__}: {error}.") from error
+            raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
     if isinstance(found, tf.data.Dataset):
         return pipeline.stream(found, data if function == TRAIN else None, origin)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
@@ -59,8 +63,15 @@ def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Ex
             f"{origin} returned {type(found).__name__}; return a tf.data.Dataset, or arrays (inputs, targets)."
         )
     structure = pipeline.complete(found)
+    found_arrays = [np.asarray(each) for each in optree.tree_leaves(structure)]
+    texts = [array.flat[0] for array in found_arrays if array.dtype.kind in "OUS" and array.size]
+    if texts:
+        raise ConfigurationError(
+            f"{origin}: numbers were expected, not {truncate(repr(str(texts[0])), 50)}; number labels by "
+            "numpy.unique(labels, return_inverse=True)[1], and texts by a lookup."
+        )
     try:
-        arrays: list[Array] = [pipeline.convert(np.asarray(each)) for each in optree.tree_leaves(structure)]
+        arrays: list[Array] = [pipeline.convert(each) for each in found_arrays]
     except ValueError as error:
         raise ConfigurationError(f"{origin}: {error}.") from None
     if len({len(array) if array.ndim else None for array in arrays}) != 1 or not len(arrays[0]):

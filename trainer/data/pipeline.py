@@ -1,5 +1,6 @@
 """`tf.data` pipelines as examples. They run in eager mode; the trainer itself uses graphs."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,16 @@ from trainer.errors import ConfigurationError, ModelError, StoreError
 from trainer.tensorflow import tf
 from trainer.text import truncate
 
+logger = logging.getLogger(__name__)
+
+KEEP_BATCHES = {
+    f"_{name}Dataset"
+    for name in (
+        *("Map", "ParallelMap", "Prefetch", "Cache", "Options", "Shuffle", "Repeat", "Take", "Skip", "Filter", "Shard"),
+        "Snapshot",
+    )
+}
+"""Classes of datasets whose elements are batches if those of their input are."""
 UNAVAILABLE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 """Errors of a file system or a service that may pass."""
 
@@ -33,6 +44,14 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
     """
     if not isinstance(dataset.element_spec, tuple) or len(dataset.element_spec) not in (2, 3):
         raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {dataset.element_spec}.")
+    with context.eager_mode():
+        if data is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ConfigurationError(
+                f"{origin} repeats without end, so an evaluation would never end; remove repeat()."
+            )
+        if _is_batched(dataset):
+            logger.info(f"{origin} gives batches, which are taken apart: batch_size says how many examples a step has")
+            dataset = dataset.unbatch()
     element = complete(dataset.element_spec)
     specs: list[Any] = optree.tree_leaves(element)
     if not all(isinstance(each, tf.TensorSpec) and each.shape.rank is not None for each in specs):
@@ -63,6 +82,18 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
     leaves = tuple(ArraySpec(tuple(spec.shape), array.dtype.name) for spec, array in zip(specs, first, strict=True))
     structure = optree.tree_structure(element)
     return Stream(Signature(structure, leaves), lambda size: read(size, True), lambda size: read(size, False))
+
+
+def _is_batched(dataset: Any) -> bool:
+    """Whether the elements are batches, as those for `fit` are: the dataset ends in batch(), or in what keeps them."""
+    while dataset is not None:
+        kind = type(dataset).__name__
+        if "BatchDataset" in kind and "Unbatch" not in kind:
+            return True
+        if kind not in KEEP_BATCHES:
+            return False
+        dataset = getattr(dataset, "_input_dataset", None)
+    return False
 
 
 def _batches(dataset: Any, data: DataContext | None, size: int, is_endless: bool) -> Iterator[Any]:

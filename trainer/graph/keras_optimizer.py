@@ -163,7 +163,7 @@ def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-    configuration = {**optimizer.get_config(), "global_clipnorm": None, "ema_overwrite_frequency": None}
+    configuration = {**_configuration(optimizer), "global_clipnorm": None, "ema_overwrite_frequency": None}
     built = type(optimizer).from_config(configuration)
     # Keras's methods for all backends. Those for TensorFlow need real variables, as they work with tf.distribute.
     for name, method in vars(BaseOptimizer).items():
@@ -171,6 +171,20 @@ def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
             setattr(built, name, types.MethodType(method, built))
     built.build([keras.Variable(value, name=f"part_{index}") for index, value in enumerate(values)])
     return built
+
+
+def _configuration(optimizer: Any) -> dict[str, Any]:
+    """The configuration of an optimizer, with the user's own schedule, which need not be serializable."""
+    import keras
+
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return dict(optimizer.get_config())
+    optimizer._learning_rate = keras.Variable(0.0)
+    try:
+        return {**optimizer.get_config(), "learning_rate": schedule}
+    finally:
+        optimizer._learning_rate = schedule
 
 
 def _others(optimizer: Any) -> list[Any]:

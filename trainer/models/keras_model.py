@@ -8,6 +8,7 @@ are arrays that are not trainable; a step returns by how much they change. The s
 
 import contextlib
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +24,13 @@ from trainer.models import ACCURACY, Parameter, Prediction, StepTensors
 from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Tensor
+from trainer.text.reasons import reason
+
+logger = logging.getLogger(__name__)
 
 FILE = "model.keras"
+WEIGHTS = "model.weights.h5"
+"""What is written if Keras cannot write a model."""
 SEED_STATE = "seed_generator_state"
 """The name of the state of each of Keras's random number generators."""
 
@@ -43,6 +49,7 @@ class KerasModel:
         """
         self._name, self._function, self._seed, self._weights = name, function, seed, weights
         self._model: Any = None
+        self._ends_in_softmax = False
         self._signature: Signature
         self._arrays: dict[str, Any] = {}
         """The variables of the trainer's arrays by name, the trainable ones first."""
@@ -50,7 +57,7 @@ class KerasModel:
         """The number of trainable arrays."""
         self._seeds: list[Any] = []
         """The states of random number generators."""
-        self._constants: list[Any] = []
+        self._constants: list[tuple[Any, Array]] = []
         """Variables that are not float32. They must not change."""
         self._accuracy: Any = None
         """The metric of a model that has none of its own."""
@@ -82,12 +89,20 @@ class KerasModel:
             raise self._error(f"model() returned {type(self._model).__name__}; return a keras.Model")
         if type(self._model).train_step is not keras.Model.train_step:
             raise self._error("the model overrides train_step, which is the trainer's part; override compute_loss")
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            raise self._error("mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16")
+        wrong = [each for each in optree.tree_leaves(self._loss_weights()) if isinstance(each, str)]
+        if wrong:
+            raise self._error(
+                f"compile() got {wrong[0]!r} as loss_weights, the third of its arguments; write metrics=[{wrong[0]!r}]"
+            )
         inputs, targets, weights = signature.pack([_zeros(spec) for spec in signature.specs])
         with context.eager_mode():
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
             with self._errors(f"the model does not accept the data ({given})"):
                 outputs = self._model(inputs)
             self._check(outputs)
+            self._ends_in_softmax = self._find_softmax(inputs)
             if self._weights:
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
@@ -147,7 +162,15 @@ class KerasModel:
                 variable.assign(arrays[name])
             if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
                 self.optimizer.build(self._model.trainable_variables)
-            self._model.save(folder / FILE)
+            try:
+                self._model.save(folder / FILE)
+            except Exception as error:  # a layer or a schedule of the user's own may lack get_config
+                (folder / FILE).unlink(missing_ok=True)
+                self._model.save_weights(folder / WEIGHTS)
+                logger.warning(
+                    f"{FILE} cannot be written, so the export has the SavedModel and {WEIGHTS}: "
+                    f"{reason(error, self._name)}"
+                )
 
     def _arguments(self) -> dict[str, Any]:
         known = {"input_shape": self._signature.input_shape, "classes": self._signature.classes}
@@ -184,7 +207,8 @@ class KerasModel:
         if not isinstance(loss, (str, keras.losses.Loss)) and not callable(loss):
             return False  # one for each output
         found = keras.losses.get(loss)
-        return getattr(found, "name", getattr(found, "__name__", "")) == "sparse_categorical_crossentropy"
+        by_class = isinstance(found, keras.losses.SparseCategoricalCrossentropy)  # its name may be the user's
+        return by_class or getattr(found, "__name__", "") == "sparse_categorical_crossentropy"
 
     def _build_metrics(self, inputs: Any, targets: Any, outputs: Any, weights: Any) -> None:
         """Find the metrics' variables, and their values before the first batch."""
@@ -209,7 +233,8 @@ class KerasModel:
         others = [each for each in others if id(each) not in own]
         self._seeds = [each for each in others if each.name == SEED_STATE]
         state = [each for each in others if each.dtype == "float32"]
-        self._constants = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
+        not_carried = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
+        self._constants = [(each, each.numpy()) for each in not_carried]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         return {
@@ -237,8 +262,8 @@ class KerasModel:
         mapping = [(self._arrays[name], value) for name, value in given.items()]
         mapping += [(state, tf.cast(seed + index, state.dtype)) for index, state in enumerate(self._seeds)]
         mapping += zip(self._metric_variables, counts, strict=True)
-        constants = {each.path: tf.constant(each.numpy()) for each in self._constants}
-        mapping += [(each, constants[each.path]) for each in self._constants]
+        constants = [(each, tf.constant(value)) for each, value in self._constants]
+        mapping += constants
         with keras.StatelessScope(mapping, collect_losses=True) as scope:
             outputs = self._model(inputs, training=training)
             if self._model.compiled:
@@ -250,7 +275,7 @@ class KerasModel:
                 self._accuracy.update_state(targets, outputs, weights)
             elif self._model.compiled:
                 self._model.compute_metrics(inputs, targets, outputs, weights)
-        changed = [each.path for each in self._constants if scope.get_current_value(each) is not constants[each.path]]
+        changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
         if changed:
             raise self._error(f"the model changes the variable {changed[0]}, which is not float32")
         updated = {name: scope.get_current_value(variable) for name, variable in self._arrays.items()}
@@ -284,7 +309,20 @@ class KerasModel:
         if self._model.compiled:
             loss = keras.losses.get(self._model.loss)
             return bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
-        return getattr(self._model.layers[-1], "activation", None) is not keras.activations.softmax
+        return not self._ends_in_softmax
+
+    def _find_softmax(self, inputs: Any) -> bool:
+        """Whether the last op of the model, by whichever layer, is a softmax."""
+        traced = tf.function(lambda given: self._model(given, training=False)).get_concrete_function(inputs)
+        if len(traced.outputs) != 1:
+            return False
+        op = traced.outputs[0].op
+        while op.type in ("Identity", "Cast"):
+            op = op.inputs[0].op
+        return bool(op.type == "Softmax")
+
+    def _loss_weights(self) -> Any:
+        return getattr(getattr(self._model, "_compile_loss", None), "_user_loss_weights", None)
 
     def _add(self, what: str, function: Callable[..., Any], *inputs: Any) -> list[Tensor]:
         """Trace a function of tensors and lists of tensors, and add its ops to the default graph."""
@@ -303,9 +341,7 @@ class KerasModel:
         except ConfigurationError:
             raise
         except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
-            raise self._error(f"{what}: {reason.rstrip('.: ')}") from error
+            raise self._error(f"{what}: {reason(error, self._name)}") from error
 
     def _error(self, text: str) -> ConfigurationError:
         return ConfigurationError(f"model={self._name}: {text}.")

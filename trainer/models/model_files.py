@@ -9,12 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from tensorflow.python.eager import context  # not public API; a model file runs in eager mode
+
 from trainer.config import RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
 from trainer.models import BUILT_IN, Model, ModelFunctions
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
+from trainer.text.reasons import reason
 
 
 def load(name: str) -> ModuleType:
@@ -72,14 +75,22 @@ def _load(path: Path) -> ModuleType:
     """Import a model file."""
     if "keras" in path.read_text(errors="replace"):
         _provide_keras()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    file = str(path.resolve())
+    # Dataclasses, pickle and Keras look a class's module up by its name, as `import` enters it.
+    is_free = path.stem not in sys.modules or getattr(sys.modules[path.stem], "__file__", None) == file
+    name = path.stem if is_free else f"own_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"model={path} cannot be imported; name a Python source file.")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if (folder := str(Path(file).parent)) not in sys.path:
+        sys.path.append(folder)  # for the file's own helpers
     try:
-        spec.loader.exec_module(module)
+        with context.eager_mode():
+            spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigurationError(f"model={path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"model={path} cannot be imported: {reason(error, str(path))}.") from error
     return module
 
 
@@ -88,8 +99,11 @@ def _provide_keras() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from trainer.tensorflow import tf  # isort: skip - Keras's own import of TensorFlow would log to stderr
     import keras
+    from keras._tf_keras import keras as tf_keras  # with the old backend functions, as tensorflow itself has it
 
-    tf.keras = sys.modules["tensorflow.keras"] = keras
+    tf.keras = tf_keras
+    for name in [name for name in sys.modules if name.startswith(tf_keras.__name__)]:
+        sys.modules[f"tensorflow.keras{name.removeprefix(tf_keras.__name__)}"] = sys.modules[name]
     keras.utils.clear_session()  # names of layers have numbers, which must not depend on earlier models
 
 

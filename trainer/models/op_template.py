@@ -60,12 +60,27 @@ def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
 def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
     """The template of a function of tensors with these `tf.TensorSpec`s, which is traced in eager mode.
 
+    A tensor that the function finds outside of it, such as a table that a layer has made, becomes a constant.
+
     Raises:
         ValueError: the function uses variables or tables that are not among its arguments.
     """
     with context.eager_mode():
         traced = tf.function(function).get_concrete_function(*specs)
-    if traced.captured_inputs:
-        names = ", ".join(sorted({"/".join(str(each.name).split("/")[:2]) for each in traced.graph.internal_captures}))
+    captured = [(inner, outer) for outer, inner in traced.graph.captures]
+    others = [inner for inner, outer in captured if outer.dtype in (tf.resource, tf.variant)]
+    if others:
+        names = ", ".join(sorted({"/".join(str(each.name).split("/")[:2]) for each in others}))
         raise ValueError(f"it uses tables or variables that are not weights ({names}); move lookups into the data")
-    return of_graph(traced.graph, traced.inputs, traced.outputs)
+    inner_names = {inner.name for inner, _ in captured}
+    template = of_graph(traced.graph, [each for each in traced.inputs if each.name not in inner_names], traced.outputs)
+    known = {node.name for node in template.definition.node}
+    for inner, outer in captured:
+        if inner.op.name in known:  # TensorFlow itself makes small ones constants
+            continue
+        node = template.definition.node.add(op="Const", name=inner.op.name)
+        with context.eager_mode():
+            value = outer.numpy()
+        node.attr["dtype"].type = outer.dtype.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    return template

@@ -138,5 +138,5 @@ def _time_of(earlier: Mapping[str, Any]) -> float | None:
 
 def write_score(summaries: SummaryWriter, score: Score) -> None:
     """Write the summaries of the held-out split."""
-    summaries.write(score.global_step, loss=score.loss, **score.metrics)
+    summaries.write(score.global_step, {**score.metrics, "loss": score.loss})
     summaries.flush()

@@ -59,8 +59,13 @@ def stage(export: Path, name: str, data: Mapping[str, str], context: Path) -> tu
     """
     context.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=context))
-    # `model.keras` is for further training.
-    shutil.copytree(export, partial / EXPORT, ignore=shutil.ignore_patterns("model.keras"), copy_function=shutil.copy)
+    # These are for further training.
+    shutil.copytree(
+        export,
+        partial / EXPORT,
+        ignore=shutil.ignore_patterns("model.keras", "model.weights.h5"),
+        copy_function=shutil.copy,
+    )
     record = ModelRecord(name, export.name, digest(partial / EXPORT), data)
     model_folder.write(partial, record)
     for path in [partial, *partial.rglob("*")]:  # the server has another user

@@ -53,8 +53,8 @@ class SummaryWriter:
             cause = str(error).partition("\n")[0]
             logger.warning(f"the curves cannot be written to {self._folder} ({cause}); they will have a gap")
 
-    def write(self, step: int, **scalars: float) -> None:
-        """Write the value of each scalar at this step."""
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write the value of each scalar at this step, by name."""
         values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._try(lambda: self._writer.add_summary(tf1.Summary(value=values), step))
 

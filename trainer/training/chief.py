@@ -137,12 +137,8 @@ class Chief(Callback):
 
     def on_report(self, progress: Progress) -> None:
         """Write the training summaries of this step."""
-        self._summaries.write(
-            progress.step,
-            loss=progress.loss,
-            **progress.metrics,
-            steps_per_second=progress.steps_per_second,
-        )
+        own = {"loss": progress.loss, "steps_per_second": progress.steps_per_second}
+        self._summaries.write(progress.step, {**progress.metrics, **own})
 
     def save_before_exit(self) -> None:
         """Save a checkpoint and the profile so far. Called from another thread while the main thread is blocked."""
