@@ -91,13 +91,14 @@ def build(
     by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(at.homes), split=not by_array)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
-    counted = settings.strategy == "ps" and settings.is_synchronous and settings.local_steps == 1
+    is_synchronous = _is_synchronous(settings, cluster)
+    counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
     templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(at.compute[0]):
-        shared = cluster is not None and settings.strategy == "ps" and not settings.is_synchronous
+        shared = cluster is not None and settings.strategy == "ps" and not is_synchronous
         optimizer = _optimizer(settings, model, shared, at.homes[0])
         can_roll_back = settings.on_divergence == "restore"
         shards = create(
@@ -232,7 +233,7 @@ def _replicate(
         )
     if settings.strategy == "allreduce":
         return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
-    if not settings.is_synchronous:
+    if not _is_synchronous(settings, cluster):
         membership = (
             Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None
         )
@@ -243,6 +244,11 @@ def _replicate(
     else:
         aggregation = synchronous.gradients(shards, compute_gradients, optimizer)
     return synchronous.build(shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership)
+
+
+def _is_synchronous(settings: Settings, cluster: Cluster | None) -> bool:
+    """Whether gradients are averaged. A process without a cluster has none to average, unless that is asked for."""
+    return settings.is_synchronous if cluster else bool(settings.sync_replicas)
 
 
 def describe_mode(settings: Settings, cluster: Cluster | None) -> str:
