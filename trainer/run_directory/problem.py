@@ -9,6 +9,7 @@ from trainer.config import Settings
 from trainer.data import datasets, own_data
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
+from trainer.errors import ConfigurationError
 from trainer.models import Model, Parameter, model_files
 from trainer.models.ops_model import MEAN
 from trainer.run_directory import data_version
@@ -64,6 +65,11 @@ def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluste
     replicas = max(1, replicas - settings.spare_workers)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
     found = own_data.load(module, settings.model, data) if module and settings.dataset is None else None
+    if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
+        raise ConfigurationError(
+            f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
+            "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."
+        )
     name = settings.dataset or datasets.DEFAULT
     return found or datasets.load(name, data_version.choose(settings, cluster), settings.download, data)
 
