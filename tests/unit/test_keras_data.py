@@ -386,3 +386,8 @@ def test_a_window_is_an_example(tmp_path: Path) -> None:
 def test_data_that_cannot_be_trained_on_is_refused(tmp_path: Path, train: str, test: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         load(tmp_path, of_data(train, test))
+
+
+def test_a_data_dir_that_nothing_reads_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="data_dir=medals.csv, but nothing reads it: name its kind, such as"):
+        problem.load(Settings(data_dir="medals.csv"), None)
