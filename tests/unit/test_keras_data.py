@@ -389,5 +389,5 @@ def test_data_that_cannot_be_trained_on_is_refused(tmp_path: Path, train: str, t
 
 
 def test_a_data_dir_that_nothing_reads_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="data_dir=medals.csv, but nothing reads it: name its kind, such as"):
+    with pytest.raises(ConfigurationError, match=r"data_dir=medals\.csv, but nothing reads it: name its kind, such"):
         problem.load(Settings(data_dir="medals.csv"), None)
