@@ -39,14 +39,14 @@ class Optimizer:
     shared: bool
     """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
     scale: Variable = None
-    """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
+    """float32 variable that multiplies the learning rate; None if that cannot change."""
     scale_now: Tensor = None
     """The value of `scale`, read once per session run."""
 
     @classmethod
-    def create(cls, settings: Settings, shared: bool, device: str, **more: Any) -> Self:
-        """The optimizer for these settings. Its variable, if it needs one, is on this device."""
-        if settings.on_divergence != "restore":
+    def create(cls, settings: Settings, shared: bool, device: str, scaled: bool, **more: Any) -> Self:
+        """The optimizer for these settings. With `scaled`, its learning rate may change; that is on this device."""
+        if not scaled:
             return cls(settings, shared, **more)
         with tf1.device(device):
             scale = tf1.get_variable("learning_rate_scale", initializer=1.0, trainable=False, use_resource=True)

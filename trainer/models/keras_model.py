@@ -39,7 +39,14 @@ SEED_STATE = "seed_generator_state"
 class KerasModel:
     """The Keras model that the function `model` of a model file returns."""
 
-    def __init__(self, name: str, function: Callable[..., Any], seed: int, weights: Path | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        seed: int,
+        weights: Path | None,
+        class_weight: Mapping[int, float] | None = None,
+    ) -> None:
         """Take the function of a model file.
 
         Args:
@@ -47,7 +54,9 @@ class KerasModel:
             function: Makes the model.
             seed: Determines the initial values.
             weights: A file of Keras's with other initial values.
+            class_weight: The weight in the loss of examples with each label.
         """
+        self._class_weight = class_weight
         self._name, self._function, self._seed, self._weights = name, function, seed, weights
         self._model: Any = None
         self._ends_in_softmax = False
@@ -66,6 +75,11 @@ class KerasModel:
         self.no_counts: Sequence[Array] = []
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
+
+    @property
+    def network(self) -> Any:
+        """The Keras model."""
+        return self._model
 
     @property
     def optimizer(self) -> Any:
@@ -145,7 +159,7 @@ class KerasModel:
             return [*by_name.values(), loss, *after]
 
         tensors = self._add("prediction", compute, list(arrays.values()), list(batch), list(counts))
-        outputs, (loss, *after) = tensors[: len(names)], tensors[len(names) :]
+        outputs, (loss, *after) = [_without_waiting(each) for each in tensors[: len(names)]], tensors[len(names) :]
         return Prediction(dict(zip(names, outputs, strict=True)), loss, after)
 
     def measure(self, counts: Sequence[Tensor]) -> Mapping[str, Tensor]:
@@ -158,11 +172,16 @@ class KerasModel:
 
         return dict(zip(names, self._add("metrics", compute, list(counts)), strict=True)) if counts else {}
 
-    def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
+    def assign(self, arrays: Mapping[str, Array]) -> None:
+        """Give the Keras model these values."""
         with context.eager_mode():
             for name, variable in self._arrays.items():
                 value = arrays[name] if tf.as_dtype(variable.dtype).is_floating else arrays[name].round()
                 variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
+
+    def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
+        self.assign(arrays)
+        with context.eager_mode():
             if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
                 self.optimizer.build(self._model.trainable_variables)
             try:
@@ -267,6 +286,8 @@ class KerasModel:
         import keras
 
         inputs, targets, weights = self._signature.pack(batch)
+        if training and self._class_weight:
+            weights = self._weigh(targets, weights)
         mapping = [(self._arrays[name], _from_float(value, self._arrays[name].dtype)) for name, value in given.items()]
         mapping += [(state, tf.cast(seed + index, state.dtype)) for index, state in enumerate(self._seeds)]
         mapping += zip(self._metric_variables, counts, strict=True)
@@ -280,7 +301,8 @@ class KerasModel:
                 own = keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
                 loss = own(targets, outputs, weights) + sum(self._model.losses)
             if self._accuracy:
-                self._accuracy.update_state(targets, outputs, weights)
+                _, _, given_weights = self._signature.pack(batch)
+                self._accuracy.update_state(targets, outputs, given_weights)
             elif self._model.compiled:
                 self._model.compute_metrics(inputs, targets, outputs, weights)
         changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
@@ -290,6 +312,18 @@ class KerasModel:
         after = [tf.convert_to_tensor(scope.get_current_value(each)) for each in self._metric_variables]
         outputs = optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs)
         return outputs, tf.cast(loss, tf.float32), updated, after
+
+    def _weigh(self, targets: Any, weights: Tensor | None) -> Tensor:
+        """The weights of the examples, float32 [batch], with those of their classes."""
+        assert self._class_weight  # noqa: S101
+        if not isinstance(targets, tf.Tensor):
+            raise self._error("class_weight is for a model with one output; let train_data() return weights instead")
+        labels = tf.argmax(targets, axis=-1) if targets.shape.rank == 2 and targets.shape[1] > 1 else targets
+        labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)
+        table = np.ones(1 + max(self._class_weight), np.float32)
+        table[list(self._class_weight)] = list(self._class_weight.values())
+        of_classes = tf.where(labels < len(table), tf.gather(table, tf.minimum(labels, len(table) - 1)), 1.0)
+        return of_classes if weights is None else of_classes * tf.cast(weights, tf.float32)
 
     def _measure(self, counts: Sequence[Tensor]) -> dict[str, Tensor]:
         """The metrics by name that are single numbers."""
@@ -381,6 +415,12 @@ def _zeros(spec: ArraySpec) -> Tensor:
     """A batch of one example, zeros or empty texts; dimensions that vary are 1."""
     shape, dtype = [1, *(each or 1 for each in spec.shape)], tf.as_dtype(spec.dtype)
     return tf.fill(shape, "") if dtype == tf.string else tf.zeros(shape, dtype)
+
+
+def _without_waiting(output: Tensor) -> Tensor:
+    """An output of a traced function, before it waits for ops that have effects, such as a check of the targets."""
+    waits = output.op.type == "Identity" and output.op.control_inputs
+    return output.op.inputs[0] if waits else output
 
 
 def _from_float(value: Tensor, dtype: str) -> Tensor:
