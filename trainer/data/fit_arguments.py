@@ -65,7 +65,9 @@ def load(module: ModuleType, name: str) -> FitArguments:
         if key in OF_THE_TRAINER:
             raise ConfigurationError(f"{origin} has {key}, which it does not take: {OF_THE_TRAINER[key]}.")
     try:
-        return TypeAdapter(FitArguments).validate_python(found)
+        fit = TypeAdapter(FitArguments).validate_python(found)
+        _check_callbacks(fit, origin)
+        return fit
     except ValidationError as error:
         problem = error.errors()[0]
     key, taken = problem["loc"][0], ", ".join(FitArguments.__annotations__)
@@ -73,3 +75,14 @@ def load(module: ModuleType, name: str) -> FitArguments:
         raise ConfigurationError(f"{origin} has {key}, which it does not take; it takes {taken}.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin}: {key}={truncate(repr(problem['input']), 50)}, but {expected}.")
+
+
+def _check_callbacks(fit: FitArguments, origin: str) -> None:
+    if not fit.callbacks:
+        return
+    import keras
+
+    for each in fit.callbacks:
+        if not isinstance(each, keras.callbacks.Callback):
+            what = type(each).__name__
+            raise ConfigurationError(f"{origin}: callbacks has {what}; Keras's callbacks were expected.")

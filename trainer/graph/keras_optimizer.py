@@ -150,13 +150,15 @@ def is_element_wise(optimizer: Any) -> bool:
 def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
     """A new optimizer for variables with these values, and with the same configuration.
 
-    It leaves out what other functions add: global_clipnorm, and ema_overwrite_frequency, which Keras cannot trace.
+    It leaves out what other functions add: global_clipnorm, and ema_overwrite_frequency, which Keras cannot trace; and
+    loss_scale_factor, as the loss is not scaled.
     """
     import keras
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-    configuration = {**_configuration(optimizer), "global_clipnorm": None, "ema_overwrite_frequency": None}
+    others = {"global_clipnorm": None, "ema_overwrite_frequency": None, "loss_scale_factor": None}
+    configuration = {**_configuration(optimizer), **others}
     built = type(optimizer).from_config(configuration)
     # Keras's methods for all backends. Those for TensorFlow need real variables, as they work with tf.distribute.
     for name, method in vars(BaseOptimizer).items():
@@ -167,11 +169,11 @@ def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
 
 
 def _configuration(optimizer: Any) -> dict[str, Any]:
-    """The configuration of an optimizer, with the user's own schedule, which need not be serializable."""
+    """The configuration of an optimizer, with the user's own schedule or function, which need not be serializable."""
     import keras
 
     schedule = getattr(optimizer, "_learning_rate", None)
-    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+    if schedule is None or isinstance(schedule, keras.Variable):
         return dict(optimizer.get_config())
     optimizer._learning_rate = keras.Variable(0.0)
     try:

@@ -85,6 +85,11 @@ class Model(Protocol):
         ...
 
     @property
+    def fixed_batch(self) -> int | None:
+        """The examples of each batch; None if the model takes batches of any size."""
+        ...
+
+    @property
     def untrained_loss(self) -> float | None:
         """The approximate loss of a model that has learned nothing; None if it is not known."""
         ...

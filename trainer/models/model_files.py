@@ -57,7 +57,9 @@ def model_of(
     if callable(getattr(module, "model", None)):
         if settings.initial_weights:
             _check_weights(settings.initial_weights)
-        return KerasModel(name, module.model, settings.seed, settings.initial_weights, class_weight)
+        return KerasModel(
+            name, module.model, settings.seed, settings.initial_weights, class_weight, settings.batch_size
+        )
     if settings.initial_weights:
         raise ConfigurationError(
             f"initial_weights={settings.initial_weights} is for Keras models, but model={name} is none; remove it."

@@ -64,6 +64,12 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     if fit != FitArguments() and not isinstance(model, KerasModel):
         raise ConfigurationError(f"model={settings.model}: fit_arguments() is for Keras models; remove it.")
     parameters = model.parameters(dataset.signature)
+    size, held_out = model.fixed_batch, dataset.test
+    if size and isinstance(held_out, Examples) and len(held_out) % size:
+        raise ConfigurationError(
+            f"model={settings.model}: it takes batches of {size}, of which {len(held_out)} held-out examples are not a "
+            "multiple; let test_data() give others."
+        )
     identity = describe(settings.model, parameters, dataset)
     return Problem(dataset, model, parameters, identity, settings, fit, steps)
 
