@@ -415,7 +415,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, messa
         (
             "import keras\ndef model():\n    model = keras.Sequential([keras.layers.Dense(10)])\n"
             "    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), 'mse')\n    return model",
-            "mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16",
+            "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do",
         ),
         ("def model():\n    return 3", r"model\(\) returned int; return a keras.Model"),
         ("def model(width):\n    pass", r"model\(\) has the argument width; it may have input_shape and classes"),
@@ -423,7 +423,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, messa
         (
             "import keras\nclass Own(keras.Sequential):\n    def train_step(self, data): pass\n"
             "def model():\n    return Own([keras.layers.Dense(10)])",
-            "the model overrides train_step, so compile() it with the optimizer that it uses",
+            r"the model overrides train_step, so compile\(\) it with the optimizer that it uses",
         ),
         (
             "import keras\ndef model():\n    x = keras.Input((784,))\n    y = keras.layers.Dense(10)(x)\n"

@@ -23,8 +23,10 @@ from trainer.graph.parameters import Shard, ShardArray, join_arrays, split_array
 from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
+from trainer.text import truncate
 
 _SLOT_NAME = re.compile(r"part_(\d+)_(.*)")
+KNOWN = "such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb"
 AVERAGE = "average"
 """The slot of the moving averages of the parameters (`use_ema`)."""
 
@@ -132,17 +134,27 @@ def is_element_wise(optimizer: Any) -> bool:
     random = np.random.default_rng(0)
     values, gradients = random.normal(size=(2, 3, 8)).astype(np.float32)
     with context.eager_mode():
-        whole = _build(optimizer, [values[0]])
-        parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:].reshape(2, 3)])
+        try:
+            whole = _build(optimizer, [values[0]])
+            parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:4], values[0, 4:].reshape(2, 2)])
+        except TypeError as error:
+            raise ConfigurationError(
+                f"optimizer={name}: {truncate(str(error), 200)}; use another one, {KNOWN}."
+            ) from None
         shapes = [[each.shape for each in slot] for slot in _slots_of(parts).values()]
-        if any(each != [(2, 1), (2, 3)] for each in shapes):
+        if any(each != [(2, 1), (2,), (2, 2)] for each in shapes):
             raise ConfigurationError(
                 f"optimizer={name}: its state does not have the shapes of the variables, as the flat vectors on "
-                "parameter servers need it; use another one, such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb."
+                f"parameter servers need it; use another one, {KNOWN}."
+            )
+        if any(len(set(slot[0].numpy().ravel())) > 1 for slot in _slots_of(whole).values()):
+            raise ConfigurationError(
+                f"optimizer={name}: its state begins with the values of the variables; use another one, {KNOWN}."
             )
         for gradient in gradients:
             whole.apply([tf.constant(gradient)])
-            parts.apply([tf.constant(gradient[:2].reshape(2, 1)), tf.constant(gradient[2:].reshape(2, 3))])
+            pieces = gradient[:2].reshape(2, 1), gradient[2:4], gradient[4:].reshape(2, 2)
+            parts.apply([tf.constant(each) for each in pieces])
         joined = np.concatenate([each.numpy().ravel() for each in parts._trainable_variables])
         return np.allclose(joined, whole._trainable_variables[0].numpy(), rtol=1e-5, atol=1e-7)
 

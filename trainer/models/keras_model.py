@@ -112,7 +112,10 @@ class KerasModel:
         if why_not := own_train_step.why_not(self._model):
             raise self._error(why_not)
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            raise self._error("mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16")
+            raise self._error(
+                "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do; use "
+                "mixed_bfloat16, and the optimizer alone"
+            )
         if self.fixed_batch not in (None, self._batch_size):
             raise self._error(
                 f"it takes batches of {self.fixed_batch}, but batch_size={self._batch_size}; let them agree"
@@ -282,10 +285,13 @@ class KerasModel:
         self.no_counts = [each.numpy() for each in self._metric_variables]
 
     def _read_arrays(self, inputs: Any) -> dict[str, Parameter]:
+        import keras
+
         trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
         own = {id(each) for each in self._metric_variables}
         others = [each for each in others if id(each) not in own]
-        self._seeds = [each for each in others if each.name == SEED_STATE]
+        of_keras = keras.src.random.seed_generator.global_seed_generator()  # of random functions without a seed
+        self._seeds = [*(each for each in others if each.name == SEED_STATE), of_keras.state]
         others = [each for each in others if each.name != SEED_STATE]
         changing = self._find_changing([each for each in others if not tf.as_dtype(each.dtype).is_floating], inputs)
         state = [each for each in others if tf.as_dtype(each.dtype).is_floating or id(each) in changing]

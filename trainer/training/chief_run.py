@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ class ChiefRun:
         """Return what was saved, and how to continue with it."""
         step = self._directory.newest_step()
         saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-        return f"{saved} with the same command and --train_dir {self._directory}"
+        return f"{saved} with the same command and --train_dir {shlex.quote(str(self._directory))}"
 
     def finish(self) -> None:
         """Evaluate the last checkpoint, export the best or the last one, and write result.json.
