@@ -70,7 +70,7 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         return _examples(_take(table, indices, columns, origin), origin).arrays
 
     def endless(size: int) -> Iterator[Sequence[Array]]:
-        return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.replica)))
+        return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.index)))
 
     def once(size: int) -> Iterator[Sequence[Array]]:
         return prefetch(read(test[start : start + size]) for start in range(0, len(test), size))

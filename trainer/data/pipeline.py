@@ -16,6 +16,7 @@ from trainer.errors import ConfigurationError, ModelError, StoreError
 from trainer.tensorflow import tf
 from trainer.text import truncate
 
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 logger = logging.getLogger(__name__)
 
 KEEP_BATCHES = {
@@ -26,6 +27,10 @@ KEEP_BATCHES = {
     )
 }
 """Classes of datasets whose elements are batches if those of their input are."""
+TOO_FEW_FILES = "Could not apply FILE based sharding"
+"""In TensorFlow's error about a dataset that reads fewer files than there are replicas."""
+STRIDE = 1009
+"""How many examples apart replicas that read everything begin. More would cost the last ones a long time to skip."""
 UNAVAILABLE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 """Errors of a file system or a service that may pass."""
 
@@ -57,10 +62,10 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
     if not all(isinstance(each, tf.TensorSpec) and each.shape.rank is not None for each in specs):
         raise ConfigurationError(f"{origin}: tensors of known rank were expected, not {element}.")
 
-    def read(size: int, is_endless: bool) -> Iterator[Sequence[Array]]:
+    def read(chosen: Any, size: int, only_full: bool) -> Iterator[Sequence[Array]]:
         try:
             with context.eager_mode():
-                batches = _batches(dataset, data, size, is_endless)
+                batches = iter(chosen.batch(size, drop_remainder=only_full).prefetch(tf.data.AUTOTUNE))
             while True:
                 with context.eager_mode():
                     batch = next(batches, None)
@@ -73,15 +78,30 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         except (tf.errors.OpError, ValueError) as error:
             raise ModelError(f"{origin} failed: {truncate(str(error), 300)}.") from error
 
-    try:
-        first = next(read(1, is_endless=False), None)
-    except ModelError as error:
-        raise ConfigurationError(str(error)) from error
+    def read_first(chosen: Any) -> Sequence[Array] | None:
+        try:
+            return next(read(chosen, 1, False), None)
+        except ModelError as error:
+            if TOO_FEW_FILES in str(error) and _policy(dataset) == AutoShardPolicy.AUTO:
+                return None
+            raise ConfigurationError(str(error)) from error
+
+    part, what = _part(dataset, data)
+    first = read_first(part)
+    if first is None and data and data.listed > 1 and _policy(dataset) == AutoShardPolicy.AUTO:
+        part, what = _every_nth(dataset, data)
+        first = read_first(part)
     if first is None:
-        raise ConfigurationError(f"{origin} gives no examples.")
+        raise ConfigurationError(f"{origin} gives {'this replica ' if what else ''}no examples.")
+    if what:
+        logger.info(f"{origin}: this replica reads {what}")
     leaves = tuple(ArraySpec(tuple(spec.shape), array.dtype.name) for spec, array in zip(specs, first, strict=True))
     structure = optree.tree_structure(element)
-    return Stream(Signature(structure, leaves), lambda size: read(size, True), lambda size: read(size, False))
+    return Stream(
+        Signature(structure, leaves),
+        lambda size: read(_endless(part, data), size, True),
+        lambda size: read(part, size, False),
+    )
 
 
 def _is_batched(dataset: Any) -> bool:
@@ -96,11 +116,41 @@ def _is_batched(dataset: Any) -> bool:
     return False
 
 
-def _batches(dataset: Any, data: DataContext | None, size: int, is_endless: bool) -> Iterator[Any]:
-    if data and data.replicas > 1:  # as tf.distribute does: by files, or if that is impossible by elements
-        dataset = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
-    repeated = dataset.repeat() if is_endless else dataset
-    return iter(repeated.batch(size, drop_remainder=is_endless).prefetch(tf.data.AUTOTUNE))
+def _part(dataset: Any, data: DataContext | None) -> tuple[Any, str]:
+    """What this replica reads of a dataset, and a description of that; empty if there are no others."""
+    if data is None or data.listed == 1:
+        return dataset, ""
+    if data.spare_workers:  # the part of a replica that does not exist would never be read
+        return dataset, "all examples, and begins at other ones than the others, because workers may join and leave"
+    with context.eager_mode():
+        # As tf.distribute does: by files, or if it reads none by examples.
+        part = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
+    policy = _policy(dataset)
+    if policy == AutoShardPolicy.OFF:
+        return part, "all examples, because auto_shard_policy is OFF"
+    return part, f"part {data.replica + 1} of {data.replicas}, which auto_shard_policy {policy.name} determines"
+
+
+def _every_nth(dataset: Any, data: DataContext) -> tuple[Any, str]:
+    with context.eager_mode():
+        part = dataset.shard(data.replicas, data.replica)
+    return part, f"1 of every {data.replicas} examples, because there are fewer files than replicas"
+
+
+def _policy(dataset: Any) -> Any:
+    with context.eager_mode():
+        return dataset.options().experimental_distribute.auto_shard_policy
+
+
+def _endless(part: Any, data: DataContext | None) -> Any:
+    """The examples again and again. Replicas that read everything begin at different ones."""
+    with context.eager_mode():
+        repeated = part.repeat()
+        if data is None or not data.spare_workers:
+            return repeated
+        examples = int(part.cardinality())
+        apart = min(STRIDE, max(1, examples // data.listed)) if examples > 0 else STRIDE
+        return repeated.skip(data.index * apart)
 
 
 def complete(example: tuple[Any, ...]) -> Any:

@@ -61,9 +61,8 @@ def load_dataset(settings: Settings) -> Dataset:
 
 def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None) -> Dataset:
     trains = cluster is not None and cluster.task in cluster.replicas
-    index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
-    replicas = max(1, replicas - settings.spare_workers)
-    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
+    place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
+    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     found = own_data.load(module, settings.model, data) if module and settings.dataset is None else None
     if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
         raise ConfigurationError(
