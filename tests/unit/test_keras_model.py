@@ -112,6 +112,19 @@ def test_training_is_that_of_keras(tmp_path: Path, optimizer: str) -> None:
     check_training(write(tmp_path, compiled=f"optimizer={optimizer}, loss={LOSS}"))
 
 
+@pytest.mark.parametrize("constraint", ["NonNeg()", "UnitNorm()", "MaxNorm(0.5)"])
+@pytest.mark.parametrize("optimizer", ["SGD(0.1, momentum=0.9)", "Adam(0.01)"])
+def test_each_update_ends_with_the_constraints_of_a_layer(tmp_path: Path, constraint: str, optimizer: str) -> None:
+    layers = f"layers.Flatten(), layers.Dense(10, kernel_constraint=keras.constraints.{constraint})"
+    check_training(write(tmp_path, layers, f"optimizer={optimizer}, loss={LOSS}"), steps=30)
+
+
+def test_the_trainers_own_optimizer_obeys_constraints(tmp_path: Path) -> None:
+    path = write(tmp_path, "layers.Flatten(), layers.Dense(10, kernel_constraint='unit_norm')")
+    kernel = next(value for name, value in train(path, 10).items() if name.endswith("kernel"))
+    assert np.linalg.norm(kernel, axis=0) == pytest.approx(1.0, abs=1e-5)
+
+
 @pytest.mark.parametrize("layer", ["LSTM(8)", "GRU(8)", "Bidirectional(layers.SimpleRNN(8))"])
 def test_recurrent_layers_are_trained_as_by_keras(tmp_path: Path, layer: str) -> None:
     layers = f"layers.Reshape((28, 28)), layers.{layer}, layers.Dense(10)"

@@ -95,7 +95,7 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         raise ConfigurationError(f"{origin} gives {'this replica ' if what else ''}no examples.")
     if what:
         logger.info(f"{origin}: this replica reads {what}")
-    leaves = tuple(ArraySpec(tuple(spec.shape), array.dtype.name) for spec, array in zip(specs, first, strict=True))
+    leaves = tuple(ArraySpec.of(array, tuple(spec.shape)) for spec, array in zip(specs, first, strict=True))
     structure = optree.tree_structure(element)
     return Stream(
         Signature(structure, leaves),

@@ -88,7 +88,7 @@ def build(
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
     at = _place(settings, cluster, gpus)
-    by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
+    by_array = not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(at.homes), split=not by_array)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     is_synchronous = _is_synchronous(settings, cluster)
@@ -218,8 +218,9 @@ def _optimizer(settings: Settings, model: Model, shared: bool, device: str) -> O
 
 
 def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:
-    """Whether a Keras optimizer does the same to each element of all parameters."""
-    return keras_optimizer.is_element_wise(optimizer) and all(each.decays for each in parameters.values())
+    """Whether an update does the same to each element of all parameters, by a Keras optimizer or the trainer's own."""
+    is_so = optimizer is None or keras_optimizer.is_element_wise(optimizer)
+    return is_so and all(each.decays and each.constraint is None for each in parameters.values())
 
 
 def _replicate(

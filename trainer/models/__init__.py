@@ -40,6 +40,8 @@ class Parameter:
     """Whether the optimizer updates it by gradients. Otherwise steps set it themselves, such as a moving average."""
     decays: bool = True
     """Whether the weight decay of a compiled optimizer applies to it."""
+    constraint: Any = field(default=None, compare=False)
+    """A function of its values that each update ends with, such as Keras's `NonNeg`."""
 
 
 @dataclass(frozen=True)

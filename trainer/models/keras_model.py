@@ -4,6 +4,7 @@ Keras builds and traces the model in eager mode, as it always does. The trainer 
 without variables: the arrays and, for dropout and the like, a random seed are their inputs. Keras's `StatelessScope`
 makes this possible. Values that a model sets itself in training, such as the moving averages of batch normalization,
 are arrays that are not trainable; a step returns by how much they change. The state of the metrics is another input.
+All arrays are float32, whatever their type in the model. Whole numbers that do not change are constants.
 """
 
 import contextlib
@@ -58,7 +59,7 @@ class KerasModel:
         self._seeds: list[Any] = []
         """The states of random number generators."""
         self._constants: list[tuple[Any, Array]] = []
-        """Variables that are not float32. They must not change."""
+        """Whole numbers, truth values and texts. They do not change."""
         self._accuracy: Any = None
         """The metric of a model that has none of its own."""
         self._metric_variables: list[Any] = []
@@ -96,19 +97,20 @@ class KerasModel:
             raise self._error(
                 f"compile() got {wrong[0]!r} as loss_weights, the third of its arguments; write metrics=[{wrong[0]!r}]"
             )
-        inputs, targets, weights = signature.pack([_zeros(spec) for spec in signature.specs])
         with context.eager_mode():
+            inputs, targets, weights = signature.pack([_zeros(spec) for spec in signature.specs])
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
             with self._errors(f"the model does not accept the data ({given})"):
                 outputs = self._model(inputs)
             self._check(outputs)
-            self._ends_in_softmax = self._find_softmax(inputs)
+            self._ends_in_softmax = not self._model.compiled and self._find_softmax(inputs)
             if self._weights:
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
             with self._errors("the loss or the metrics of compile() do not fit the data"):
                 self._build_metrics(inputs, targets, outputs, weights)
-            return self._read_arrays()
+            with self._errors("the model does not train on the data"):
+                return self._read_arrays(inputs)
 
     def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
         names: list[str] = []
@@ -159,7 +161,8 @@ class KerasModel:
     def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
         with context.eager_mode():
             for name, variable in self._arrays.items():
-                variable.assign(arrays[name])
+                value = arrays[name] if tf.as_dtype(variable.dtype).is_floating else arrays[name].round()
+                variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
             if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
                 self.optimizer.build(self._model.trainable_variables)
             try:
@@ -196,7 +199,7 @@ class KerasModel:
                 f"let it have the shape [None, {classes}]"
             )
         for variable in self._model.trainable_variables:
-            if variable.dtype != "float32":
+            if not tf.as_dtype(variable.dtype).is_floating:
                 raise self._error(f"{variable.path} is {variable.dtype}; let trainable variables be float32")
 
     def _is_classifier(self) -> bool:
@@ -227,22 +230,27 @@ class KerasModel:
             self._metric_variables = self._model.metrics_variables
         self.no_counts = [each.numpy() for each in self._metric_variables]
 
-    def _read_arrays(self) -> dict[str, Parameter]:
+    def _read_arrays(self, inputs: Any) -> dict[str, Parameter]:
+        import keras
+
         trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
         own = {id(each) for each in self._metric_variables}
         others = [each for each in others if id(each) not in own]
         self._seeds = [each for each in others if each.name == SEED_STATE]
-        state = [each for each in others if each.dtype == "float32"]
-        not_carried = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
-        self._constants = [(each, each.numpy()) for each in not_carried]
+        others = [each for each in others if each.name != SEED_STATE]
+        changing = self._find_changing([each for each in others if not tf.as_dtype(each.dtype).is_floating], inputs)
+        state = [each for each in others if tf.as_dtype(each.dtype).is_floating or id(each) in changing]
+        carried = {id(each) for each in state}
+        self._constants = [(each, each.numpy()) for each in others if id(each) not in carried]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         return {
             name: Parameter(
                 tuple(variable.shape),
-                value=variable.numpy(),
+                value=keras.ops.convert_to_numpy(variable).astype(np.float32),
                 trainable=position < self._trainable,
                 decays=position >= self._trainable or decays(variable),
+                constraint=variable.constraint if position < self._trainable else None,
             )
             for position, (name, variable) in enumerate(self._arrays.items())
         }
@@ -259,7 +267,7 @@ class KerasModel:
         import keras
 
         inputs, targets, weights = self._signature.pack(batch)
-        mapping = [(self._arrays[name], value) for name, value in given.items()]
+        mapping = [(self._arrays[name], _from_float(value, self._arrays[name].dtype)) for name, value in given.items()]
         mapping += [(state, tf.cast(seed + index, state.dtype)) for index, state in enumerate(self._seeds)]
         mapping += zip(self._metric_variables, counts, strict=True)
         constants = [(each, tf.constant(value)) for each, value in self._constants]
@@ -277,8 +285,8 @@ class KerasModel:
                 self._model.compute_metrics(inputs, targets, outputs, weights)
         changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
         if changed:
-            raise self._error(f"the model changes the variable {changed[0]}, which is not float32")
-        updated = {name: scope.get_current_value(variable) for name, variable in self._arrays.items()}
+            raise self._error(f"the loss or a metric changes the variable {changed[0]}; let it be float32")
+        updated = {name: tf.cast(scope.get_current_value(each), tf.float32) for name, each in self._arrays.items()}
         after = [tf.convert_to_tensor(scope.get_current_value(each)) for each in self._metric_variables]
         outputs = optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs)
         return outputs, tf.cast(loss, tf.float32), updated, after
@@ -313,13 +321,35 @@ class KerasModel:
 
     def _find_softmax(self, inputs: Any) -> bool:
         """Whether the last op of the model, by whichever layer, is a softmax."""
-        traced = tf.function(lambda given: self._model(given, training=False)).get_concrete_function(inputs)
+        import keras
+
+        def call(given: Any) -> Any:
+            with keras.StatelessScope(collect_losses=True):
+                return self._model(given, training=False)
+
+        traced = tf.function(call).get_concrete_function(inputs)
         if len(traced.outputs) != 1:
             return False
         op = traced.outputs[0].op
         while op.type in ("Identity", "Cast"):
             op = op.inputs[0].op
         return bool(op.type == "Softmax")
+
+    def _find_changing(self, variables: Sequence[Any], inputs: Any) -> set[int]:
+        """The ids of those of these variables that the model sets in training."""
+        import keras
+
+        found: set[int] = set()
+
+        def call() -> None:
+            given = [(each, tf.convert_to_tensor(each.value)) for each in variables]
+            with keras.StatelessScope(given, collect_losses=True) as scope:
+                self._model(inputs, training=True)
+            found.update(id(each) for each, value in given if scope.get_current_value(each) is not value)
+
+        if variables:
+            tf.function(call).get_concrete_function()
+        return found
 
     def _loss_weights(self) -> Any:
         return getattr(getattr(self._model, "_compile_loss", None), "_user_loss_weights", None)
@@ -347,9 +377,16 @@ class KerasModel:
         return ConfigurationError(f"model={self._name}: {text}.")
 
 
-def _zeros(spec: ArraySpec) -> Array:
-    """A batch of one example; dimensions that vary are 1."""
-    return np.zeros([1, *(each or 1 for each in spec.shape)], spec.dtype)
+def _zeros(spec: ArraySpec) -> Tensor:
+    """A batch of one example, zeros or empty texts; dimensions that vary are 1."""
+    shape, dtype = [1, *(each or 1 for each in spec.shape)], tf.as_dtype(spec.dtype)
+    return tf.fill(shape, "") if dtype == tf.string else tf.zeros(shape, dtype)
+
+
+def _from_float(value: Tensor, dtype: str) -> Tensor:
+    """A value of an array in the type of its variable."""
+    wanted = tf.as_dtype(dtype)
+    return tf.cast(value if wanted.is_floating else tf.round(value), wanted)
 
 
 def _by_name(variables: Sequence[Any]) -> dict[str, Any]:
