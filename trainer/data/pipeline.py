@@ -27,6 +27,8 @@ KEEP_BATCHES = {
     )
 }
 """Classes of datasets whose elements are batches if those of their input are."""
+LABELS = ("label", "labels", "target", "targets", "y")
+"""The names under which dictionaries often have the targets."""
 TOO_FEW_FILES = "Could not apply FILE based sharding"
 """In TensorFlow's error about a dataset that reads fewer files than there are replicas."""
 STRIDE = 1009
@@ -47,8 +49,7 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         ConfigurationError: the elements are no examples, or there are none.
         StoreError: what the dataset reads does not respond.
     """
-    if not isinstance(dataset.element_spec, tuple) or len(dataset.element_spec) not in (2, 3):
-        raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {dataset.element_spec}.")
+    _check_elements(dataset.element_spec, origin)
     with context.eager_mode():
         if data is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise ConfigurationError(
@@ -57,15 +58,21 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         if _is_batched(dataset):
             logger.info(f"{origin} gives batches, which are taken apart: batch_size says how many examples a step has")
             dataset = dataset.unbatch()
+        if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(dataset.element_spec)):
+            dataset = dataset.map(lambda *element: tf.nest.map_structure(_dense, element))
     element = complete(dataset.element_spec)
     specs: list[Any] = optree.tree_leaves(element)
     if not all(isinstance(each, tf.TensorSpec) and each.shape.rank is not None for each in specs):
         raise ConfigurationError(f"{origin}: tensors of known rank were expected, not {element}.")
+    varies = any(None in each.shape for each in specs)
+    if varies:
+        logger.info(f"{origin}: examples of different sizes are padded with zeros, or empty texts, to the largest")
 
     def read(chosen: Any, size: int, only_full: bool) -> Iterator[Sequence[Array]]:
         try:
             with context.eager_mode():
-                batches = iter(chosen.batch(size, drop_remainder=only_full).prefetch(tf.data.AUTOTUNE))
+                batched = (chosen.padded_batch if varies else chosen.batch)(size, drop_remainder=only_full)
+                batches = iter(batched.prefetch(tf.data.AUTOTUNE))
             while True:
                 with context.eager_mode():
                     batch = next(batches, None)
@@ -102,6 +109,38 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         lambda size: read(_endless(part, data), size, True),
         lambda size: read(part, size, False),
     )
+
+
+def _check_elements(spec: Any, origin: str) -> None:
+    """Check that elements are (inputs, targets) or (inputs, targets, weight).
+
+    Raises:
+        ConfigurationError: they are not, or the targets are texts.
+    """
+    if isinstance(spec, dict) and len(spec) > 1:
+        names = list(spec)
+        target = next((name for name in LABELS if name in names), names[-1])
+        inputs = [name for name in names if name != target]
+        several = ", ".join(f"{name!r}: each[{name!r}]" for name in inputs)
+        given = f"each[{inputs[0]!r}]" if len(inputs) == 1 else f"{{{several}}}"
+        raise ConfigurationError(
+            f"{origin}: elements (inputs, targets) were expected, not dictionaries of {', '.join(names)}; add "
+            f".map(lambda each: ({given}, each[{target!r}]))."
+        )
+    if not isinstance(spec, tuple) or len(spec) not in (2, 3):
+        raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {spec}.")
+    if any(each.dtype == tf.string for each in tf.nest.flatten(spec[1])):
+        raise ConfigurationError(
+            f"{origin}: numbers were expected as targets, not texts; number them in a map(), such as by "
+            "tf.argmax(tf.equal(label, names))."
+        )
+
+
+def _dense(tensor: Any) -> Any:
+    """A ragged or a sparse tensor as one with zeros."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.to_tensor()
+    return tf.sparse.to_dense(tensor) if isinstance(tensor, tf.SparseTensor) else tensor
 
 
 def _is_batched(dataset: Any) -> bool:
