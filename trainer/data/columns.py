@@ -20,6 +20,11 @@ def features(columns: Columns) -> list[str]:
     ]
 
 
+def column_names(columns: Columns) -> list[str]:
+    """For each element of x, the name of its column."""
+    return [name for name, categories in columns.items() for _ in categories or [""]]
+
+
 def encode(batch: Any, columns: Columns) -> Array:
     """The vectors x of the rows of a `pyarrow.RecordBatch`: float32 [n, features].
 

@@ -75,6 +75,12 @@ class Dataset:
         return {**self.identity, **({"dataset_uri": self.uri} if self.uri else {})}
 
     @property
+    def description(self) -> dict[str, Any]:
+        """The facts, and the names of the classes and of the columns, for files about what was trained."""
+        names = {"classes": self.classes, "columns": self.columns}
+        return {**self.facts, **{key: each for key, each in names.items() if each}}
+
+    @property
     def table(self) -> Array | None:
         """The inputs to train on, float32 [n, columns], if they are one table in memory."""
         inputs = self.train.inputs if isinstance(self.train, Examples) else None
@@ -130,7 +136,7 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
     uri = data.data_dir if is_uri(data.data_dir) else os.path.abspath(data.data_dir)
     if name == "lance":
         train, test, found = lance_table.load(data.data_dir, version, data)
-        return Dataset(name, train, test, uri, found.number, found.digest)
+        return Dataset(name, train, test, uri, found.number, found.digest, found.classes, found.columns)
     with _local(data.data_dir, FILES[name]) as folder:
         return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)), uri)
 

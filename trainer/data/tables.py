@@ -8,8 +8,8 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class Tables:
     delimiters: Mapping[Path, str]
     """Of the CSV files."""
     decimal_point: str = "."
+
+    def as_texts(self, names: Collection[str]) -> "Tables":
+        """The files, with these columns as texts, which may be numbers by chance."""
+        types = {name: pa.string() if name in names else kind for name, kind in self.types.items()}
+        return replace(self, types=types)
 
     def read(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
         """These columns of a file, in batches. CSV rows of another length than the header are skipped.

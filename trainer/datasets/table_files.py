@@ -6,7 +6,6 @@ encoded images (of Parquet files) are inputs by their own names.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,8 @@ def open_source(place: Path, choices: Choices) -> Source:
         if delimiter != "," and not choices.delimiter:
             point = ", and the decimal point a comma" if tables.decimal_point == "," else ""
             logger.info(f"{path}: the delimiter is {delimiter!r}{point}; see --delimiter")
-    known = {name: pa.string() for name, categories in (choices.known_columns or {}).items() if categories}
-    types = {name: known.get(name, kind) for name, kind in tables.types.items()}  # texts may be numbers by chance
-    return _TableSource(replace(tables, types=types), choices).source()
+    texts = [name for name, categories in (choices.known_columns or {}).items() if categories]
+    return _TableSource(tables.as_texts(texts), choices).source()
 
 
 class _TableSource:
