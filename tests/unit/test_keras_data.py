@@ -269,6 +269,8 @@ def test_a_folder_of_images_is_read_by_keras(tmp_path: Path) -> None:
                 keras.utils.save_img(folder / f"{number}.png", np.full((8, 8, 3), 20 * number + (label == "dog")))
     found, settings = load(tmp_path, shown("image_dataset_from_directory"), data_dir=str(tmp_path / "images"))
     assert found.dataset.signature.input_shape == (64, 64, 3)
+    assert found.dataset.classes == ["cat", "dog"]
+    assert found.dataset.signature.classes == 2
     assert set(train(found, settings, tmp_path)[1][-1]) == {"accuracy"}
 
 
@@ -385,8 +387,18 @@ def test_data_that_cannot_be_trained_on_is_refused(tmp_path: Path, train: str, t
 
 
 def test_a_data_dir_that_nothing_reads_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"data_dir=medals\.csv, but nothing reads it: name its kind, such"):
-        problem.load(Settings(data_dir="medals.csv"), None)
+    with pytest.raises(ConfigurationError, match="data_dir=medals, but nothing reads it: name its kind, such as"):
+        problem.load(Settings(data_dir="medals"), None)
+
+
+@pytest.mark.parametrize(("dataset", "suffix"), [(None, ".csv"), ("lance", ".csv.gz"), (None, ".parquet")])
+def test_a_table_as_data_dir_is_refused_with_the_command_that_imports_it(dataset: Any, suffix: str) -> None:
+    sentence = (
+        f"data_dir=./medals{suffix} is a table: run trainer data import ./medals{suffix} ./medals.lance --target COLUMN"
+        ", and train with dataset=lance and data_dir=./medals.lance."
+    )
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(sentence)}$"):
+        problem.load(Settings(dataset=dataset, data_dir=f"./medals{suffix}"), None)
 
 
 NUMBERS = "tf.data.Dataset.range(240).map(lambda n: (tf.fill([3], tf.cast(n, tf.float32)), [0.0]))"

@@ -133,9 +133,13 @@ def _array(found: Any, origin: str) -> Array:
 def _number_labels(
     train: Examples | Stream, test: Examples | Stream
 ) -> tuple[Examples | Stream, Examples | Stream, Sequence[str] | None]:
-    """Number the labels that are texts, in the order of the texts, which are the names of the classes."""
+    """Number the labels that are texts, in the order of the texts, which are the names of the classes.
+
+    Returns:
+        The splits, and the names of the classes, if they are known.
+    """
     if not isinstance(train, Examples) or not isinstance(test, Examples):
-        return train, test, None
+        return train, test, train.classes if isinstance(train, Stream) else None
     targets = [each.targets for each in (train, test)]
     if not all(isinstance(each, np.ndarray) and each.dtype == object for each in targets):
         return train, test, None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,12 +104,23 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
     if what:
         logger.info(f"{origin}: this replica reads {what}")
     leaves = tuple(ArraySpec.of(array, tuple(spec.shape)) for spec, array in zip(specs, first, strict=True))
-    structure = optree.tree_structure(element)
+    signature = Signature(optree.tree_structure(element), leaves)
+    classes = _class_names(dataset) if signature.has_labels else None
     return Stream(
-        Signature(structure, leaves),
+        replace(signature, classes=len(classes)) if classes else signature,
         lambda size: read(_endless(part, data), size, True),
         lambda size: read(part, size, False),
+        classes=classes,
     )
+
+
+def _class_names(dataset: Any) -> Sequence[str] | None:
+    """The names that Keras gives to a dataset of folders of classes; None if it is made otherwise."""
+    while dataset is not None:
+        if found := getattr(dataset, "class_names", None):
+            return [str(each) for each in found]
+        dataset = getattr(dataset, "_input_dataset", None)
+    return None
 
 
 def _check_elements(spec: Any, origin: str) -> None:

@@ -21,6 +21,8 @@ class Stream:
     """The leaves of batches of this size, again and again."""
     once: Callable[[int], Iterator[Sequence[Array]]]
     """The leaves of batches of at most this size, until each example has been read once."""
+    classes: Sequence[str] | None = None
+    """The names of the classes, by label, if they are known."""
 
 
 def prefetch(batches: Iterator[Sequence[Array]]) -> Iterator[Sequence[Array]]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from trainer.data.columns import FILES
 from trainer.data.skipped import Skipped
 from trainer.errors import ConfigurationError
 from trainer.text import truncate
@@ -27,7 +28,6 @@ DELIMITERS = (",", ";", "\t", "|")
 """Those that are found without being named."""
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
-_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _CSV_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.string())
 """The types of a column of a CSV file: the first one that all values have."""
 
@@ -64,7 +64,7 @@ class Tables:
 
 def is_table(path: Path) -> bool:
     """Whether this is a CSV or a Parquet file, by its name."""
-    return path.name.endswith(_SUFFIXES)
+    return path.name.endswith(FILES)
 
 
 def is_text(kind: pa.DataType) -> bool:
