@@ -316,6 +316,27 @@ def test_parquet_files_of_hugging_face_and_pandas(data: DataCommand, uri: str, t
         data.json("import", tmp_path / "b.parquet", uri, "--overwrite")
 
 
+def test_labels_of_hugging_face_have_their_names(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "a": {"dtype": "int64", "_type": "Value"}}
+    rows = pa.table({"a": range(5), "label": [0, 1, 1, -1, 2]})
+    described = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(described, tmp_path / "a.parquet")
+    found = data.json("import", tmp_path / "a.parquet", uri, "--split=train")
+    assert found["statistics"]["splits"] == {"train": {"cat": 1, "dog": 2}}
+    assert found["first_skipped"] == [
+        "a.parquet: row 3: the label is -1, but from 0 to 1 was expected",
+        "a.parquet: row 4: the label is 2, but from 0 to 1 was expected",
+    ]
+
+
+def test_true_and_false_are_classes(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "a,y\n1,True\n2,false\n3,true\n")
+    found = data.json("import", path, uri, "--split=train")
+    assert found["statistics"]["splits"] == {"train": {"false": 1, "true": 2}}
+    data.json("import", path, uri, "--overwrite", "--regression")
+    assert table(uri)["y"].to_pylist() == [1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize("name", ["val", "valid", "validation"])
 def test_a_folder_of_images_to_validate_is_held_out(data: DataCommand, uri: str, tmp_path: Path, name: str) -> None:
     write_images(tmp_path / "raw" / "train", IMAGES[:30], NAMES[:30])

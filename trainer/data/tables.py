@@ -6,10 +6,11 @@ A CSV file is read as text, and its values are converted by types that fit all r
 import csv
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ class Tables:
     delimiters: Mapping[Path, str]
     """Of the CSV files."""
     decimal_point: str = "."
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By column, what Hugging Face calls the labels in it."""
 
     def as_texts(self, names: Collection[str]) -> "Tables":
         """The files, with these columns as texts, which may be numbers by chance."""
@@ -90,7 +93,9 @@ def open_tables(paths: Sequence[Path], delimiter: str | None) -> Tables:
     headers = {path: _header(path, delimiter) for path in paths if path.suffix != ".parquet"}
     delimiters = {path: found for path, (found, _) in headers.items()}
     if not headers:
-        return Tables(paths, _parquet_types(paths[0]), {})
+        schema = _parquet_schema(paths[0])
+        types = {field.name: _plain_type(field.type) for field in schema}
+        return Tables(paths, types, {}, class_names=_class_names(schema))
     names = headers[min(headers, key=paths.index)][1]
     for path, (_, others) in headers.items():
         if absent := [name for name in names if name not in others]:
@@ -183,12 +188,20 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch
         raise _damaged(path, error) from None
 
 
-def _parquet_types(path: Path) -> dict[str, pa.DataType]:
+def _parquet_schema(path: Path) -> pa.Schema:
     try:
-        schema = pyarrow.parquet.read_schema(path)
+        return pyarrow.parquet.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
-    return {field.name: _plain_type(field.type) for field in schema}
+
+
+def _class_names(schema: pa.Schema) -> dict[str, Sequence[str]]:
+    """The names of labels that Hugging Face's `datasets` writes into the metadata of a Parquet file."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: [*map(str, each["names"])] for name, each in features.items() if "names" in each}
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

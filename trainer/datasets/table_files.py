@@ -82,7 +82,8 @@ class _TableSource:
         self._columns: Columns = {
             name: self._categories(name, inputs, choices) if is_text(types[name]) else None for name in elements
         }
-        self._classes = self._find_classes(choices) if is_text(types[self._target]) else None
+        has_names = is_text(types[self._target]) or pa.types.is_boolean(types[self._target])
+        self._classes = self._find_classes(choices) if has_names and not choices.regression else None
         self._are_values = self._find_whether_values(choices)
 
     def source(self) -> Source:
@@ -95,7 +96,8 @@ class _TableSource:
         if first is None:
             raise ConfigurationError(f"{self._paths[0]}: it has no rows.")
         kind = "Parquet files" if self._paths[0].suffix == ".parquet" else "CSV files"
-        return Source(kind, first.batch.schema, self._read, self._classes, self._columns or None)
+        names = None if self._are_values else self._classes or self._tables.class_names.get(self._target)
+        return Source(kind, first.batch.schema, self._read, names, self._columns or None)
 
     def _inputs(self) -> list[str]:
         """All columns that may be inputs, without the index that pandas writes."""
@@ -170,7 +172,7 @@ class _TableSource:
             )
         if choices.regression or pa.types.is_floating(kind):
             return True
-        if not pa.types.is_integer(kind) or choices.known_classes:
+        if not pa.types.is_integer(kind) or choices.known_classes or self._target in self._tables.class_names:
             return False
         smallest = min(
             pc.min(batch[0]).as_py() or 0
