@@ -436,8 +436,8 @@ def test_elastic_workers_read_all_examples_whatever_their_number(
     assert all(sorted(each) == list(range(240)) for each in found)
     assert [each[0] for each in found] == [30 * index for index in range(replicas)]
     assert (
-        "train_data(): this replica reads all examples, and begins at other ones than the others, because workers "
-        "may join and leave"
+        "train_data(): this replica reads all examples, starting at a different one than other replicas, because "
+        "workers may join and leave"
     ) in caplog.text
 
 

@@ -248,6 +248,10 @@ def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
         ),
         (returning("(each for each in [])"), "train_data() gives no examples."),
         (
+            MODEL + RETURNED.replace("yield [", "yield [missing, "),
+            "train_data() failed: NameError: name 'missing' is not defined (line 15).",
+        ),
+        (
             MODEL + RETURNED.replace("test_data =", "other ="),
             "it has no function test_data(context), but train_data() gives a tf.data.Dataset or a generator; let "
             "test_data() give the examples to evaluate on.",

@@ -12,6 +12,7 @@ from trainer.data.examples import Array
 from trainer.data.structures import join_lists
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
+from trainer.text.reasons import reason
 
 
 def is_py_dataset(found: Any) -> bool:
@@ -19,7 +20,7 @@ def is_py_dataset(found: Any) -> bool:
     return any(kind.__name__ == "PyDataset" for kind in type(found).__mro__)
 
 
-def dataset(make: Callable[[], Any], origin: str) -> Any:
+def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
     """The examples that a generator or a `PyDataset` gives, as a `tf.data.Dataset`.
 
     Its elements are batches, as for `fit`, if their inputs and targets have one length; otherwise they are examples.
@@ -27,12 +28,18 @@ def dataset(make: Callable[[], Any], origin: str) -> Any:
     Args:
         make: Returns the generator, a new one for each pass, or the `PyDataset`.
         origin: Its name in errors.
+        file: The model's file, for errors.
 
     Raises:
-        ConfigurationError: it gives something else than inputs and targets, or nothing.
+        ConfigurationError: it fails, or it gives something else than inputs and targets, or nothing.
     """
     with context.eager_mode():
-        first = list(itertools.islice(_elements(make()), 2))
+        try:
+            first = list(itertools.islice(_elements(make()), 2))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(f"{origin} failed: {reason(error, file)}.") from error
         if not first:
             raise ConfigurationError(f"{origin} gives no examples.")
         if not isinstance(first[0], tuple) or len(first[0]) not in (2, 3):

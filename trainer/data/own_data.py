@@ -65,24 +65,23 @@ def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Ex
             except Exception as error:
                 raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
 
-    return _read(call(), origin, data if function == TRAIN else None, call)
+    found, part = call(), data if function == TRAIN else None
+    if make := _generator(found, call):
+        return pipeline.stream(generators.dataset(make, origin, name), part, origin)
+    return _read(found, origin, part)
 
 
-def _read(found: Any, origin: str, data: DataContext | None, again: Callable[[], Any]) -> Examples | Stream:
-    """The examples in what a function has returned.
-
-    Args:
-        found: Arrays, a dataset, a `PyDataset`, a generator or a function that returns one.
-        origin: The function's name in errors.
-        data: The replica that reads a part of what is not in memory; None reads all.
-        again: Calls the function again: a generator gives its examples once.
-    """
+def _generator(found: Any, call: Callable[[], Any]) -> Callable[[], Any] | None:
+    """What returns the generator, or the `PyDataset`, that the call has found; None if it has found something else."""
     if inspect.isgenerator(found):
-        return pipeline.stream(generators.dataset(again, origin), data, origin)
+        return call  # a generator gives its examples once
     if generators.is_py_dataset(found):
-        return pipeline.stream(generators.dataset(lambda: found, origin), data, origin)
-    if inspect.isfunction(found):
-        return pipeline.stream(generators.dataset(found, origin), data, origin)
+        return lambda: found
+    return found if inspect.isfunction(found) else None
+
+
+def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Stream:
+    """The examples in a dataset, of which a replica reads a part, or in arrays."""
     if isinstance(found, tf.data.Dataset):
         return pipeline.stream(found, data, origin)
     if not isinstance(found, tuple) or len(found) not in (2, 3):

@@ -172,7 +172,10 @@ def _part(dataset: Any, data: DataContext | None) -> tuple[Any, str]:
     if data is None or data.listed == 1:
         return dataset, ""
     if data.spare_workers:  # the part of a replica that does not exist would never be read
-        return dataset, "all examples, and begins at other ones than the others, because workers may join and leave"
+        return (
+            dataset,
+            "all examples, starting at a different one than other replicas, because workers may join and leave",
+        )
     with context.eager_mode():
         # As tf.distribute does: by files, or if it reads none by examples.
         part = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
