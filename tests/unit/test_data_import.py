@@ -345,10 +345,11 @@ def test_a_folder_of_images_to_validate_is_held_out(data: DataCommand, uri: str,
     assert found["statistics"]["splits"] == {"train": {"cat": 15, "dog": 15}, "test": {"cat": 5, "dog": 5}}
 
 
-def test_files_named_test_are_held_out(data: DataCommand, uri: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["test1.csv", "val.csv", "validation-0.csv"])
+def test_files_named_test_are_held_out(data: DataCommand, uri: str, tmp_path: Path, name: str) -> None:
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "part1.csv").write_text("a,y\n1,0\n2,1\n")
-    (tmp_path / "raw" / "test1.csv").write_text("a,y\n3,0\n")
+    (tmp_path / "raw" / "values.csv").write_text("a,y\n1,0\n2,1\n")
+    (tmp_path / "raw" / name).write_text("a,y\n3,0\n")
     data.json("import", tmp_path / "raw", uri)
     assert table(uri)["split"].to_pylist() == ["train", "train", "test"]
     data.json("import", tmp_path / "raw", uri, "--append", "--split=train")
@@ -433,6 +434,11 @@ def test_a_dataset_that_exists_is_changed_only_on_demand(data: DataCommand, uri:
             "correct it, or leave it out by --inputs a,c",
         ),
         ({"a.csv": b"a,y\n1,2\n", "b.csv": b"a,z\n1,2\n"}, [], "b.csv: it has no column y, as the first file has"),
+        (
+            {"test.csv": b"a,y\n1,2\n", "val.csv": b"a,y\n1,2\n"},
+            [],
+            "it has files named test and val, but one held-out split was expected; move the others away",
+        ),
         ({"a.csv": b""}, [], "a.csv: the file is empty; a line with the names of the columns was expected"),
         ({"a.csv": b"a,b,a,y\n1,2,3,4\n"}, [], "a.csv: 2 columns are named a; give each its own name"),
         (

@@ -5,6 +5,7 @@ encoded images (of Parquet files) are inputs by their own names.
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,21 @@ from trainer.datasets.source import (
     TARGET,
     TARGETS,
     TEST,
+    TRAIN,
     Choices,
     Rows,
     Source,
     class_names,
     column,
     numbered,
-    split_of,
 )
 from trainer.errors import ConfigurationError
 from trainer.text import enumerate_last, truncate
 
 logger = logging.getLogger(__name__)
 
+_HELD_OUT = re.compile(r"(test|val(?:id(?:ation)?)?(?![a-z]))")
+"""How the names of files of the held-out split begin."""
 MOST_CATEGORIES = 100
 """A column with more different texts is hardly one of categories: names, dates, numbers with a stray word."""
 
@@ -50,7 +53,13 @@ def open_source(place: Path, choices: Choices) -> Source:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
     """
     paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if is_table(path))
-    paths.sort(key=lambda path: split_of(path) == TEST)
+    held_out = {match[1] for path in paths if len(paths) > 1 and (match := _HELD_OUT.match(path.name))}
+    if len(held_out) > 1:
+        raise ConfigurationError(
+            f"{place}: it has files named {' and '.join(sorted(held_out))}, but one held-out split was expected; move "
+            "the others away."
+        )
+    paths.sort(key=lambda path: _split_of(path) == TEST)
     tables = open_tables(paths, choices.delimiter)
     for path, delimiter in tables.delimiters.items():
         if delimiter != "," and not choices.delimiter:
@@ -68,7 +77,9 @@ class _TableSource:
         first = self._paths[0]
         self._target = _target(types, choices, first)
         self._has_split_column = SPLIT in types and self._target != SPLIT
-        self._has_test_files = not self._has_split_column and len(self._paths) > 1 and split_of(self._paths[-1]) == TEST
+        self._has_test_files = (
+            not self._has_split_column and len(self._paths) > 1 and _split_of(self._paths[-1]) == TEST
+        )
         inputs = list(choices.inputs) or self._inputs()
         for name in inputs:
             _check_input(types, name, first)
@@ -128,7 +139,7 @@ class _TableSource:
         if self._has_split_column:
             columns[SPLIT] = batch[SPLIT].cast(pa.string())
         elif self._has_test_files:
-            columns[SPLIT] = pa.array([split_of(path)] * len(batch))
+            columns[SPLIT] = pa.array([_split_of(path)] * len(batch))
         return pa.record_batch(columns)
 
     def _targets(self, found: Any, path: Path) -> Any:
@@ -193,6 +204,10 @@ class _TableSource:
             for batch in self._tables.read(path, [name], Skipped(0, is_quiet=True)):
                 found |= {each for each in pc.unique(batch[0].cast(pa.string())).to_pylist() if each}
         return found
+
+
+def _split_of(path: Path) -> str:
+    return TEST if _HELD_OUT.match(path.name) else TRAIN
 
 
 def _target(types: Mapping[str, pa.DataType], choices: Choices, path: Path) -> str:
