@@ -11,6 +11,7 @@ from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.export import saved_model
+from trainer.export.export_folder import class_names
 from trainer.telemetry import pictures
 
 CHUNK = 1000
@@ -47,6 +48,10 @@ class SavedModel:
                 f"{what} is not a classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
             )
         self.classes = int(self._output.shape[1])
+        known = class_names(folder)[: self.classes]
+        self.has_class_names = bool(known)
+        self.class_names = [*known, *map(str, range(len(known), self.classes))]
+        """The names of the classes; those without a name have their label."""
 
     def __enter__(self) -> "SavedModel":
         return self
@@ -96,6 +101,11 @@ class SavedModel:
             f"{self.what} takes {taken}, but images as float32 [n, height, width, channels] "
             "were expected; name a model of images."
         )
+
+    def takes_vectors(self, size: int) -> bool:
+        """Whether the model takes one input, of vectors of this size."""
+        shapes = [tensor.shape.as_list() if tensor.shape.rank else [] for tensor in self._inputs.values()]
+        return shapes == [[None, size]]
 
     def _in_order(self, specs: Mapping[str, Any]) -> list[Any]:
         """The input tensors in the order of the examples' inputs. A single input may have any name."""

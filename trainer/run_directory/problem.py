@@ -8,6 +8,7 @@ from typing import Any
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data import datasets, fit_arguments, own_data
+from trainer.data.columns import FILES
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
@@ -110,10 +111,16 @@ def load_dataset(settings: Settings) -> Dataset:
 
 def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments) -> Dataset:
     trains = cluster is not None and cluster.task in cluster.replicas
-    index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
-    replicas = max(1, replicas - settings.spare_workers)
-    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
+    place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
+    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     found = own_data.load(module, settings.model, data, fit) if module and settings.dataset is None else None
+    table = settings.data_dir
+    if not found and settings.dataset in (None, "lance") and table.endswith(FILES):
+        uri = next(table.removesuffix(each) for each in FILES if table.endswith(each)) + ".lance"
+        raise ConfigurationError(
+            f"data_dir={table} is a table: run trainer data import {table} {uri} --target COLUMN, and train with "
+            f"dataset=lance and data_dir={uri}."
+        )
     if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
