@@ -374,6 +374,13 @@ class KerasModel:
         changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
         if changed:
             raise self._error(f"the loss or a metric changes the variable {changed[0]}; let it be float32")
+        trainable = list(self._arrays.values())[: self._trainable]
+        assigned = [each.path for each, value in mapping if scope.get_current_value(each) is not value]
+        if wrong := {each.path for each in trainable}.intersection(assigned):
+            raise self._error(
+                f"a layer assigns its trainable weight {min(wrong)} in call(), but here the optimizer alone updates it; "
+                "compute with another value, or let the weight have trainable=False"
+            )
 
     def _read(self, scope: Any) -> dict[str, Tensor]:
         """The arrays after what was called in a scope."""
@@ -523,7 +530,9 @@ class KerasModel:
         except ConfigurationError:
             raise
         except Exception as error:
-            raise self._error(f"{what}: {reason(error, self._name)}") from error
+            eager = self._model is not None and getattr(self._model, "run_eagerly", False)
+            remedy = "; run_eagerly has no effect here: the step is a graph, so use keras.ops" if eager else ""
+            raise self._error(f"{what}: {reason(error, self._name)}{remedy}") from error
 
     def _error(self, text: str) -> ConfigurationError:
         return ConfigurationError(f"model={self._name}: {text}.")
