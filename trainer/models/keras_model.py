@@ -378,7 +378,7 @@ class KerasModel:
         assigned = [each.path for each, value in mapping if scope.get_current_value(each) is not value]
         if wrong := {each.path for each in trainable}.intersection(assigned):
             raise self._error(
-                f"a layer assigns its trainable weight {min(wrong)} in call(), but here the optimizer alone updates it; "
+                f"a layer assigns its trainable weight {min(wrong)} in call(), but only the optimizer may change it; "
                 "compute with another value, or let the weight have trainable=False"
             )
 
