@@ -43,6 +43,18 @@ class Problem:
         """A sentence on inputs that few models learn from as they are; None if there are none."""
         return None if MEAN in self.parameters else self.dataset.warning
 
+    @property
+    def summary(self) -> str:
+        """What is trained on which data, for the log."""
+        data, values = self.dataset, sum(math.prod(each.shape) for each in self.parameters.values())
+        train, test = (len(each) if isinstance(each, Examples) else each.size for each in (data.train, data.test))
+        counted = f"{train:,} examples" if train else "a stream of examples"
+        held_out = f"{test:,} held out" if test else "a stream held out"
+        classes = f", {data.signature.classes:,} classes" if data.signature.classes else ""
+        place = f" ({data.uri})" if data.uri else ""
+        model = f"{self.settings.model} with {values:,} parameters"
+        return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}"
+
     def evaluator(self) -> CheckpointEvaluator:
         """Return an evaluator of checkpoints on the held-out split."""
         return CheckpointEvaluator(self.model, self.parameters, self.dataset.test)
