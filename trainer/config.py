@@ -27,6 +27,8 @@ from trainer.text import CREDENTIALS
 from trainer.text.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
+BUILT_IN_MODELS = ("cnn", "mlp")
+"""The models of this package, by the names of their modules."""
 SETTINGS_FILE = "settings.yaml"
 """In a training directory: the settings with which its chief has begun last."""
 
@@ -121,7 +123,11 @@ class MonitoringSettings:
 class RunSettings:
     """The model, the data and the length of the run."""
 
-    model: str = _setting("mlp", "mlp, cnn, or the path of a Python file whose function model() returns a Keras model")
+    model: str = _setting(
+        "mlp",
+        "mlp, cnn, or the path of a Python file or folder, or the name of a Python module, whose function model() "
+        "returns a Keras model",
+    )
     hidden_units: Count = _setting(100, "units in the hidden layer")
     initial_weights: Path | None = _setting(
         None, "initial values of a Keras model: a .keras or .weights.h5 file (default: the model's initializers)"
@@ -279,7 +285,7 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
         less, or nothing: whoever brings a model asks for it.
         """
         if self.sync_replicas is None:
-            return self.strategy == "ps" and self.model.endswith(".py")
+            return self.strategy == "ps" and self.model not in BUILT_IN_MODELS
         return self.sync_replicas
 
 
