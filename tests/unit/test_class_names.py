@@ -125,6 +125,40 @@ def test_a_table_that_does_not_fit_is_refused(
     assert (code, said) == (2, f"trainer: --data: {sentence.format(path=path, run=run)}\n")
 
 
+REGRESSION = """
+import keras
+
+def model(input_shape):
+    network = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(1)])
+    network.compile(keras.optimizers.Adam(0.05), "mse")
+    return network
+"""
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+def test_values_of_the_rows_of_a_table_are_predicted(models: Models, tmp_path: Path) -> None:
+    table, model = tmp_path / "t.csv", tmp_path / "mine.py"
+    table.write_text("a,b,y\n" + "".join(f"{n % 3},{n % 5},{n % 3 + 2 * (n % 5)}\n" for n in range(300)))
+    words = ["import", str(table), str(tmp_path / "t.lance"), "--regression", "--test_fraction=0.3"]
+    commands.run(commands.parser().read(words), Progress())
+    model.write_text(REGRESSION)
+    settings = Settings(
+        model=str(model),
+        dataset="lance",
+        data_dir=str(tmp_path / "t.lance"),
+        train_dir=str(tmp_path / "run"),
+        train_steps=600,
+        batch_size=50,
+    )
+    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    code, _ = models("predict", tmp_path / "run", "--data", table, "--output", tmp_path / "out")
+    assert code == 0
+    with (tmp_path / "out" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["row", "prediction"]
+    assert [float(row["prediction"]) for row in rows[:4]] == pytest.approx([0, 3, 6, 6], abs=0.2)
+
+
 def test_a_model_of_something_else_takes_no_table(models: Models, tmp_path: Path) -> None:
     settings = Settings(train_dir=str(tmp_path / "digits"), train_steps=10)
     assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))

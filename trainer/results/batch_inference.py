@@ -42,7 +42,8 @@ def add(commands: Any) -> None:
         description="Predict the class of each image in a folder, and in its folders, or of each row of a CSV or a\n"
         "Parquet file. Images are converted to the size and channels of the model's input. A table has the columns\n"
         f"that the model was trained on. FOLDER gets {CSV_FILE} and {PARQUET_FILE}: a row for each image\n"
-        "or row, with its file or number, the predicted class, its probability, and that of each class.",
+        "or row, with its file or number, the predicted class, its probability, and that of each class. A model that\n"
+        "predicts a value for each row gives that.",
     )
     predict.add_argument("model", metavar="MODEL", help=named_model.HELP)
     predict.add_argument(
@@ -78,12 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
     skipped = Skipped(arguments.max_skipped)
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
-    with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what) as model:
+    with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what, is_rows) as model:
         if is_rows:
             batches = _rows(place, columns(named.folder), model, skipped)
         else:
             batches = _images(_files(place), place, model, skipped)
-        found = [(names, _probabilities(model, inputs)) for names, inputs in batches]
+        found = [(names, _predict(model, inputs)) for names, inputs in batches]
         classes = model.class_names if model.has_class_names else None
     thing, key = ("row", "row") if is_rows else ("image", "file")
     if not found:
@@ -170,9 +171,11 @@ def _read(file: Path, shape: tuple[int, int, int]) -> Array:
     return scaled
 
 
-def _probabilities(model: SavedModel, inputs: Array) -> Array:
-    """The probabilities of a batch: float32 [n, classes]."""
+def _predict(model: SavedModel, inputs: Array) -> Array:
+    """The probabilities of a batch, float32 [n, classes], or its values, [n, 1]."""
     found = model.predict({"images": inputs})
+    if not model.classes:
+        return found.reshape(-1, 1)
     if found.min() < 0 or np.abs(found.sum(axis=1) - 1).max() > SUM_TOLERANCE:
         raise ConfigurationError(
             f"{model.what} gives no probabilities, as its output does not add up to 1; export it with a softmax."
@@ -181,20 +184,21 @@ def _probabilities(model: SavedModel, inputs: Array) -> Array:
 
 
 def _contents(
-    key: str, names: Sequence[str | int], probabilities: Array, classes: Sequence[str] | None
+    key: str, names: Sequence[str | int], predictions: Array, classes: Sequence[str] | None
 ) -> Iterator[tuple[str, bytes]]:
     """The files to write: their names and their content. Without names of the classes, these are their labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    labels = probabilities.argmax(axis=1)
-    known = classes or range(probabilities.shape[1])
-    written: dict[str, Any] = {
-        key: names,
-        "prediction": np.array(classes)[labels] if classes else labels,
-        "probability": probabilities.max(axis=1),
-        **{f"probability_{name}": column for name, column in zip(known, probabilities.T, strict=True)},
-    }
+    written: dict[str, Any] = {key: names}
+    if predictions.shape[1] == 1:
+        written["prediction"] = predictions[:, 0]
+    else:
+        labels = predictions.argmax(axis=1)
+        written["prediction"] = np.array(classes)[labels] if classes else labels
+        written["probability"] = predictions.max(axis=1)
+        known = classes or range(predictions.shape[1])
+        written |= {f"probability_{name}": each for name, each in zip(known, predictions.T, strict=True)}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(written)

@@ -24,14 +24,15 @@ CHANNELS = (1, 3, 4)
 
 
 class SavedModel:
-    """A SavedModel that classifies. A context manager that closes its session."""
+    """A SavedModel that classifies, or predicts a value. A context manager that closes its session."""
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, folder: Path, what: str, takes_values: bool = False) -> None:
         """Load the model of a folder.
 
         Args:
             folder: It has saved_model.pb.
             what: What errors call the model, such as "A: the model runs/mine".
+            takes_values: Whether it may predict a value instead of a class.
 
         Raises:
             ConfigurationError: it is damaged, or it does not classify.
@@ -42,12 +43,14 @@ class SavedModel:
             (self._output,) = outputs.values()
         else:
             self._output = outputs.get(PROBABILITIES)
-        if self._output is None or self._output.shape.rank != 2 or (self._output.shape[1] or 0) < 2:
+        shape = [] if self._output is None or self._output.shape.rank is None else self._output.shape.as_list()
+        self.classes = (shape[1] or 0) if len(shape) == 2 and shape[1] != 1 else 0
+        """The number of classes; 0 if it predicts a value."""
+        if not self.classes and not (takes_values and shape in ([None], [None, 1])):
             found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
             raise ConfigurationError(
                 f"{what} is not a classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
             )
-        self.classes = int(self._output.shape[1])
         known = class_names(folder)[: self.classes]
         self.has_class_names = bool(known)
         self.class_names = [*known, *map(str, range(len(known), self.classes))]
