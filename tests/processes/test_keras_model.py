@@ -77,13 +77,15 @@ def fit_arguments():
 
 
 @pytest.mark.parametrize(
-    "roles", ["--ps=1", pytest.param("--strategy=allreduce", marks=pytest.mark.long)], ids=["ps", "allreduce"]
+    "roles",
+    [["--ps=1", "--evaluator"], pytest.param(["--strategy=allreduce"], marks=pytest.mark.long)],
+    ids=["ps", "allreduce"],
 )
-def test_a_callback_ends_the_run_on_all_replicas(trainer: Trainer, roles: str) -> None:
+def test_a_callback_ends_the_run_on_all_replicas(trainer: Trainer, roles: list[str]) -> None:
     """The same command does not train it further."""
     path = trainer.folder / "mine.py"
     path.write_text(STOPS)
-    arguments: list[str | Path] = ["--model", path, "--workers=2", roles, "--train_dir", trainer.folder / "run"]
+    arguments: list[str | Path] = ["--model", path, "--workers=2", *roles, "--train_dir", trainer.folder / "run"]
     result = trainer.launch(*arguments)
     assert result["stopped_before"] == 800
     assert 24 <= result["global_step"] < 800

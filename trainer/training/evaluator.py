@@ -15,6 +15,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph.checkpoints import CheckpointList, files_of
 from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
 from trainer.run_directory.training_directory import TrainingDirectory
@@ -51,8 +52,11 @@ def evaluate(context: TaskContext) -> None:
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
     with problem.evaluator() as evaluator:
-        while not context.is_stopping() and max(evaluated, default=0) < settings.train_steps:
-            for checkpoint in _wait_for_checkpoints(context, directory, problem.identity, evaluated, seconds):
+        while not context.is_stopping() and max(evaluated, default=0) < problem.settings.train_steps:
+            checkpoints = _wait_for_checkpoints(context, directory, problem, evaluated, seconds)
+            if not checkpoints:  # a callback has ended the run
+                return
+            for checkpoint in checkpoints:
                 if context.is_stopping():
                     return
                 _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, pictures, context.metrics)
@@ -61,19 +65,21 @@ def evaluate(context: TaskContext) -> None:
 
 
 def _wait_for_checkpoints(
-    context: TaskContext, directory: TrainingDirectory, identity: dict[str, Any], evaluated: set[int], seconds: float
+    context: TaskContext, directory: TrainingDirectory, problem: Problem, evaluated: set[int], seconds: float
 ) -> list[str]:
-    """Wait for checkpoints of other steps than those in `evaluated`; return them, or none if interrupted."""
+    """Wait for checkpoints of other steps than those in `evaluated`; return them, or none if interrupted or over."""
     pending: list[str] = []
 
     def missing() -> str:
-        directory.check(identity)
+        directory.check(problem.identity)
         with contextlib.suppress(OSError):
             directory.test_summaries.mkdir(exist_ok=True)
             directory.evaluator.touch()
         checkpoints = CheckpointList(directory.path, keep=1).paths
         pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
-        return "" if pending else "next" if checkpoints else "first"
+        result = directory.read_result()
+        is_over = result.get("state") == "done" and result.get("stopped_before", 0) >= problem.settings.train_steps
+        return "" if pending or is_over else "next" if checkpoints else "first"
 
     poll_until(
         missing,
