@@ -21,7 +21,7 @@ from tensorflow.python.eager import context  # not public API; the trainer itsel
 
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
-from trainer.models import ACCURACY, Parameter, Prediction, StepTensors, own_train_step
+from trainer.models import ACCURACY, Parameter, Prediction, StepTensors, keras_limits, own_train_step
 from trainer.models.op_template import OpTemplate, concrete, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow.names import scope_name
@@ -112,26 +112,8 @@ class KerasModel:
         inputs = getattr(self._model, "inputs", None)  # a sequential model without Input gets them from the first call
         self.fixed_batch = inputs[0].shape[0] if inputs else None
         self._has_own_step = own_train_step.is_own(self._model)
-        if why_not := own_train_step.why_not(self._model):
+        if why_not := keras_limits.why_not(self._model, self.fixed_batch, self._batch_size):
             raise self._error(why_not)
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            raise self._error(
-                "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do; use "
-                "mixed_bfloat16, and the optimizer alone"
-            )
-        if self.fixed_batch not in (None, self._batch_size):
-            raise self._error(
-                f"it takes batches of {self.fixed_batch}, but batch_size={self._batch_size}; let them agree"
-            )
-        if any(getattr(each, "stateful", False) for each in self._model._flatten_layers()):
-            raise self._error(
-                "a layer has stateful=True, so its state is that of one sequence of batches; leave it out"
-            )
-        wrong = [each for each in optree.tree_leaves(self._loss_weights()) if isinstance(each, str)]
-        if wrong:
-            raise self._error(
-                f"compile() got {wrong[0]!r} as loss_weights, the third of its arguments; write metrics=[{wrong[0]!r}]"
-            )
         with context.eager_mode():
             size = self.fixed_batch or 1
             inputs, targets, weights = signature.pack([_zeros(spec, size) for spec in signature.specs])
@@ -238,9 +220,6 @@ class KerasModel:
                 f"the model's output has the shape {[None, *outputs.shape[1:]]}, but the data has {classes} classes; "
                 f"let it have the shape [None, {classes}]"
             )
-        for variable in self._model.trainable_variables:
-            if not tf.as_dtype(variable.dtype).is_floating:
-                raise self._error(f"{variable.path} is {variable.dtype}; let trainable variables be float32")
 
     def _is_classifier(self) -> bool:
         """Whether the loss of compile() compares a class label with an output for each class."""
@@ -504,9 +483,6 @@ class KerasModel:
         if variables:
             concrete(call)
         return found
-
-    def _loss_weights(self) -> Any:
-        return getattr(getattr(self._model, "_compile_loss", None), "_user_loss_weights", None)
 
     def _add(self, what: str, function: Callable[..., Any], *inputs: Any) -> list[Tensor]:
         """Trace a function of tensors and lists of tensors, and add its ops to the default graph."""

@@ -27,27 +27,6 @@ def has_call(model: Any) -> bool:
     return overrides(model, "call")
 
 
-def why_not(model: Any) -> str:
-    """Why the trainer cannot train the model, as it overrides methods; empty if it can."""
-    import keras
-
-    if overrides(model, "predict_step"):
-        return "the model overrides predict_step, but an exported model predicts by call(); move it there"
-    if overrides(model, "compute_metrics"):
-        return "the model overrides compute_metrics; let compile() have a keras.metrics.Metric instead"
-    if not is_own(model):
-        return ""
-    if not model.compiled:
-        return "the model overrides train_step, so compile() it with the optimizer that it uses"
-    found = [name for name, value in vars(model).items() if isinstance(value, keras.optimizers.Optimizer)]
-    if len(found) > 1:
-        return (
-            f"train_step has several optimizers ({', '.join(found)}), whose updates follow each other within a step; "
-            "the trainer updates the parameters once in a step, so use one optimizer, on the sum of the losses"
-        )
-    return ""
-
-
 def evaluate(model: Any, scope: Any, data: Any, variables: Sequence[Any]) -> Tensor:
     """The loss on a batch, in this scope: of the own `test_step`, of compile(), or of `train_step`."""
     import keras
