@@ -1,0 +1,17 @@
+"""The fixtures of the rows."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.runner import Reference
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[Reference]:
+    """The process of plain Keras."""
+    gc.freeze()  # Keras collects for each model, and takes half a second
+    process = Reference()
+    yield process
+    process.end()

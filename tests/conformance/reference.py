@@ -1,0 +1,141 @@
+"""A process of plain Keras: it trains model files with `fit`, and loads what a run has exported.
+
+It imports nothing of the trainer. It reads a request in each line of its input, and answers each with one line. The
+arrays go into a file of NumPy's.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+os.environ |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+import keras
+import numpy as np
+import tensorflow as tf
+
+Arrays = dict[str, Any]
+SEED_STATE = "seed_generator_state"
+
+
+def _begin(path: Path) -> ModuleType:
+    """The module of a model file, in a Keras without earlier models."""
+    keras.config.set_dtype_policy("float32")
+    keras.utils.clear_session()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _data(module: ModuleType, name: str, batch_size: int) -> Any:
+    context = SimpleNamespace(data_dir="", batch_size=batch_size, seed=0, replica=0, replicas=1)
+    return getattr(module, name)(context)
+
+
+def _split(data: Any) -> tuple[Any, Any, Any]:
+    """The inputs, the targets and the weights of arrays."""
+    return data if len(data) == 3 else (*data, None)
+
+
+def fit(path: Path, steps: int, batch_size: int) -> Arrays:
+    """Train a model file; return the losses, the weights, and what the held-out split gives."""
+    module = _begin(path)
+    train, test = (_data(module, name, batch_size) for name in ("train_data", "test_data"))
+    keras.utils.set_random_seed(0)
+    model = module.model()
+    how = {"epochs": steps, "shuffle": False, "verbose": 0}
+    if isinstance(train, tf.data.Dataset):
+        batches = train.repeat().batch(batch_size, drop_remainder=True)
+        history = model.fit(batches, steps_per_epoch=1, **how)
+        test = test.batch(batch_size)
+        evaluation = model.evaluate(test, verbose=0, return_dict=True)
+        predictions = model.predict(test, verbose=0)
+    else:
+        x, y, weights = _split(train)
+        history = model.fit(x, y, sample_weight=weights, batch_size=batch_size, **how)
+        x, y, weights = _split(test)
+        evaluation = model.evaluate(x, y, sample_weight=weights, verbose=0, return_dict=True)
+        predictions = model.predict(x, verbose=0)
+    return {
+        **{f"train/{name}": np.array(values) for name, values in history.history.items()},
+        **{f"test/{name}": np.array(value) for name, value in evaluation.items()},
+        **_weights(model),
+        **_predictions(predictions),
+    }
+
+
+def load(path: Path, export: Path, batch_size: int) -> Arrays:
+    """The weights and the predictions of an exported Keras model, and the predictions of the SavedModel beside it."""
+    module = _begin(path)
+    test = _data(module, "test_data", batch_size)
+    if isinstance(test, tf.data.Dataset):
+        test = next(iter(test.batch(1000)))
+    x = _split(test)[0]
+    if (export / "model.keras").exists():
+        own = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+        model = keras.saving.load_model(export / "model.keras", custom_objects=own, safe_mode=False)
+    else:
+        model = module.model()
+        model.predict(x, verbose=0)
+        model.load_weights(export / "model.weights.h5")
+    served = tf.saved_model.load(str(export)).signatures["serving_default"]
+    wanted = served.structured_input_signature[1]
+    given = _named(x, "input")
+    if len(given) == 1 and len(wanted) == 1:
+        given = {next(iter(wanted)): next(iter(given.values()))}
+    outputs = served(**{name: tf.cast(value, wanted[name].dtype) for name, value in given.items()})
+    return {
+        **_weights(model),
+        **_predictions(model.predict(x, verbose=0)),
+        **{f"served/{name}": value.numpy() for name, value in outputs.items()},
+    }
+
+
+def _weights(model: Any) -> Arrays:
+    """The weights by position and name, without the states of random number generators."""
+    kept = [each for each in model.weights if each.name != SEED_STATE]
+    return {f"weight/{number} {each.name}": keras.ops.convert_to_numpy(each) for number, each in enumerate(kept)}
+
+
+def _predictions(outputs: Any) -> Arrays:
+    return {f"prediction/{name}": np.asarray(value) for name, value in _named(outputs, "output").items()}
+
+
+def _named(structure: Any, prefix: str) -> Arrays:
+    """The leaves of a dictionary, of a list or of a single array, by names as those of the SavedModel."""
+    if isinstance(structure, dict):
+        return structure
+    if isinstance(structure, (list, tuple)):
+        return {f"{prefix}_{number}": each for number, each in enumerate(structure)}
+    return {f"{prefix}s": structure}
+
+
+def _answer(request: dict[str, Any]) -> str:
+    arguments = {name: Path(value) if name in ("path", "export") else value for name, value in request.items()}
+    function, out = {"fit": fit, "load": load}[arguments.pop("do")], arguments.pop("out")
+    try:
+        np.savez(out, **{name.replace("/", "|"): value for name, value in function(**arguments).items()})
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def main() -> None:
+    """Answer each request."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what models print
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

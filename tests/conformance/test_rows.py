@@ -1,0 +1,32 @@
+"""Each row: a model file that `fit` trains is trained to the same result, or refused in one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import runner
+from tests.conformance.rows import GROUPS, ROWS, public_classes
+from tests.conformance.runner import Reference
+
+
+def _parameters() -> list[object]:
+    trained = {name: row for name, row in ROWS.items() if row.is_trained}
+    marks = {
+        name: [pytest.mark.xfail(reason=row.differs, strict=True)] if row.differs else []
+        for name, row in trained.items()
+    }
+    for name, row in trained.items():
+        marks[name] += [] if row.quick else [pytest.mark.long]
+    return [pytest.param(name, id=name, marks=marks[name]) for name in trained]
+
+
+@pytest.mark.parametrize("name", _parameters())
+def test_a_row_is_trained_as_by_keras_or_refused(name: str, tmp_path: Path, reference: Reference) -> None:
+    row = ROWS[name]
+    assert runner.outcome(row, name.replace(".", "_"), tmp_path, reference) == row.refused
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_public_class_has_a_row(group: str) -> None:
+    classes = public_classes(group)
+    assert set(classes) == set(GROUPS[group])
