@@ -1,6 +1,6 @@
 """A row for each public class of losses, metrics, optimizers and schedules: one argument of `compile()`."""
 
-from tests.conformance.row import HEAD, Row, untrained
+from tests.conformance.row import MODEL, Row, untrained
 
 KINDS = {
     # The targets, the activation and the units of the last layer, and a loss.
@@ -26,7 +26,7 @@ def compiled(
         f"network.compile({optimizer}, {loss or repr(usual_loss)}, metrics=[{metric}])",
         "return network",
     ]
-    head = HEAD.replace("{inputs}", "random.normal(size=(8, 6))").replace("{targets}", targets)
+    head = MODEL.replace("{inputs}", "random.normal(size=(8, 6))").replace("{targets}", targets)
     return Row(head + "".join(f"    {line}\n" for line in lines), quick=quick)
 
 
@@ -62,7 +62,7 @@ CIRCLE = """\
 
 
 def _embedding(targets: str, body: str) -> Row:
-    return Row(HEAD.replace("{inputs}", "random.normal(size=(8, 6))").replace("{targets}", targets) + body)
+    return Row(MODEL.replace("{inputs}", "random.normal(size=(8, 6))").replace("{targets}", targets) + body)
 
 
 LOSSES: dict[str, Row] = {

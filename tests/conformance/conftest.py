@@ -6,6 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.runner import Reference
+from tests.processes.conftest import trainer
+
+__all__ = ["reference", "trainer"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Runs rows and prints what becomes of each: python -m tests.conformance.record [NAME …]."""
 
+import gc
 import sys
 import tempfile
 import time
@@ -11,6 +12,7 @@ from tests.conformance.rows import ROWS
 
 def main(words: list[str]) -> None:
     """Run the rows whose names contain a word."""
+    gc.freeze()
     reference = runner.Reference()
     for name, row in ROWS.items():
         if not row.is_trained or (words and not any(word in name for word in words)):

@@ -61,7 +61,11 @@ def train_data(context):
 
 def test_data(context):
     return data(1)
-
+'''
+MODEL = (
+    HEAD
+    + """
 
 def model():
-'''
+"""
+)

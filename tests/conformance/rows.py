@@ -3,8 +3,10 @@
 import inspect
 from typing import Any
 
+from tests.conformance.applications import APPLICATIONS
 from tests.conformance.compiled import LOSSES, METRICS, OPTIMIZERS, SCHEDULES
 from tests.conformance.layers import LAYERS
+from tests.conformance.programs import PROGRAMS
 from tests.conformance.row import Row
 
 GROUPS = {
@@ -16,7 +18,11 @@ GROUPS = {
 }
 """The rows of each module of Keras, by the names of its classes."""
 
-ROWS: dict[str, Row] = {f"{group}.{name}": row for group, rows in GROUPS.items() for name, row in rows.items()}
+ROWS: dict[str, Row] = {
+    f"{group}.{name}": row
+    for group, rows in {**GROUPS, "programs": PROGRAMS, "applications": APPLICATIONS}.items()
+    for name, row in rows.items()
+}
 
 
 def public_classes(group: str) -> dict[str, list[str]]:
