@@ -15,9 +15,17 @@ class Integers:
     limit: int = 10
 
 
-Input = Shape | Integers
+@dataclass(frozen=True)
+class Pixels:
+    """An input of images with values from 0 to 1, which reach the layer as they are."""
+
+    shape: Shape
+
+
+Input = Shape | Integers | Pixels
 
 VECTOR, SEQUENCE, IMAGE, VOLUME, FILM = (6,), (6, 4), (8, 8, 3), (4, 4, 4, 2), (3, 6, 6, 2)
+PIXELS = Pixels(IMAGE)
 WORDS = Integers((5,))
 
 
@@ -54,6 +62,8 @@ def _input(each: Input) -> tuple[str, str, str]:
     if isinstance(each, Integers):
         shape = f"{(8, *each.shape)}"
         return f"random.integers(0, {each.limit}, {shape})", f'keras.Input({each.shape}, dtype="int32")', "{}"
+    if isinstance(each, Pixels):
+        return f"random.uniform(size={(8, *each.shape)})", f"keras.Input({each.shape})", "{}"
     return f"random.normal(size={(8, *each)})", f"keras.Input({each})", f"layers.Dense({each[-1]})({{}})"
 
 
@@ -78,8 +88,8 @@ LAYERS: dict[str, Row] = {
     "AdditiveAttention": on([SEQUENCE, SEQUENCE], "layers.AdditiveAttention()"),
     "AlphaDropout": random(on(VECTOR, "layers.AlphaDropout(0.3)")),
     "Attention": on([SEQUENCE, SEQUENCE], "layers.Attention(use_scale=True)"),
-    "AugMix": random(on(IMAGE, "layers.AugMix((0, 1))")),
-    "AutoContrast": on(IMAGE, "layers.AutoContrast((0, 1))"),
+    "AugMix": random(on(PIXELS, "layers.AugMix((0, 1))")),
+    "AutoContrast": on(PIXELS, "layers.AutoContrast((0, 1))"),
     "Average": on([VECTOR, VECTOR], "layers.Average()"),
     "AveragePooling1D": on(SEQUENCE, "layers.AveragePooling1D(2)"),
     "AveragePooling2D": on(IMAGE, "layers.AveragePooling2D(2)"),
@@ -90,7 +100,7 @@ LAYERS: dict[str, Row] = {
     "CenterCrop": on(IMAGE, "layers.CenterCrop(4, 5)"),
     "Concatenate": on([VECTOR, VECTOR], "layers.Concatenate()"),
     "ContrastLimitedAdaptiveHistogramEqualization": on(
-        IMAGE, "layers.ContrastLimitedAdaptiveHistogramEqualization((0, 1), tile_grid_size=(2, 2))"
+        PIXELS, "layers.ContrastLimitedAdaptiveHistogramEqualization((0, 1), tile_grid_size=(2, 2))"
     ),
     "Conv1D": on(SEQUENCE, "layers.Conv1D(2, 3)"),
     "Conv1DTranspose": on(SEQUENCE, "layers.Conv1DTranspose(2, 3)"),
@@ -114,7 +124,7 @@ LAYERS: dict[str, Row] = {
     "ELU": on(VECTOR, "layers.ELU()"),
     "EinsumDense": on(SEQUENCE, "layers.EinsumDense('abc,cd->abd', (6, 3), bias_axes='d')"),
     "Embedding": on(WORDS, "layers.Embedding(10, 3, mask_zero=True)"),
-    "Equalization": on(IMAGE, "layers.Pipeline([layers.Equalization((0, 1))])"),
+    "Equalization": on(PIXELS, "layers.Pipeline([layers.Equalization((0, 1))])"),
     "Flatten": on(IMAGE, "layers.Flatten()"),
     "FlaxLayer": untrained(NO_JAX),
     "GRU": on(SEQUENCE, "layers.GRU(3)"),
@@ -156,30 +166,30 @@ LAYERS: dict[str, Row] = {
     "Normalization": on(VECTOR, "layers.Normalization(mean=1.0, variance=4.0)"),
     "PReLU": on(VECTOR, "layers.PReLU()"),
     "Permute": on(SEQUENCE, "layers.Permute((2, 1))"),
-    "Pipeline": on(IMAGE, "layers.Pipeline([layers.Rescaling(2.0), layers.CenterCrop(4, 4)])"),
+    "Pipeline": on(PIXELS, "layers.Pipeline([layers.Rescaling(2.0), layers.CenterCrop(4, 4)])"),
     "RMSNormalization": on(VECTOR, "layers.RMSNormalization()"),
     "RNN": on(SEQUENCE, "layers.RNN([layers.LSTMCell(3), layers.LSTMCell(2)])"),
-    "RandAugment": random(on(IMAGE, "layers.RandAugment((0, 1))")),
-    "RandomBrightness": random(on(IMAGE, "layers.RandomBrightness(0.3, (0, 1))")),
-    "RandomColorDegeneration": random(on(IMAGE, "layers.RandomColorDegeneration(0.5, (0, 1))")),
-    "RandomColorJitter": random(on(IMAGE, "layers.RandomColorJitter((0, 1), 0.3, 0.3, 0.3, 0.3)")),
-    "RandomContrast": random(on(IMAGE, "layers.RandomContrast(0.3, (0, 1))")),
-    "RandomCrop": random(on(IMAGE, "layers.RandomCrop(6, 6)")),
-    "RandomElasticTransform": random(on(IMAGE, "layers.RandomElasticTransform()")),
-    "RandomErasing": random(on(IMAGE, "layers.RandomErasing(value_range=(0, 1))")),
+    "RandAugment": random(on(PIXELS, "layers.RandAugment((0, 1))")),
+    "RandomBrightness": random(on(PIXELS, "layers.RandomBrightness(0.3, (0, 1))")),
+    "RandomColorDegeneration": random(on(PIXELS, "layers.RandomColorDegeneration(0.5, (0, 1))")),
+    "RandomColorJitter": random(on(PIXELS, "layers.RandomColorJitter((0, 1), 0.3, 0.3, 0.3, 0.3)")),
+    "RandomContrast": random(on(PIXELS, "layers.RandomContrast(0.3, (0, 1))")),
+    "RandomCrop": random(on(IMAGE, "layers.RandomCrop(6, 6)", after="layers.Resizing(6, 6)")),
+    "RandomElasticTransform": random(on(PIXELS, "layers.RandomElasticTransform()")),
+    "RandomErasing": random(on(PIXELS, "layers.RandomErasing(value_range=(0, 1))")),
     "RandomFlip": random(on(IMAGE, "layers.RandomFlip()")),
-    "RandomGaussianBlur": random(on(IMAGE, "layers.RandomGaussianBlur(value_range=(0, 1))")),
-    "RandomGrayscale": random(on(IMAGE, "layers.RandomGrayscale(0.5)")),
-    "RandomHue": random(on(IMAGE, "layers.RandomHue(0.3, (0, 1))")),
-    "RandomInvert": random(on(IMAGE, "layers.RandomInvert(0.5, (0, 1))")),
-    "RandomPerspective": random(on(IMAGE, "layers.RandomPerspective()")),
-    "RandomPosterization": random(on(IMAGE, "layers.RandomPosterization(4, (0, 1))")),
-    "RandomRotation": random(on(IMAGE, "layers.RandomRotation(0.1)")),
-    "RandomSaturation": random(on(IMAGE, "layers.RandomSaturation(0.3, (0, 1))")),
-    "RandomSharpness": random(on(IMAGE, "layers.RandomSharpness(0.3, (0, 1))")),
-    "RandomShear": random(on(IMAGE, "layers.RandomShear(0.2, 0.2)")),
-    "RandomTranslation": random(on(IMAGE, "layers.RandomTranslation(0.2, 0.2)")),
-    "RandomZoom": random(on(IMAGE, "layers.RandomZoom(0.2)")),
+    "RandomGaussianBlur": random(on(PIXELS, "layers.RandomGaussianBlur(value_range=(0, 1))")),
+    "RandomGrayscale": random(on(PIXELS, "layers.RandomGrayscale(0.5)")),
+    "RandomHue": random(on(PIXELS, "layers.RandomHue(0.3, (0, 1))")),
+    "RandomInvert": random(on(PIXELS, "layers.RandomInvert(0.5, (0, 1))")),
+    "RandomPerspective": random(on(PIXELS, "layers.RandomPerspective()")),
+    "RandomPosterization": random(on(PIXELS, "layers.RandomPosterization(4, (0, 1))")),
+    "RandomRotation": random(on(PIXELS, "layers.RandomRotation(0.1)")),
+    "RandomSaturation": random(on(PIXELS, "layers.RandomSaturation(0.3, (0, 1))")),
+    "RandomSharpness": random(on(PIXELS, "layers.RandomSharpness(0.3, (0, 1))")),
+    "RandomShear": random(on(PIXELS, "layers.RandomShear(0.2, 0.2)")),
+    "RandomTranslation": random(on(PIXELS, "layers.RandomTranslation(0.2, 0.2)")),
+    "RandomZoom": random(on(PIXELS, "layers.RandomZoom(0.2)")),
     "ReLU": on(VECTOR, "layers.ReLU()"),
     "RepeatVector": on(VECTOR, "layers.RepeatVector(3)"),
     "Rescaling": on(VECTOR, "layers.Rescaling(0.5, 1.0)"),
@@ -192,7 +202,7 @@ LAYERS: dict[str, Row] = {
     "SimpleRNN": on(SEQUENCE, "layers.SimpleRNN(3)"),
     "SimpleRNNCell": on(SEQUENCE, "layers.RNN(layers.SimpleRNNCell(3))"),
     "Softmax": on(VECTOR, "layers.Softmax()"),
-    "Solarization": on(IMAGE, "layers.Solarization(0.1, 0.5, (0, 1))"),
+    "Solarization": on(PIXELS, "layers.Solarization(0.1, 0.5, (0, 1))"),
     "SpatialDropout1D": random(on(SEQUENCE, "layers.SpatialDropout1D(0.3)")),
     "SpatialDropout2D": random(on(IMAGE, "layers.SpatialDropout2D(0.3)")),
     "SpatialDropout3D": random(on(VOLUME, "layers.SpatialDropout3D(0.3)")),

@@ -31,6 +31,21 @@ def optimized(optimizer: str, **more: Any) -> Row:
     return stack("layers.Dense(5, 'tanh'), layers.Dense(2)", compiled=f"optimizers.{optimizer}, 'mse'", **more)
 
 
+def noisy(noise: str) -> Row:
+    """The row of a layer that adds this noise."""
+    text = f"""
+        class Noise(layers.Layer):
+            def call(self, x, training=False):
+                return x + {noise} if training else x
+
+        def model():
+            network = keras.Sequential([layers.Dense(5), Noise(), layers.Dense(2)])
+            network.compile(optimizers.SGD(0.02), "mse")
+            return network
+        """
+    return program(text, compared="learning", steps=LONG)
+
+
 DATA: dict[str, Row] = {
     "inputs_and_outputs_in_dictionaries": program(
         """
@@ -239,6 +254,22 @@ DATA: dict[str, Row] = {
         targets="random.integers(0, 2, 8, 'uint8')",
         compiled="optimizers.SGD(0.05), 'binary_crossentropy', metrics=['accuracy', 'AUC']",
     ),
+    "several_labels": stack(
+        "layers.Dense(3, 'sigmoid')",
+        targets="random.integers(0, 2, (8, 3))",
+        compiled="optimizers.SGD(0.05), 'binary_crossentropy', metrics=['binary_accuracy']",
+    ),
+    "labels_to_ignore": stack(
+        "layers.Dense(3)",
+        targets="random.permutation(8) % 4 - 1",
+        compiled="optimizers.SGD(0.05), losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)",
+    ),
+    "labels_of_each_pixel": stack(
+        "layers.Conv2D(3, 3, padding='same')",
+        "random.normal(size=(8, 6, 6, 3))",
+        "random.integers(0, 3, (8, 6, 6, 1))",
+        "optimizers.SGD(0.05), losses.SparseCategoricalCrossentropy(from_logits=True), metrics=['accuracy']",
+    ),
     "targets_without_a_dimension": stack("layers.Dense(1)", targets="random.normal(size=8)"),
     "fewer_examples_than_a_batch": stack("layers.Dense(2)", batch_size=32),
     "one_example": stack("layers.Dense(2)", "random.normal(size=(1, 6))", "random.normal(size=(1, 2))", batch_size=1),
@@ -336,6 +367,72 @@ DATA: dict[str, Row] = {
 }
 
 MODELS: dict[str, Row] = {
+    "inputs_in_a_tuple": program(
+        """
+        class Mine(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(2)
+
+            def call(self, given):
+                first, second = given
+                return self.dense(first * second)
+
+        def model():
+            network = Mine()
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+        """,
+        f"({X}, {X})",
+    ),
+    "fixed_batch_size": program(
+        """
+        def model():
+            inputs = keras.Input((6,), batch_size=8)
+            x = keras.ops.reshape(layers.Dense(4)(inputs), (8, 2, 2))
+            network = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x)))
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+        """,
+    ),
+    "a_variable_of_the_model": program(
+        """
+        class Mine(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.scale = keras.Variable(np.ones(6, "float32"), name="scale")
+                self.shift = self.add_weight((6,), initializer="zeros", name="shift")
+                self.dense = layers.Dense(2)
+
+            def call(self, x):
+                return self.dense(x * self.scale + self.shift)
+
+        def model():
+            network = Mine()
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+        """,
+    ),
+    "gradient_penalty": program(
+        """
+        class Mine(keras.Sequential):
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                x = tf.convert_to_tensor(x)
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    found = self(x, training=training)
+                penalty = tf.reduce_mean(tape.gradient(found, x) ** 2)
+                return super().compute_loss(x, y, y_pred, sample_weight, training) + penalty
+
+        def model():
+            network = Mine([layers.Dense(5, "tanh"), layers.Dense(2)])
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+        """,
+        f"{X}.astype('float32')",
+    ),
+    "random_numbers_of_keras_without_a_seed": noisy("keras.random.normal(keras.ops.shape(x))"),
+    "random_numbers_of_tensorflow": noisy("tf.random.normal(tf.shape(x))"),
     "shared_layer": program(
         """
         def model():
@@ -710,6 +807,8 @@ MODELS: dict[str, Row] = {
             network.layers[0].enable_lora(2)
             network.compile(optimizers.SGD(0.05), "mse")
             return network
+
+        IS_SAVED_OTHERWISE = True  # with the product of its matrices in the kernel
         """,
     ),
     "equal_names": program(

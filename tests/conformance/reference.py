@@ -72,7 +72,7 @@ def fit(path: Path, steps: int, batch_size: int) -> Arrays:
     return {
         **{f"train/{name}": np.array(values) for name, values in history.history.items()},
         **{f"test/{name}": np.array(value) for name, value in evaluation.items()},
-        **_weights(model),
+        **_weights(_saved(model, path) if getattr(module, "IS_SAVED_OTHERWISE", False) else model),
         **_predictions(predictions),
     }
 
@@ -103,7 +103,7 @@ def load(path: Path, export: Path, batch_size: int) -> Arrays:
 def _load_model(module: ModuleType, export: Path, x: Any) -> Any:
     """The exported model; that of the file with the exported weights if Keras cannot load it, as without get_config."""
     file = export / "model.keras"
-    own = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+    own = {name: value for name, value in vars(module).items() if callable(value)}
     if file.exists():
         with contextlib.suppress(TypeError):
             return keras.saving.load_model(file, custom_objects=own, safe_mode=False)
@@ -111,6 +111,13 @@ def _load_model(module: ModuleType, export: Path, x: Any) -> Any:
     model(x)
     model.load_weights(file if file.exists() else export / "model.weights.h5")
     return model
+
+
+def _saved(model: Any, path: Path) -> Any:
+    """The model as Keras saves and loads it."""
+    file = path.with_suffix(".keras")
+    model.save(file)
+    return keras.saving.load_model(file)
 
 
 def _weights(model: Any) -> Arrays:

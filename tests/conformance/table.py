@@ -1,12 +1,11 @@
 """Writes docs/keras.md (`make conformance-docs`): what becomes of each of Keras's public classes."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.conformance.applications import APPLICATIONS
-from tests.conformance.programs import PROGRAMS
 from tests.conformance.row import Row
-from tests.conformance.rows import GROUPS, public_classes
+from tests.conformance.rows import GROUPS, MODULES, ROWS, public_classes
 
 PAGE = Path(__file__).parents[2] / "docs" / "keras.md"
 INTRODUCTION = """\
@@ -40,24 +39,26 @@ def outcome(row: Row) -> str:
 
 def page() -> str:
     """The text of the page."""
-    parts = [INTRODUCTION]
-    for group, rows in GROUPS.items():
-        names = public_classes(group)
-        lines = [_line([name, *names.get(name, [])], row) for name, row in rows.items()]
-        parts.append(_table(f"`keras.{group}`", "class", lines))
-    lines = [f"| {name.replace('_', ' ')} | {_cell(outcome(row))} |" for name, row in PROGRAMS.items()]
-    parts.append(_table("Other programs", "program", lines))
-    lines = [_line([name], row) for name, row in APPLICATIONS.items()]
-    parts.append(_table("The smallest model of each family of `keras.applications`", "model", lines))
-    return "\n".join(parts)
+    tables = [
+        *(_table(f"`keras.{module}`", "class", module, public_classes(module)) for module in MODULES),
+        _table("The smallest model of each family of `keras.applications`", "model", "applications", {}),
+        _table("Other programs", "program", "programs", {}),
+    ]
+    return "\n".join([INTRODUCTION, *tables])
 
 
-def _table(title: str, column: str, lines: list[str]) -> str:
+def _table(title: str, column: str, group: str, aliases: Mapping[str, list[str]]) -> str:
+    """A section with the rows of a group."""
+    lines = [
+        f"| {', '.join(_name(each, group) for each in [name, *aliases.get(name, [])])} "
+        f"| {_cell(outcome(ROWS[f'{group}.{name}']))} |"
+        for name in GROUPS[group]
+    ]
     return "\n".join([f"## {title}", "", f"| {column} | outcome |", "| --- | --- |", *lines, ""])
 
 
-def _line(names: list[str], row: Row) -> str:
-    return f"| {', '.join(f'`{name}`' for name in names)} | {_cell(outcome(row))} |"
+def _name(name: str, group: str) -> str:
+    return name.replace("_", " ") if group == "programs" else f"`{name}`"
 
 
 def _cell(text: str) -> str:

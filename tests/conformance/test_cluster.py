@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conformance import runner
-from tests.conformance.row import LONG
+from tests.conformance.row import LONG, Row
 from tests.conformance.rows import ROWS
 from tests.conformance.runner import Reference
 from tests.processes.trainers import Trainer
@@ -51,7 +51,7 @@ def test_two_asynchronous_workers_learn_as_fit(name: str, trainer: Trainer, refe
     assert found == ""
 
 
-def launch(trainer: Trainer, row: runner.Row, *words: str) -> runner.Run:
+def launch(trainer: Trainer, row: Row, *words: str) -> runner.Run:
     """Train `mine.py` on a cluster."""
     settings = [f"--{name}={value}" for name, value in runner.settings(row).items()]
     trainer.launch("--model=mine.py", "--train_dir=run", "--ps=1", "--workers=2", *settings, *words)

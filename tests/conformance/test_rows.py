@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import runner
-from tests.conformance.rows import GROUPS, ROWS, public_classes
+from tests.conformance.outcomes import DIFFERS, REFUSED
+from tests.conformance.rows import MODULES, ROWS, public_classes
 from tests.conformance.runner import Reference
 
 
@@ -26,7 +27,10 @@ def test_a_row_is_trained_as_by_keras_or_refused(name: str, tmp_path: Path, refe
     assert runner.outcome(row, name.replace(".", "_"), tmp_path, reference) == row.refused
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_each_public_class_has_a_row(group: str) -> None:
-    classes = public_classes(group)
-    assert set(classes) == set(GROUPS[group])
+@pytest.mark.parametrize("module", MODULES)
+def test_each_public_class_has_a_row(module: str) -> None:
+    assert set(public_classes(module)) == set(MODULES[module])
+
+
+def test_each_outcome_is_of_a_row() -> None:
+    assert {*REFUSED, *DIFFERS} <= ROWS.keys()
