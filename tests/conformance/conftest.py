@@ -18,3 +18,4 @@ def reference() -> Iterator[Reference]:
     process = Reference()
     yield process
     process.end()
+    gc.unfreeze()  # Hypothesis, which pytest imports at the end, asks who refers to an object

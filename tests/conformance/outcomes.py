@@ -11,6 +11,9 @@ SHAPES = (
 REFUSED = {
     "layers.IntegerLookup": TABLES.format("functional_1/integer_lookup_1"),
     "optimizers.Adafactor": SHAPES.format("Adafactor"),
+    "optimizers.LossScaleOptimizer": (
+        "mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16."
+    ),
     "optimizers.Nadam": SHAPES.format("Nadam"),
     "programs.bfloat16_weights": "sequential/dense/kernel is bfloat16; let trainable variables be float32.",
     "programs.float64_weights": "sequential/dense/kernel is float64; let trainable variables be float32.",
@@ -33,6 +36,9 @@ DIFFERS = {
     "layers.ActivityRegularization": ADDED_LOSS,
     "losses.CTC": TARGETS,
     "metrics.F1Score": "a metric with a value for each class is left out",
+    "optimizers.MultiOptimizer": "it ends in an exception",
+    "optimizers.Muon": "it ends in an exception, although a refusal is meant",
+    "optimizers.ScheduleFreeAdamW": "its state does not begin with the values of the variables",
     "programs.activity_regularizer": ADDED_LOSS,
     "programs.add_loss": ADDED_LOSS,
     "programs.compute_metrics": "the metrics that compute_metrics adds are left out",

@@ -92,10 +92,10 @@ DATA: dict[str, Row] = {
         """
         def model():
             inputs = {name: keras.Input((6,), name=name) for name in ("1st size (cm)", "größe")}
-            x = layers.Concatenate(name="both of them")([*inputs.values()])
-            x = layers.Dense(5, "tanh", name="a-b.c:d")(x)
+            x = layers.Concatenate(name="both.of>them")([*inputs.values()])
+            x = layers.Dense(5, "tanh", name="a-b.c")(x)
             x = layers.Dense(5, "tanh", name="1")(x)
-            network = keras.Model(inputs, layers.Dense(2, name="%s")(x), name="my.model-2")
+            network = keras.Model(inputs, layers.Dense(2, name="_last-")(x), name="my.model-2")
             network.compile(optimizers.SGD(0.05), "mse")
             return network
         """,
