@@ -15,6 +15,7 @@ REFUSED = {
         "mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16."
     ),
     "optimizers.Nadam": SHAPES.format("Nadam"),
+    "programs.a_py_dataset": "train_data() returned Batches; return a tf.data.Dataset, or arrays (inputs, targets).",
     "programs.bfloat16_weights": "sequential/dense/kernel is bfloat16; let trainable variables be float32.",
     "programs.float64_weights": "sequential/dense/kernel is float64; let trainable variables be float32.",
     "programs.gradient_accumulation": (
@@ -41,8 +42,11 @@ DIFFERS = {
     "optimizers.ScheduleFreeAdamW": "its state does not begin with the values of the variables",
     "programs.activity_regularizer": ADDED_LOSS,
     "programs.add_loss": ADDED_LOSS,
+    "programs.batches_of_other_lengths": "it ends in an error after the last step: batches are made anew, without padding",
     "programs.compute_metrics": "the metrics that compute_metrics adds are left out",
     "programs.constraints": "constraints do not apply",
+    "programs.fixed_batch_size": "refused in error: the model is built with one example",
+    "programs.labels_of_each_pixel": TARGETS,
     "programs.labels_of_each_time_step": TARGETS,
     "programs.layer_with_a_counter": "refused in error: integers that change are not carried",
     "programs.layer_with_a_python_function": "the SavedModel cannot hold a Python function; model.keras does",
@@ -53,6 +57,8 @@ DIFFERS = {
     "programs.no_targets": ADDED_LOSS,
     "programs.own_metric": "refused in error: result() returns a variable",
     "programs.predict_step": "predict_step does not apply",
+    "programs.ragged_inputs": "refused with a remedy for texts",
+    "programs.random_numbers_of_keras_without_a_seed": "refused in error: Keras's own random numbers are not carried",
     "programs.run_eagerly": "refused without a remedy, because the loss reads a value",
     "programs.stateful_recurrent_layer": "refused in error: the model is built with one example",
     "programs.test_step": "test_step does not apply",
