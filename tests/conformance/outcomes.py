@@ -49,6 +49,7 @@ DIFFERS = {
     "programs.fixed_batch_size": "refused in error: the model is built with one example",
     "programs.labels_of_each_pixel": TARGETS,
     "programs.labels_of_each_time_step": TARGETS,
+    "programs.layer_name_with_an_underscore": "it ends in an exception",
     "programs.layer_with_a_counter": "refused in error: integers that change are not carried",
     "programs.layer_with_a_python_function": "the SavedModel cannot hold a Python function; model.keras does",
     "programs.layer_with_a_tensorflow_variable": "refused with a remedy for lookup tables",

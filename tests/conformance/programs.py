@@ -95,11 +95,20 @@ DATA: dict[str, Row] = {
             x = layers.Concatenate(name="both.of>them")([*inputs.values()])
             x = layers.Dense(5, "tanh", name="a-b.c")(x)
             x = layers.Dense(5, "tanh", name="1")(x)
-            network = keras.Model(inputs, layers.Dense(2, name="_last-")(x), name="my.model-2")
+            network = keras.Model(inputs, layers.Dense(2, name="last-")(x), name="my.model-2")
             network.compile(optimizers.SGD(0.05), "mse")
             return network
         """,
         f'{{"1st size (cm)": {X}, "größe": {X}}}',
+    ),
+    "layer_name_with_an_underscore": program(
+        """
+        def model():
+            inputs = keras.Input((6,))
+            network = keras.Model(inputs, layers.Dense(2, name="_last")(inputs))
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+        """,
     ),
     "weights_of_examples": program(
         """

@@ -89,7 +89,7 @@ def load(path: Path, export: Path, batch_size: int) -> Arrays:
     model = _load_model(module, export, x)
     served = tf.saved_model.load(str(export)).signatures["serving_default"]
     wanted = served.structured_input_signature[1]
-    given = _named(x, "input")
+    given = {f"input_{name}" if name[0].isdigit() else name: value for name, value in _named(x, "input").items()}
     if len(given) == 1 and len(wanted) == 1:
         given = {next(iter(wanted)): next(iter(given.values()))}
     outputs = served(**{name: tf.cast(value, wanted[name].dtype) for name, value in given.items()})
