@@ -3,19 +3,19 @@
 from tests.conformance.row import HEAD, Row
 
 SIZES = {
-    "ConvNeXtTiny": 32,
-    "DenseNet121": 32,
-    "EfficientNetB0": 32,
-    "EfficientNetV2B0": 32,
+    "ConvNeXtTiny": 64,
+    "DenseNet121": 64,
+    "EfficientNetB0": 64,
+    "EfficientNetV2B0": 64,
     "InceptionResNetV2": 75,
     "InceptionV3": 75,
-    "MobileNet": 32,
-    "MobileNetV2": 32,
-    "MobileNetV3Small": 32,
-    "NASNetMobile": 32,
-    "ResNet50": 32,
-    "ResNet50V2": 32,
-    "VGG16": 32,
+    "MobileNet": 64,
+    "MobileNetV2": 64,
+    "MobileNetV3Small": 64,
+    "NASNetMobile": 64,
+    "ResNet50": 64,
+    "ResNet50V2": 64,
+    "VGG16": 64,
     "Xception": 71,
 }
 """The height of the images, by the name of the model."""
@@ -32,9 +32,9 @@ def model():
     network.compile(optimizers.SGD(1e-4), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return network
 """
-    images = f"random.uniform(0, 1, size=(2, {size}, {size}, 3))"
-    head = HEAD.replace("{inputs}", images).replace("{targets}", "random.integers(0, 3, size=2)")
-    return Row(head + text, batch_size=2, steps=2)
+    images = f"random.uniform(0, 1, size=(4, {size}, {size}, 3))"
+    head = HEAD.replace("{inputs}", images).replace("{targets}", "random.permutation(4) % 3")
+    return Row(head + text, batch_size=4, steps=2)
 
 
 APPLICATIONS: dict[str, Row] = {name: _row(name, size) for name, size in SIZES.items()}

@@ -203,7 +203,7 @@ LAYERS: dict[str, Row] = {
     "SimpleRNN": on(SEQUENCE, "layers.SimpleRNN(3)"),
     "SimpleRNNCell": on(SEQUENCE, "layers.RNN(layers.SimpleRNNCell(3))"),
     "Softmax": on(VECTOR, "layers.Softmax()"),
-    "Solarization": on(PIXELS, "layers.Solarization(0.1, 0.5, (0, 1))"),
+    "Solarization": random(on(PIXELS, "layers.Solarization(0.1, 0.5, (0, 1))")),
     "SpatialDropout1D": random(on(SEQUENCE, "layers.SpatialDropout1D(0.3)")),
     "SpatialDropout2D": random(on(IMAGE, "layers.SpatialDropout2D(0.3)")),
     "SpatialDropout3D": random(on(VOLUME, "layers.SpatialDropout3D(0.3)")),

@@ -24,7 +24,7 @@ class Row:
     """What differs from `fit`: a fault that is not mended yet."""
     batch_size: int = 8
     steps: int = STEPS
-    tolerance: float = 2e-4
+    tolerance: float = 2e-5
     """Of values, relative to the largest of an array."""
     quick: bool = False
     """Whether `make test` trains it: one row for each mechanism."""

@@ -143,13 +143,17 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any], tolerance
     return wrong
 
 
+SMALL = 1e-2
+"""Arrays with smaller values have only the rounding of a gradient that is 0, such as a bias before BatchNormalization."""
+
+
 def _distance(found: Any, wanted: Any) -> float:
     """The largest difference of two arrays, relative to the largest value."""
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     if not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
         return np.inf
     kept = np.isfinite(wanted)
-    scale = max(1e-3, float(np.abs(wanted[kept]).max(initial=0)))
+    scale = max(SMALL, float(np.abs(wanted[kept]).max(initial=0)))
     return float(np.abs(found - wanted)[kept].max(initial=0)) / scale
 
 

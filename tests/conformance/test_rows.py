@@ -10,18 +10,19 @@ from tests.conformance.rows import MODULES, ROWS, public_classes
 from tests.conformance.runner import Reference
 
 
-def _parameters() -> list[object]:
-    trained = {name: row for name, row in ROWS.items() if row.is_trained}
-    marks = {
-        name: [pytest.mark.xfail(reason=row.differs, strict=True)] if row.differs else []
-        for name, row in trained.items()
-    }
-    for name, row in trained.items():
-        marks[name] += [] if row.quick else [pytest.mark.long]
-    return [pytest.param(name, id=name, marks=marks[name]) for name in trained]
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    row = ROWS[name]
+    return [
+        *([pytest.mark.xfail(reason=row.differs, strict=True)] if row.differs else []),
+        *([] if row.quick else [pytest.mark.long]),
+        *([pytest.mark.timeout(3600)] if name.startswith("applications") else []),
+    ]
 
 
-@pytest.mark.parametrize("name", _parameters())
+TRAINED = [pytest.param(name, id=name, marks=_marks(name)) for name, row in ROWS.items() if row.is_trained]
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_row_is_trained_as_by_keras_or_refused(name: str, tmp_path: Path, reference: Reference) -> None:
     row = ROWS[name]
     assert runner.outcome(row, name.replace(".", "_"), tmp_path, reference) == row.refused
