@@ -14,6 +14,7 @@ SHAPES = (
 REFUSED = {
     "layers.IntegerLookup": TABLES.format("functional_1/integer_lookup_1"),
     "layers.StringLookup": TABLES.format("functional_1/string_lookup_1"),
+    "layers.TextVectorization": TABLES.format("functional_1/text_vectorization_1"),
     "optimizers.Adafactor": SHAPES.format("Adafactor"),
     "optimizers.LossScaleOptimizer": (
         "mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16."

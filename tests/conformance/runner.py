@@ -144,7 +144,7 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any], tolerance
 
 
 SMALL = 1e-2
-"""Arrays with smaller values have only the rounding of a gradient that is 0, such as a bias before BatchNormalization."""
+"""Smaller values may be the rounding of a gradient that is 0, such as that of a bias before BatchNormalization."""
 
 
 def _distance(found: Any, wanted: Any) -> float:
