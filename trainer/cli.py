@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import io
 import logging
 import os
 import signal
@@ -72,6 +73,8 @@ SERVE_ENVIRONMENT = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments (the process's own by default) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # with LC_ALL=C it takes ASCII alone
     commands: dict[str, Callable[[Sequence[str]], int]] = {
         "launch": _launch,
         "train": _train,

@@ -132,6 +132,9 @@ class RunSettings:
     data_version: Version | None = _setting(None, "version or tag of a Lance dataset (default: the newest version)")
     download: bool = _setting(True, "download missing MNIST files to data_dir and verify their checksums")
     train_steps: Count = _setting(2000, "global steps to train, over all replicas")
+    epochs: Count | None = _setting(
+        None, "passes over the training data, which determine train_steps (default: train_steps counts)"
+    )
     batch_size: Count = _setting(100, "examples per replica and step")
     seed: Annotated[Integer, Field(ge=0, lt=2**63)] = _setting(
         0, "seed of the initial values and of each replica's shuffling"

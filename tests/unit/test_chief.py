@@ -30,10 +30,16 @@ from trainer.training import checkpoint_writer, periodic_evaluation
 from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
+from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext
 
 from .conftest import MLP, values_in
+
+
+def outcome(step: int, loss: float) -> Outcome:
+    """The outcome of an execution of one step."""
+    return Outcome(1, step, loss, {}, seconds=0.1, ended=0.0)
 
 
 @dataclass
@@ -57,7 +63,7 @@ class ChiefRun:
 
     def end_execution(self) -> None:
         """End an execution of one step, and wait for what it saves."""
-        self.chief.on_execution_end(self.step(), loss=1.0)
+        self.chief.on_execution_end(outcome(self.step(), 1.0))
         self.writing.wait()
 
     def step_and_save(self) -> None:
@@ -238,7 +244,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     monkeypatch.setattr(Snapshot, "write", write_slowly)
     for _ in range(10):
-        run.chief.on_execution_end(run.step(), loss=1.0)
+        run.chief.on_execution_end(outcome(run.step(), 1.0))
     assert run.writing.is_busy
     assert saved_steps(tmp_path) == []
     may_end.set()
@@ -395,7 +401,7 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
 
 
 def evaluate(run: ChiefRun) -> None:
-    run.chief.on_execution_end(int(run.session.run(run.replica.global_step)), loss=1.0)
+    run.chief.on_execution_end(outcome(int(run.session.run(run.replica.global_step)), 1.0))
     run.writing.wait()
     run.evaluation.wait()
 
@@ -484,7 +490,7 @@ def test_a_roll_back_resumes_from_the_best_at_a_later_step_with_half_the_learnin
     for _ in range(5):
         run.step()
     with pytest.raises(RollBackError) as found:
-        run.chief.on_execution_end(6, float("nan"))
+        run.chief.on_execution_end(outcome(6, float("nan")))
     run.chief.prepare(found.value)
     assert run.session.run(run.replica.global_step) == 7
     assert run.chief.checkpoints.latest == f"{tmp_path}/model.ckpt-7"
@@ -552,8 +558,8 @@ def test_parameters_that_are_not_finite_are_never_saved(start: Callable[..., Chi
 def test_divergence_is_logged_once(start: Callable[..., ChiefRun]) -> None:
     run = start()
     run.chief.prepare()
-    run.chief.on_execution_end(10, float("nan"))
-    run.chief.on_execution_end(20, float("nan"))
+    run.chief.on_execution_end(outcome(10, float("nan")))
+    run.chief.on_execution_end(outcome(20, float("nan")))
     assert [line for line in run.log_lines if "diverges" in line] == [
         "warning: the run diverges: the loss is nan at step 10; no checkpoint has been evaluated yet; "
         "lower learning_rate (0.003), or set global_clipnorm."
@@ -564,7 +570,7 @@ def test_divergence_stops_the_run_with_on_divergence_stop(start: Callable[..., C
     run = start(on_divergence="stop")
     run.chief.prepare()
     with pytest.raises(DivergedError, match="the loss is inf at step 10"):
-        run.chief.on_execution_end(10, float("inf"))
+        run.chief.on_execution_end(outcome(10, float("inf")))
 
 
 def test_a_checkpoint_from_before_amsgrad_can_be_restored(start: Callable[..., ChiefRun], tmp_path: Path) -> None:

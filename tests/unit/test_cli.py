@@ -62,6 +62,12 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(
     assert said.count("\n") == 1
 
 
+def test_an_output_of_ascii_alone_gets_other_signs_replaced(run_python: Run) -> None:
+    done = run_python("-m", "trainer", "train", "--help", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert done.returncode == 0, done.stderr
+    assert "HOST:PORT,HOST:PORT,?" in done.stdout
+
+
 def test_the_command_line_ends_with_the_exit_code(run_python: Run) -> None:
     done = run_python("-m", "trainer", "launch", "--num_gpus", "99")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

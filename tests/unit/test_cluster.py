@@ -211,11 +211,12 @@ MALFORMED = {
     "an unknown role of the task": (tf_config(CLUSTER, "leader"), "unknown role 'leader'"),
     "the same address twice in a role": (tf_config({**CLUSTER, "ps": ["p:1", "p:1"]}), "ps 0 and ps 1 .* p:1"),
     "the same address in two roles": (tf_config({**CLUSTER, "ps": ["w1:1"]}), "worker 1 and ps 0 .* w1:1"),
-    "no ps": (tf_config({"worker": ["w0:1"]}), "no ps is listed"),
+    "no ps": (tf_config({"worker": ["w0:1", "w1:1"]}), "no ps is listed"),
     "an empty list of ps": (tf_config({**CLUSTER, "ps": []}), "no ps is listed"),
     "no replica": (tf_config({"ps": ["p0:1"]}, "ps"), "no worker and no chief"),
     "two chiefs": (tf_config({**CLUSTER, "chief": ["c0:1", "c1:1"]}, "chief"), "one chief, 2 are listed"),
     "chief and master": (tf_config({**CLUSTER, "chief": ["c:1"], "master": ["m:1"]}), "both chief and master"),
+    "no port": (tf_config({**CLUSTER, "ps": ["localhost"]}), "cluster.ps.*'localhost' has no port"),
     "an empty host": (tf_config({**CLUSTER, "ps": [":2222"]}), "cluster.ps.*':2222' has no host"),
     "an empty address": (tf_config({**CLUSTER, "ps": [""]}), "cluster.ps.*'' has no host"),
     "a URL": (tf_config({**CLUSTER, "ps": ["grpc://p0:1"]}), "cluster.ps.*'grpc://p0:1' has no host"),
@@ -258,7 +259,7 @@ def test_the_classic_flags_alone_name_the_cluster() -> None:
         (ClassicFlags("p0:1", "w0:1,", "worker", 0), "--worker_hosts.*''"),
         (ClassicFlags("p0:1", "w0:1", "worker", 1), "worker 1"),
         (ClassicFlags("p0:1", None, "ps", 0), "no worker and no chief"),
-        (ClassicFlags(None, "w0:1", "worker", 0), "no ps"),
+        (ClassicFlags(None, "w0:1,w1:1", "worker", 0), "no ps"),
     ],
 )
 def test_malformed_flags_are_one_line_that_names_the_culprit(flags: ClassicFlags, culprit: str) -> None:
@@ -386,6 +387,13 @@ def test_without_parameter_servers_the_chief_and_the_workers_are_the_cluster() -
     assert (cluster.spec, cluster.parameter_servers, len(cluster.replicas)) == (WORKERS, (), 3)
     by_flags, _ = resolve(None, ClassicFlags(None, "w0:1,w1:1", "worker", 1), strategy="allreduce")
     assert by_flags == Cluster(Task("worker", 1), (), ("w0:1", "w1:1"))
+
+
+@pytest.mark.parametrize("cluster", [{"worker": ["w0:1"]}, {"master": ["m0:1"]}, {"worker": ["w0:1"], "ps": []}])
+@pytest.mark.parametrize("strategy", ["ps", "mirrored"])
+def test_a_replica_alone_is_a_single_process(strategy: Strategy, cluster: dict[str, list[str]]) -> None:
+    role = next(iter(cluster))
+    assert resolve(tf_config(cluster, role), NO_FLAGS, strategy=strategy) == (None, [])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from tensorflow.python.eager import context
 
 from trainer.config import Settings
+from trainer.data.examples import Examples
 from trainer.data.orders import orders
 from trainer.errors import ConfigurationError
 from trainer.graph import parameters, replica, step_graph
@@ -110,6 +111,19 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
 def test_training_is_that_of_keras(tmp_path: Path, optimizer: str) -> None:
     """Also of the moving averages of batch normalization."""
     check_training(write(tmp_path, compiled=f"optimizer={optimizer}, loss={LOSS}"))
+
+
+@pytest.mark.parametrize("constraint", ["NonNeg()", "UnitNorm()", "MaxNorm(0.5)"])
+@pytest.mark.parametrize("optimizer", ["SGD(0.1, momentum=0.9)", "Adam(0.01)"])
+def test_each_update_ends_with_the_constraints_of_a_layer(tmp_path: Path, constraint: str, optimizer: str) -> None:
+    layers = f"layers.Flatten(), layers.Dense(10, kernel_constraint=keras.constraints.{constraint})"
+    check_training(write(tmp_path, layers, f"optimizer={optimizer}, loss={LOSS}"), steps=30)
+
+
+def test_the_trainers_own_optimizer_obeys_constraints(tmp_path: Path) -> None:
+    path = write(tmp_path, "layers.Flatten(), layers.Dense(10, kernel_constraint='unit_norm')")
+    kernel = next(value for name, value in train(path, 10).items() if name.endswith("kernel"))
+    assert np.linalg.norm(kernel, axis=0) == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("layer", ["LSTM(8)", "GRU(8)", "Bidirectional(layers.SimpleRNN(8))"])
@@ -252,10 +266,79 @@ TABLE = """
     """
 
 
-@pytest.mark.parametrize("text", [SCHEDULE, TABLE], ids=["a schedule of one's own", "constants"])
+HELD = """
+    import keras, numpy as np, tensorflow as tf
+    from keras import layers
+    class Own(layers.Layer):  # with what Keras does not track, and with state of other types
+        def __init__(self):
+            super().__init__()
+            self.factor = tf.Variable(2.0)
+            entries = tf.lookup.KeyValueTensorInitializer(["low", "high"], [1.0, 5.0])
+            self.table = tf.lookup.StaticHashTable(entries, 0.0)
+        def build(self, shape):
+            self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="count")
+            self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False, name="mean")
+            self.index = self.add_weight(shape=(2,), dtype="int32", initializer="ones", trainable=False, name="index")
+        def call(self, x, training=False):
+            if training:
+                self.count.assign_add(1)
+                self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
+            shift = self.table.lookup(tf.constant(["high"])) + keras.ops.cast(self.index[0], x.dtype)
+            return self.factor * (x - self.mean) / (1 + keras.ops.cast(self.count, x.dtype)) + shift
+    def model(classes):
+        inputs = layers.Input((784,))
+        hidden = Own()(layers.Dense(8, activity_regularizer="l2")(inputs))
+        network = keras.Model(inputs, [layers.Dense(classes)(hidden), layers.Dense(2, name="unused")(hidden)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        network.compile(keras.optimizers.AdamW(0.01, weight_decay=0.5), [loss, None])
+        return network
+    """
+OWN_STEP = """
+    import keras, tensorflow as tf
+    from keras import layers
+    class Own(keras.Model):  # as in Keras's guide
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                found = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=found)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            for each in self.metrics:
+                each.update_state(loss) if each.name == "loss" else each.update_state(y, found)
+            return {each.name: each.result() for each in self.metrics}
+    def model(classes):
+        inputs = layers.Input((784,))
+        network = Own(inputs, layers.Dense(classes)(layers.BatchNormalization()(layers.Dense(8)(inputs))))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        network.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
+        return network
+    """
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist for variables:UserWarning")  # as Keras warns
+@pytest.mark.parametrize(
+    "text",
+    [SCHEDULE, TABLE, HELD, OWN_STEP],
+    ids=["a schedule", "constants", "state, tables and an unused layer", "train_step"],
+)
 def test_what_a_file_makes_itself_is_trained_as_by_keras(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(text))
     check_training(tmp_path / "mine.py", steps=30)
+
+
+def test_a_metric_with_a_value_for_each_class_has_a_number_for_each(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "layers.Dense(3)",
+        "optimizer='sgd', loss='mse', metrics=[keras.metrics.R2Score(class_aggregation=None)]",
+    )
+    settings = Settings(model=str(path))
+    path.write_text(path.read_text().replace("(input_shape, classes)", "(input_shape)"))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    values = np.zeros([8, 3], np.float32)
+    arrays = model.parameters(Examples(values, values).signature)
+    template = step_graph.make(model, parameters.plan(arrays, 1), Examples(values, values).signature, 8)
+    assert template.metrics == ["r2_score_0", "r2_score_1", "r2_score_2"]
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
@@ -314,7 +397,6 @@ def test_a_file_is_a_module_with_keras_as_tensorflow_has_it(tmp_path: Path) -> N
         ("layers.Dense(7)", r"the model's output has the shape \[None, 7\], but the data has 10 classes"),
         ("layers.Reshape((28, 28))", r"the model's output has the shape \[None, 28, 28\]"),
         ("layers.Conv2D(3, 3)", r"model\(\) failed: ValueError"),
-        ("layers.Dense(10, dtype='float64')", "kernel is float64; let trainable variables be float32"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, message: str) -> None:
@@ -333,7 +415,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, messa
         (
             "import keras\ndef model():\n    model = keras.Sequential([keras.layers.Dense(10)])\n"
             "    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), 'mse')\n    return model",
-            "mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16",
+            "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do",
         ),
         ("def model():\n    return 3", r"model\(\) returned int; return a keras.Model"),
         ("def model(width):\n    pass", r"model\(\) has the argument width; it may have input_shape and classes"),
@@ -341,7 +423,7 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path, layers: str, messa
         (
             "import keras\nclass Own(keras.Sequential):\n    def train_step(self, data): pass\n"
             "def model():\n    return Own([keras.layers.Dense(10)])",
-            "the model overrides train_step, which is the trainer's part; override compute_loss",
+            r"the model overrides train_step, so compile\(\) it with the optimizer that it uses",
         ),
         (
             "import keras\ndef model():\n    x = keras.Input((784,))\n    y = keras.layers.Dense(10)(x)\n"

@@ -128,7 +128,8 @@ def test_more_gpus_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("strategy", "ps", "workers", "chief", "max_restarts", "named"),
     [
-        ("ps", 0, 1, False, 0, "--ps"),
+        ("ps", 0, 2, False, 0, "--ps"),
+        ("ps", 0, 1, True, 0, "--ps"),
         ("ps", 1, 0, False, 0, "--workers"),
         ("ps", 1, -1, True, 0, "--workers"),
         ("ps", 1, 1, False, -1, "--max"),

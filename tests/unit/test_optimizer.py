@@ -124,7 +124,7 @@ def test_a_rollback_drops_gradients_of_earlier_parameters(tmp_path: Path) -> Non
     settings = Settings(on_divergence="restore", learning_rate=0.1)
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = parameters.Layout({"a": (SIZE,)}, (SIZE,))
-        optimizer = Optimizer.create(settings, shared=True, device="")
+        optimizer = Optimizer.create(settings, shared=True, device="", scaled=True)
         shards = parameters.create(
             {"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drop_stale_gradients=True
         )

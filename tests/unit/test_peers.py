@@ -1,5 +1,6 @@
 """Probes of other tasks: which accept connections, and why others do not."""
 
+import http.server
 import socket
 import threading
 
@@ -8,7 +9,7 @@ import pytest
 from trainer.cluster import peers, poll
 from trainer.errors import ConfigurationError, LostPeersError
 
-from .conftest import address_of
+from .conftest import Servers, address_of
 
 NOBODY = "no-such-host.invalid:2222"
 
@@ -47,14 +48,31 @@ def test_an_invalid_name_is_reported(host: str) -> None:
     assert host in str(peers.probe_error(f"{host}:2222"))
 
 
-def test_a_wait_for_tasks_that_listen_logs_nothing(answering: str, log_lines: list[str]) -> None:
-    peers.wait_for({"ps 0": answering, "ps 1": answering}, 60, never)
+def test_a_wait_for_tasks_that_answer_logs_nothing(servers: Servers, log_lines: list[str]) -> None:
+    peers.wait_for({"ps 0": servers.ps[0], "ps 1": servers.ps[1]}, 60, never)
     assert log_lines == []
 
 
-def test_a_timeout_is_an_error_with_task_address_and_reason(refusing: str, answering: str) -> None:
+def test_another_program_at_the_address_of_a_task_is_named() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            address = address_of(other.socket)
+            with pytest.raises(LostPeersError) as caught:
+                peers.wait_for({"ps 0": address}, 0.1, never)
+        finally:
+            other.shutdown()
+            thread.join()
+    assert str(caught.value) == (
+        f"ps 0 did not answer at {address} within 0.1 s: another program answers there, and not a TensorFlow server; "
+        "start it, correct its address, or raise wait_seconds."
+    )
+
+
+def test_a_timeout_is_an_error_with_task_address_and_reason(refusing: str, servers: Servers) -> None:
     with pytest.raises(LostPeersError) as caught:
-        peers.wait_for({"ps 0": answering, "ps 1": refusing}, 0.1, never)
+        peers.wait_for({"ps 0": servers.ps[0], "ps 1": refusing}, 0.1, never)
     assert f"ps 1 did not answer at {refusing} within 0.1 s: the connection is refused" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -65,23 +83,31 @@ def test_one_of_several_lost_peers_is_named_and_the_others_are_counted(refusing:
 
 
 def test_a_long_wait_is_logged_for_each_silent_task(
-    refusing: str, answering: str, log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+    refusing: str, servers: Servers, log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll, "MESSAGE_INTERVAL_SECONDS", 600.0)
     with pytest.raises(LostPeersError):
-        peers.wait_for({"ps 0": answering, "ps 1": refusing, "ps 2": NOBODY}, 1.5, never)
+        peers.wait_for({"ps 0": servers.ps[0], "ps 1": refusing, "ps 2": NOBODY}, 1.5, never)
     assert len(log_lines) == 2  # once each, as the next message would be due in ten minutes
     assert log_lines[0].startswith(f"waiting for ps 1 at {refusing}: the connection is refused")
     assert log_lines[1].startswith(f"waiting for ps 2 at {NOBODY}: the name no-such-host.invalid does not resolve")
 
 
-def test_a_late_task_ends_the_wait() -> None:
+def test_a_late_task_ends_the_wait(servers: Servers) -> None:
+    """The late one passes what it gets on to a server."""
+    host, _, port = servers.ps[0].rpartition(":")
+
+    def serve(listener: socket.socket) -> None:
+        listener.listen()
+        with listener.accept()[0] as probe, socket.create_connection((host, int(port))) as server:
+            server.sendall(probe.recv(100))
+            probe.sendall(server.recv(100))
+
     with socket.socket() as late:
         late.bind(("127.0.0.1", 0))
-        coming = threading.Timer(0.7, late.listen)
+        coming = threading.Timer(0.7, serve, [late])
         coming.start()
         peers.wait_for({"ps 0": address_of(late)}, 60, never)
-        assert peers.probe_error(address_of(late)) is None
         coming.join()
 
 

@@ -23,6 +23,9 @@ REFUSED = "the connection is refused (nothing listens on this port yet)"
 
 CONNECTION_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """How a client of gRPC begins: the preface of HTTP/2 and an empty SETTINGS frame (RFC 9113, section 3.4)."""
+FRAME_HEADER, SETTINGS = 9, b"\4"
+"""The bytes of a frame's header in HTTP/2, and the fourth of them in the first frame of a server."""
+OTHER_PROGRAM = "another program answers there, and not a TensorFlow server"
 
 
 class Unresolved(str):
@@ -32,8 +35,8 @@ class Unresolved(str):
 def probe_error(address: str, must_answer: bool = False) -> str | None:
     """Return why an address ("HOST:PORT") does not accept connections now; None if it does.
 
-    The kernel also accepts connections for a process that is stopped. With `must_answer`, its gRPC server must send a
-    byte, too.
+    The kernel also accepts connections for a process that is stopped. With `must_answer`, its gRPC server must answer,
+    too.
     """
     host, port = _parts(address)
     try:
@@ -54,7 +57,10 @@ def probe_error(address: str, must_answer: bool = False) -> str | None:
 def _server_error(connection: socket.socket) -> str | None:
     try:
         connection.sendall(CONNECTION_PREFACE)
-        return None if connection.recv(1) else "it closes the connection"
+        answer = connection.recv(FRAME_HEADER)
+        if not answer:
+            return "it closes the connection"
+        return None if answer[3:4] == SETTINGS else OTHER_PROGRAM
     except TimeoutError:
         return f"it accepts connections, but does not answer within {PROBE_SECONDS:g} s (stopped, or far too busy)"
 
@@ -66,7 +72,7 @@ def probe_errors(addresses: Sequence[str], must_answer: bool = False) -> list[st
 
 
 def wait_for(peers: Mapping[str, str], seconds: float, interrupted: Callable[[], bool]) -> None:
-    """Wait until every address accepts connections, or the wait is interrupted.
+    """Wait until a TensorFlow server answers at every address, or the wait is interrupted.
 
     Args:
         peers: Addresses ("HOST:PORT") by task name.
@@ -78,7 +84,7 @@ def wait_for(peers: Mapping[str, str], seconds: float, interrupted: Callable[[],
     """
 
     def silent() -> dict[str, str]:
-        reasons = zip(peers, probe_errors(list(peers.values())), strict=True)
+        reasons = zip(peers, probe_errors(list(peers.values()), must_answer=True), strict=True)
         return {name: reason for name, reason in reasons if reason}
 
     def expired(reasons: Mapping[str, str]) -> str:

@@ -138,8 +138,8 @@ def resolve(
         strategy: Determines the required and the forbidden roles.
 
     Returns:
-        The cluster, or None if no source names one (training in a single process), and a sentence for each conflict
-        between two sources.
+        The cluster, or None if no source names one, or only one replica (training in a single process), and a sentence
+        for each conflict between two sources.
 
     Raises:
         ConfigurationError: one sentence that names the culprit and the expected value.
@@ -248,7 +248,9 @@ def _split(name: str, hosts: str | None) -> tuple[str, ...] | None:
 
 
 def _check_address(origin: str, address: str) -> None:
-    host, _, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":")
+    if address and not colon:
+        raise ConfigurationError(f'{origin}: the address {_shorten(address)} has no port; "HOST:PORT" was expected.')
     if not host.strip("[]") or not host.isprintable() or any(character in " /," for character in host):
         raise ConfigurationError(f'{origin}: the address {_shorten(address)} has no host; "HOST:PORT" was expected.')
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
@@ -259,8 +261,11 @@ def _check_address(origin: str, address: str) -> None:
 
 def _checked(
     origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | None, index: int | None, strategy: Strategy
-) -> Cluster:
-    """Check the rules between the fields. They guarantee that every property of `Cluster` works."""
+) -> Cluster | None:
+    """Check the rules between the fields. They guarantee that every property of `Cluster` works.
+
+    A replica alone without parameter servers is no cluster, as for TensorFlow.
+    """
     if role is None:
         raise ConfigurationError(
             f"{origin}: which task is this one? Set task.type in TF_CONFIG or --job_name to one of {', '.join(ROLES)}."
@@ -289,6 +294,8 @@ def _checked(
         raise ConfigurationError(f"{origin}: this task is {role} {index}, but {expected}{remedy}.")
     if not chief and not worker:
         raise ConfigurationError(f"{origin}: no worker and no chief is listed; list at least one of them.")
+    if strategy != "allreduce" and not ps and len(chief) + len(worker) == 1:
+        return None
     if strategy == "mirrored":
         raise ConfigurationError(
             f"{origin}: a cluster is given, but strategy mirrored trains in a single process, on all of its devices; "

@@ -22,6 +22,12 @@ class ArraySpec:
 
     shape: tuple[int | None, ...]
     dtype: str
+    """The name of TensorFlow's type; texts are `string`."""
+
+    @classmethod
+    def of(cls, array: Array, shape: tuple[int | None, ...]) -> "ArraySpec":
+        """The spec of examples of this shape in an array of examples."""
+        return cls(shape, "string" if array.dtype.kind in "OSU" else array.dtype.name)
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
@@ -98,7 +104,7 @@ class Examples:
     def signature(self) -> Signature:
         """The signature of one example."""
         structure = optree.tree_structure(self.structure)
-        specs = tuple(ArraySpec(array.shape[1:], array.dtype.name) for array in self.arrays)
+        specs = tuple(ArraySpec.of(array, array.shape[1:]) for array in self.arrays)
         signature = Signature(structure, specs)
         targets = self.targets
         is_one = isinstance(targets, np.ndarray) and targets.dtype.kind in "iu" and targets.shape[1:] in ((), (1,))

@@ -79,7 +79,7 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     if signature.has_labels:
         labels = _column(table, _target(table.schema.names), origin)
         signature = replace(signature, classes=1 + int(labels.to_numpy().max()))
-    return Stream(signature, endless, endless), Stream(signature, once, once), read_version
+    return Stream(signature, endless, endless, len(train)), Stream(signature, once, once, len(test)), read_version
 
 
 def _take(table: Any, rows: npt.NDArray[Any], columns: Sequence[str], origin: str) -> Any:

@@ -1,6 +1,7 @@
 """The data of a model file: its functions `train_data` and `test_data`."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import optree
@@ -11,6 +12,7 @@ from trainer.data.arrays import hold_out
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Array, Examples
+from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
@@ -20,8 +22,8 @@ from trainer.text.reasons import reason
 TRAIN, TEST = "train_data", "test_data"
 
 
-def load(module: ModuleType, name: str, data: DataContext) -> Dataset | None:
-    """The data of a model file; None if it has no function `train_data`.
+def load(module: ModuleType, name: str, data: DataContext, fit: FitArguments) -> Dataset | None:
+    """The data of a model file, also of its `fit_arguments`; None if it has no function `train_data`.
 
     Raises:
         ConfigurationError: a function fails, or returns something else than examples.
@@ -31,10 +33,13 @@ def load(module: ModuleType, name: str, data: DataContext) -> Dataset | None:
     train = _call(TRAIN, module, name, data)
     if callable(getattr(module, TEST, None)):
         test = _call(TEST, module, name, data)
+    elif fit.validation_data is not None:
+        test = _read(fit.validation_data, f"model={name}: validation_data", None)
     elif isinstance(train, Examples) and len(train) == 1:
         test = train  # it can only be evaluated on what it has seen
     elif isinstance(train, Examples):
-        train, test = hold_out(train, max(1, len(train) // 10))
+        share = fit.validation_split or 0.1
+        train, test = hold_out(train, max(1, int(len(train) * share)))
     else:
         raise ConfigurationError(
             f"model={name}: it has no function test_data(context), but train_data() gives a tf.data.Dataset; let "
@@ -56,8 +61,13 @@ def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Ex
             found = getattr(module, function)(data)
         except Exception as error:
             raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
+    return _read(found, origin, data if function == TRAIN else None)
+
+
+def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Stream:
+    """The examples in a dataset or in arrays. With `data`, a replica reads its part of a dataset."""
     if isinstance(found, tf.data.Dataset):
-        return pipeline.stream(found, data if function == TRAIN else None, origin)
+        return pipeline.stream(found, data, origin)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         raise ConfigurationError(
             f"{origin} returned {type(found).__name__}; return a tf.data.Dataset, or arrays (inputs, targets)."

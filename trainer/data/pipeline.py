@@ -79,9 +79,14 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         raise ConfigurationError(str(error)) from error
     if first is None:
         raise ConfigurationError(f"{origin} gives no examples.")
-    leaves = tuple(ArraySpec(tuple(spec.shape), array.dtype.name) for spec, array in zip(specs, first, strict=True))
+    leaves = tuple(ArraySpec.of(array, tuple(spec.shape)) for spec, array in zip(specs, first, strict=True))
     structure = optree.tree_structure(element)
-    return Stream(Signature(structure, leaves), lambda size: read(size, True), lambda size: read(size, False))
+    with context.eager_mode():
+        count = int(dataset.cardinality())
+    signature = Signature(structure, leaves)
+    return Stream(
+        signature, lambda size: read(size, True), lambda size: read(size, False), count if count >= 0 else None
+    )
 
 
 def _is_batched(dataset: Any) -> bool:

@@ -21,6 +21,8 @@ class Stream:
     """The leaves of batches of this size, again and again."""
     once: Callable[[int], Iterator[Sequence[Array]]]
     """The leaves of batches of at most this size, until each example has been read once."""
+    size: int | None = None
+    """The number of examples, over all replicas; None if it is not known."""
 
 
 def prefetch(batches: Iterator[Sequence[Array]]) -> Iterator[Sequence[Array]]:

@@ -16,15 +16,15 @@ MAX_SECONDS = 0.5
 """Upper limit of an execution, in seconds; a task handles signals between two executions."""
 
 
-def steps_per_execution(settings: Settings, ops_per_step: int) -> int:
+def steps_per_execution(settings: Settings, ops_per_step: int, epoch: int | None = None) -> int:
     """The steps of a full execution: the setting, or a number that fits the graph, the run, the reports and the saves.
 
-    With local SGD the result is a multiple of local_steps.
+    With local SGD the result is a multiple of local_steps. `epoch` is the number of steps after which callbacks run.
     """
     steps = settings.steps_per_execution
     if steps is None:
         largest = max(1, min(MAX_STEPS, MAX_OPS // ops_per_step, settings.train_steps // MIN_EXECUTIONS))
-        interval = min(settings.report_steps, settings.save_steps or settings.report_steps)
+        interval = min(each for each in (settings.report_steps, settings.save_steps, epoch) if each)
         steps = interval // math.ceil(interval / largest)
     return max(1, steps // settings.local_steps) * settings.local_steps
 
@@ -50,9 +50,16 @@ def check_rounds(settings: Settings, step: int) -> None:
 class ExecutionPlanner:
     """Chooses between a full execution and a single step (with local SGD, a single round) for one replica."""
 
-    def __init__(self, settings: Settings, full: int, replicas: int) -> None:
-        """`full` is the number of steps of a full execution; `replicas` advance the global step independently."""
-        self._settings = settings
+    def __init__(self, settings: Settings, full: int, replicas: int, epoch: int | None = None) -> None:
+        """Plan the executions of a run.
+
+        Args:
+            settings: The settings of the run.
+            full: The number of steps of a full execution.
+            replicas: How many advance the global step independently.
+            epoch: The steps of an epoch, if an execution must end at its end.
+        """
+        self._settings, self._epoch = settings, epoch
         self.replicas = replicas
         """Replicas that advance the global step independently. The caller may change it."""
         self._full = full
@@ -67,12 +74,12 @@ class ExecutionPlanner:
         return self._full if step + self._full * self.replicas <= self._stop(step) else settings.local_steps
 
     def _stop(self, step: int) -> int:
-        """The next global step at which an execution must end: a report, a save or the end of the run.
+        """The next global step at which an execution must end: a report, a save, an epoch or the end of the run.
 
         With several replicas this is always the end of the run. With local SGD, only steps at the end of a round count.
         """
         settings = self._settings
-        intervals = (settings.report_steps, settings.save_steps) if self.replicas == 1 else ()
+        intervals = (settings.report_steps, settings.save_steps, self._epoch) if self.replicas == 1 else ()
         reachable = [each for each in intervals if each and each % settings.local_steps == 0]
         return min([settings.train_steps, *(next_multiple(each, step) for each in reachable)])
 

@@ -19,12 +19,14 @@ from tensorflow.python.eager import context  # not public API; Keras's optimizer
 
 from trainer.errors import ConfigurationError
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard, ShardArray
+from trainer.graph.parameters import Shard, ShardArray, join_arrays, split_arrays
 from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
+from trainer.text import truncate
 
 _SLOT_NAME = re.compile(r"part_(\d+)_(.*)")
+KNOWN = "such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb"
 AVERAGE = "average"
 """The slot of the moving averages of the parameters (`use_ema`)."""
 
@@ -58,25 +60,21 @@ class KerasOptimizer(Optimizer):
 
     def _update(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
         size = int(shard.values.shape[0])
-        template = self._template(shard.arrays or (ShardArray((size,)),))
+        factor = self._factor(shard, updates, gradient)
+        template = self._template(shard.arrays or (ShardArray((size,)),), factor is not None)
         variables = [shard.values, *shard.slots]
 
         def update() -> Operation:
             with tf.control_dependencies([gradient]):
                 before, count = [each.read_value() for each in variables], shard.updates.read_value()
-            after = template.copy([*before, gradient, count], "optimizer")
-            if (factor := self._factor(shard, updates, gradient)) is not None:
-                after[0] = before[0] + factor * (after[0] - before[0])
+            after = template.copy([*before, gradient, count, *([] if factor is None else [factor])], "optimizer")
             assigned = [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
             return tf.group(*assigned)
 
-        if not self.shared:
-            return update()
-        # Other replicas update the shard too: one at a time, or an update is lost.
-        return tf.CriticalSection(shared_name=f"{shard.name}/update").execute(update)
+        return self._alone(shard, update)
 
     def _factor(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Tensor | None:
-        """What multiplies the update, in place of the learning rate; None if it is always 1."""
+        """What multiplies the learning rate; None if it is always 1."""
         stale = self.shared and self.settings.staleness_aware
         if not stale and self.scale is None:
             return None
@@ -84,31 +82,26 @@ class KerasOptimizer(Optimizer):
         return self._divide_by_staleness(scale, shard, updates, gradient)
 
     @functools.cache  # noqa: B019 - an optimizer lives as long as its graph
-    def _template(self, arrays: tuple[ShardArray, ...]) -> OpTemplate:
+    def _template(self, arrays: tuple[ShardArray, ...], has_factor: bool) -> OpTemplate:
         """The ops of an update of a vector that consists of these arrays.
 
-        Their inputs are the values, the slots, the gradient and the number of earlier updates; the outputs are the new
-        values and slots.
+        Their inputs are the values, the slots, the gradient, the number of earlier updates and, if it has one, the
+        factor of the learning rate; the outputs are the new values and slots.
         """
         with context.eager_mode():
             optimizer = _build(self.keras, [np.zeros(each.shape, np.float32) for each in arrays])
             initial = [each.numpy() for each in optimizer.variables]
         of_variable = {id(each): array for each, array in zip(optimizer._trainable_variables, arrays, strict=True)}
+        for variable, array in zip(optimizer._trainable_variables, arrays, strict=True):
+            variable.constraint = array.constraint
         optimizer._use_weight_decay = lambda variable: of_variable[id(variable)].decays
-        sizes = [math.prod(each.shape) for each in arrays]
-        slots = _slots_of(optimizer)
+        slots, rate = _slots_of(optimizer), optimizer._get_current_learning_rate
         positions = {name: [_position(optimizer.variables, each) for each in slot] for name, slot in slots.items()}
 
-        def split(vector: Tensor) -> list[Tensor]:
-            pieces = tf.split(vector, sizes)
-            return [tf.reshape(piece, each.shape) for piece, each in zip(pieces, arrays, strict=True)]
-
-        def join(pieces: Sequence[Tensor]) -> Tensor:
-            return tf.concat([tf.reshape(piece, [-1]) for piece in pieces], axis=0)
-
         def update(*inputs: Tensor) -> list[Tensor]:
-            *vectors, count = inputs
-            values, *given, gradients = map(split, vectors)
+            (*vectors, count), factors = inputs[: len(positions) + 3], inputs[len(positions) + 3 :]
+            optimizer._get_current_learning_rate = lambda: math.prod([rate(), *factors])
+            values, *given, gradients = (split_arrays(each, arrays) for each in vectors)
             state = list(initial)
             for places, pieces in zip(positions.values(), given, strict=True):
                 for place, piece in zip(places, pieces, strict=True):
@@ -119,10 +112,12 @@ class KerasOptimizer(Optimizer):
                 is_due = tf.equal((count + 1) % frequency, 0)
                 averages = [state[place] for place in positions[AVERAGE]]
                 new_values = [tf.where(is_due, *each) for each in zip(averages, new_values, strict=True)]
-            return [join(new_values), *(join([state[place] for place in places]) for places in positions.values())]
+            slots = [join_arrays([state[place] for place in places]) for places in positions.values()]
+            return [join_arrays(new_values), *slots]
 
-        vector = tf.TensorSpec([sum(sizes)], tf.float32)
-        return trace(update, *[vector] * (len(positions) + 2), tf.TensorSpec([], tf.int64))
+        vector = tf.TensorSpec([sum(math.prod(each.shape) for each in arrays)], tf.float32)
+        scalars = [tf.TensorSpec([], tf.int64), *([tf.TensorSpec([], tf.float32)] if has_factor else [])]
+        return trace(update, *[vector] * (len(positions) + 2), *scalars)
 
 
 def is_element_wise(optimizer: Any) -> bool:
@@ -139,17 +134,27 @@ def is_element_wise(optimizer: Any) -> bool:
     random = np.random.default_rng(0)
     values, gradients = random.normal(size=(2, 3, 8)).astype(np.float32)
     with context.eager_mode():
-        whole = _build(optimizer, [values[0]])
-        parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:].reshape(2, 3)])
+        try:
+            whole = _build(optimizer, [values[0]])
+            parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:4], values[0, 4:].reshape(2, 2)])
+        except TypeError as error:
+            raise ConfigurationError(
+                f"optimizer={name}: {truncate(str(error), 200)}; use another one, {KNOWN}."
+            ) from None
         shapes = [[each.shape for each in slot] for slot in _slots_of(parts).values()]
-        if any(each != [(2, 1), (2, 3)] for each in shapes):
+        if any(each != [(2, 1), (2,), (2, 2)] for each in shapes):
             raise ConfigurationError(
                 f"optimizer={name}: its state does not have the shapes of the variables, as the flat vectors on "
-                "parameter servers need it; use another one, such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb."
+                f"parameter servers need it; use another one, {KNOWN}."
+            )
+        if any(len(set(slot[0].numpy().ravel())) > 1 for slot in _slots_of(whole).values()):
+            raise ConfigurationError(
+                f"optimizer={name}: its state begins with the values of the variables; use another one, {KNOWN}."
             )
         for gradient in gradients:
             whole.apply([tf.constant(gradient)])
-            parts.apply([tf.constant(gradient[:2].reshape(2, 1)), tf.constant(gradient[2:].reshape(2, 3))])
+            pieces = gradient[:2].reshape(2, 1), gradient[2:4], gradient[4:].reshape(2, 2)
+            parts.apply([tf.constant(each) for each in pieces])
         joined = np.concatenate([each.numpy().ravel() for each in parts._trainable_variables])
         return np.allclose(joined, whole._trainable_variables[0].numpy(), rtol=1e-5, atol=1e-7)
 
@@ -157,13 +162,15 @@ def is_element_wise(optimizer: Any) -> bool:
 def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
     """A new optimizer for variables with these values, and with the same configuration.
 
-    It leaves out what other functions add: global_clipnorm, and ema_overwrite_frequency, which Keras cannot trace.
+    It leaves out what other functions add: global_clipnorm, and ema_overwrite_frequency, which Keras cannot trace; and
+    loss_scale_factor, as the loss is not scaled.
     """
     import keras
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-    configuration = {**_configuration(optimizer), "global_clipnorm": None, "ema_overwrite_frequency": None}
+    others = {"global_clipnorm": None, "ema_overwrite_frequency": None, "loss_scale_factor": None}
+    configuration = {**_configuration(optimizer), **others}
     built = type(optimizer).from_config(configuration)
     # Keras's methods for all backends. Those for TensorFlow need real variables, as they work with tf.distribute.
     for name, method in vars(BaseOptimizer).items():
@@ -174,11 +181,11 @@ def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
 
 
 def _configuration(optimizer: Any) -> dict[str, Any]:
-    """The configuration of an optimizer, with the user's own schedule, which need not be serializable."""
+    """The configuration of an optimizer, with the user's own schedule or function, which need not be serializable."""
     import keras
 
     schedule = getattr(optimizer, "_learning_rate", None)
-    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+    if schedule is None or isinstance(schedule, keras.Variable):
         return dict(optimizer.get_config())
     optimizer._learning_rate = keras.Variable(0.0)
     try:

@@ -10,15 +10,17 @@ Staleness-aware learning rate: Zhang, Gupta, Lian and Liu, "Staleness-aware Asyn
 2016.
 """
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import Self
 
 from trainer.config import Settings
-from trainer.graph.parameters import Shard
+from trainer.graph.parameters import Shard, ShardArray, join_arrays, split_arrays
+from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
@@ -37,14 +39,14 @@ class Optimizer:
     shared: bool
     """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
     scale: Variable = None
-    """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
+    """float32 variable that multiplies the learning rate; None if that cannot change."""
     scale_now: Tensor = None
     """The value of `scale`, read once per session run."""
 
     @classmethod
-    def create(cls, settings: Settings, shared: bool, device: str, **more: Any) -> Self:
-        """The optimizer for these settings. Its variable, if it needs one, is on this device."""
-        if settings.on_divergence != "restore":
+    def create(cls, settings: Settings, shared: bool, device: str, scaled: bool, **more: Any) -> Self:
+        """The optimizer for these settings. With `scaled`, its learning rate may change; that is on this device."""
+        if not scaled:
             return cls(settings, shared, **more)
         with tf1.device(device):
             scale = tf1.get_variable("learning_rate_scale", initializer=1.0, trainable=False, use_resource=True)
@@ -132,10 +134,25 @@ class Optimizer:
             "grad": gradient,
             "use_locking": True,  # without the lock, a concurrent update of another replica can be lost
         }
-        with tf.control_dependencies(decayed):
+
+        def update() -> Operation:
             if self.settings.amsgrad:
                 return tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=shard.slots[2].handle, **arguments)
             return tf.raw_ops.ResourceApplyAdam(**arguments)
+
+        def update_constrained() -> Operation:
+            with tf.control_dependencies([update()]):
+                (constrained,) = _constraints(shard.arrays).copy([shard.values.read_value()], "constraints")
+            return shard.values.assign(constrained, read_value=False)
+
+        with tf.control_dependencies(decayed):
+            return self._alone(shard, update_constrained) if shard.is_constrained else update()
+
+    def _alone(self, shard: Shard, update: Callable[[], Operation]) -> Operation:
+        """Add an update during which no other replica updates the shard, or one of the two would be lost."""
+        if not self.shared:
+            return update()
+        return tf.CriticalSection(shared_name=f"{shard.name}/update").execute(update)
 
     def rate(self, step: Tensor) -> Tensor:
         """The learning rate of the update after this global step: a float if constant, else a float32 scalar."""
@@ -161,3 +178,14 @@ class Optimizer:
         with tf.control_dependencies([gradient]):
             staleness = tf.cast(shard.updates.read_value() - updates, tf.float32)
         return rate / tf.maximum(1.0, staleness)
+
+
+@functools.cache
+def _constraints(arrays: tuple[ShardArray, ...]) -> OpTemplate:
+    """The ops that apply the constraints of these arrays to the vector that consists of them."""
+
+    def constrain(vector: Tensor) -> list[Tensor]:
+        pieces = zip(split_arrays(vector, arrays), arrays, strict=True)
+        return [join_arrays([each.constraint(piece) if each.constraint else piece for piece, each in pieces])]
+
+    return trace(constrain, tf.TensorSpec([sum(math.prod(each.shape) for each in arrays)], tf.float32))

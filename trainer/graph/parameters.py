@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
@@ -76,6 +77,19 @@ class ShardArray:
     shape: tuple[int, ...]
     decays: bool = True
     """Whether weight decay applies."""
+    constraint: Any = None
+    """The function of its values that each update ends with."""
+
+
+def split_arrays(vector: Tensor, arrays: Sequence[ShardArray]) -> list[Tensor]:
+    """The arrays that a vector consists of."""
+    pieces = tf.split(vector, [math.prod(each.shape) for each in arrays])
+    return [tf.reshape(piece, each.shape) for piece, each in zip(pieces, arrays, strict=True)]
+
+
+def join_arrays(pieces: Sequence[Tensor]) -> Tensor:
+    """The vector that consists of these arrays."""
+    return tf.concat([tf.reshape(piece, [-1]) for piece in pieces], axis=0)
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,11 @@ class Shard:
     """The trainable parameters in it, in their order, if the layout splits none of them."""
     wire_dtype: str = "float32"
     """The type of parameters and gradients on their way between a replica and this device."""
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether an update of a parameter ends with a constraint."""
+        return any(each.constraint for each in self.arrays)
 
     @property
     def size(self) -> int:
@@ -225,7 +244,7 @@ def arrays_of(parameters: Mapping[str, Parameter], layout: Layout) -> list[tuple
         arrays: list[ShardArray] = []
         while sum(math.prod(each.shape) for each in arrays) < size:
             parameter = parameters[names.pop(0)]
-            arrays.append(ShardArray(parameter.shape, parameter.decays))
+            arrays.append(ShardArray(parameter.shape, parameter.decays, parameter.constraint))
         found.append(tuple(arrays))
     return found
 
@@ -233,7 +252,8 @@ def arrays_of(parameters: Mapping[str, Parameter], layout: Layout) -> list[tuple
 def copy(shard: Shard, device: str, slots: Sequence[str]) -> Shard:
     """Add variables with the shapes of a shard on another device to the default graph, initialized to 0."""
     zeros = tf.zeros([shard.size])
-    return _create_shard(f"copy_of_{shard.name}", zeros, shard.values.shape[0], device, dict.fromkeys(slots, 0.0))
+    made = _create_shard(f"copy_of_{shard.name}", zeros, shard.values.shape[0], device, dict.fromkeys(slots, 0.0))
+    return replace(made, arrays=shard.arrays)
 
 
 def _create_shard(

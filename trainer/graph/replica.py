@@ -57,7 +57,15 @@ class Replica:
     mark_ready: Operation
     """Op that makes `is_ready` true. Only the chief runs it."""
     rate_scale: Variable
-    """float32 variable that multiplies the learning rate; None if the run cannot be rolled back."""
+    """float32 variable that multiplies the learning rate; None if that cannot change."""
+    is_over: Variable
+    """bool variable: the chief has ended the run before its last step; None if it cannot."""
+    is_over_now: Tensor
+    """bool scalar: its value."""
+    epoch: int | None
+    """Steps after which the chief may do that."""
+    end_early: Operation
+    """Op with which the chief does that."""
     run_id: Tensor
     """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
@@ -72,6 +80,7 @@ def build(
     source: Examples | Stream,
     gpus: int,
     run: str,
+    epoch: int | None = None,
 ) -> Replica:
     """Build the graph of this task's replica, or of a single process if there is no cluster.
 
@@ -83,24 +92,25 @@ def build(
         source: The training split.
         gpus: GPUs that the replicas on this machine share; 0 uses the CPU.
         run: Unique identifier of the run on the parameter servers.
+        epoch: Steps after which the chief may end the run early, or change the learning rate; None if it does not.
 
     Raises:
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
     at = _place(settings, cluster, gpus)
-    by_array = model.optimizer is not None and not _is_element_wise(model.optimizer, parameters)
+    by_array = not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(at.homes), split=not by_array)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     is_synchronous = _is_synchronous(settings, cluster)
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
     templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
-    steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates))
+    steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(at.compute[0]):
         shared = cluster is not None and settings.strategy == "ps" and not is_synchronous
-        optimizer = _optimizer(settings, model, shared, at.homes[0])
         can_roll_back = settings.on_divergence == "restore"
+        optimizer = _optimizer(settings, model, shared, at.homes[0], can_roll_back or epoch is not None)
         shards = create(
             parameters,
             layout,
@@ -114,11 +124,13 @@ def build(
         )
         with tf1.device(at.homes[0] if settings.strategy == "ps" else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
+            is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
         batches = _make_batches(settings, source, at)
         compute_gradients = _gradients(settings, at, templates, batches)
-        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, at.compute[0])
+        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, at.compute[0], is_over)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
+            values += [] if is_over is None else [is_over]
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
@@ -139,6 +151,10 @@ def build(
             run_id=run_id.read_value(),
             saver=saver,
             rate_scale=optimizer.scale,
+            is_over=is_over,
+            is_over_now=None if is_over is None else is_over.read_value(),
+            epoch=epoch,
+            end_early=_end_early(is_over, replication),
         )
     graph.finalize()
     return replica
@@ -197,21 +213,30 @@ def _gradients(
     return functions[0] if len(functions) == 1 else mirrored.average_over(at.compute, functions)
 
 
-def _optimizer(settings: Settings, model: Model, shared: bool, device: str) -> Optimizer:
+def _end_early(is_over: Variable, replication: Replication) -> Operation:
+    """Add the op with which the chief ends the run, and lets the replicas go on that wait for a step."""
+    if is_over is None:
+        return None
+    with tf.control_dependencies([is_over.assign(True, read_value=False)]):
+        return replication.release()
+
+
+def _optimizer(settings: Settings, model: Model, shared: bool, device: str, scaled: bool) -> Optimizer:
     """The optimizer of a compiled Keras model, otherwise that of the settings."""
     if model.optimizer is None:
-        return Optimizer.create(settings, shared, device)
+        return Optimizer.create(settings, shared, device, scaled)
     if settings.local_steps > 1:
         raise ConfigurationError(
             "local_steps averages the moments of the trainer's own optimizer; leave out the model's compile(), or "
             "local_steps."
         )
-    return KerasOptimizer.create(settings, shared, device, keras=model.optimizer)
+    return KerasOptimizer.create(settings, shared, device, scaled, keras=model.optimizer)
 
 
 def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:
-    """Whether a Keras optimizer does the same to each element of all parameters."""
-    return keras_optimizer.is_element_wise(optimizer) and all(each.decays for each in parameters.values())
+    """Whether an update does the same to each element of all parameters, by a Keras optimizer or the trainer's own."""
+    is_so = optimizer is None or keras_optimizer.is_element_wise(optimizer)
+    return is_so and all(each.decays and each.constraint is None for each in parameters.values())
 
 
 def _replicate(
@@ -222,6 +247,7 @@ def _replicate(
     compute_gradients: GradientFunction,
     steps: int,
     device: str,
+    is_over: Variable,
 ) -> Replication:
     """Add the ops of the replication strategy that the settings select."""
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
@@ -243,7 +269,19 @@ def _replicate(
         aggregation = local_sgd.aggregation(shards, compute_gradients, optimizer, settings.local_steps, device)
     else:
         aggregation = synchronous.gradients(shards, compute_gradients, optimizer)
-    return synchronous.build(shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership)
+    return synchronous.build(
+        shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership, is_over
+    )
+
+
+def batches_per_step(settings: Settings, cluster: Cluster | None, gpus: int) -> int:
+    """The batches of all replicas that a global step counts."""
+    if settings.strategy == "mirrored":
+        return len(devices.all_of(gpus))
+    if cluster is None or (settings.strategy == "ps" and not settings.is_synchronous):
+        return 1
+    replicas = max(1, len(cluster.replicas) - settings.spare_workers)
+    return min(replicas, settings.replicas_to_aggregate or replicas)
 
 
 def _is_synchronous(settings: Settings, cluster: Cluster | None) -> bool:

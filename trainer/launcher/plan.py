@@ -49,7 +49,7 @@ class Plan:
                 "remove it, or choose strategy ps."
             )
         for name, number, least in (
-            ("ps", self.ps, 1 if strategy == "ps" else 0),
+            ("ps", self.ps, 1 if strategy == "ps" and self.workers + self.chief > 1 else 0),
             ("workers", self.workers, 0 if self.chief else 1),
             ("max_restarts", self.max_restarts, 0),
         ):

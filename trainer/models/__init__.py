@@ -40,6 +40,8 @@ class Parameter:
     """Whether the optimizer updates it by gradients. Otherwise steps set it themselves, such as a moving average."""
     decays: bool = True
     """Whether the weight decay of a compiled optimizer applies to it."""
+    constraint: Any = field(default=None, compare=False)
+    """A function of its values that each update ends with, such as Keras's `NonNeg`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Model(Protocol):
     @property
     def is_random(self) -> bool:
         """Whether a step draws random numbers."""
+        ...
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The examples of each batch; None if the model takes batches of any size."""
         ...
 
     @property

@@ -4,6 +4,7 @@ Keras builds and traces the model in eager mode, as it always does. The trainer 
 without variables: the arrays and, for dropout and the like, a random seed are their inputs. Keras's `StatelessScope`
 makes this possible. Values that a model sets itself in training, such as the moving averages of batch normalization,
 are arrays that are not trainable; a step returns by how much they change. The state of the metrics is another input.
+All arrays are float32, whatever their type in the model. Whole numbers that do not change are constants.
 """
 
 import contextlib
@@ -20,9 +21,10 @@ from tensorflow.python.eager import context  # not public API; the trainer itsel
 
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
-from trainer.models import ACCURACY, Parameter, Prediction, StepTensors
-from trainer.models.op_template import OpTemplate, trace
+from trainer.models import ACCURACY, Parameter, Prediction, StepTensors, own_train_step
+from trainer.models.op_template import OpTemplate, concrete, trace
 from trainer.tensorflow import tf
+from trainer.tensorflow.names import scope_name
 from trainer.tensorflow_types import Tensor
 from trainer.text.reasons import reason
 
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 FILE = "model.keras"
 WEIGHTS = "model.weights.h5"
 """What is written if Keras cannot write a model."""
+MOST_VALUES = 100
+"""Of a metric, such as one with a value for each class."""
 SEED_STATE = "seed_generator_state"
 """The name of the state of each of Keras's random number generators."""
 
@@ -38,7 +42,15 @@ SEED_STATE = "seed_generator_state"
 class KerasModel:
     """The Keras model that the function `model` of a model file returns."""
 
-    def __init__(self, name: str, function: Callable[..., Any], seed: int, weights: Path | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        seed: int,
+        weights: Path | None,
+        class_weight: Mapping[int, float] | None = None,
+        batch_size: int = 1,
+    ) -> None:
         """Take the function of a model file.
 
         Args:
@@ -46,10 +58,14 @@ class KerasModel:
             function: Makes the model.
             seed: Determines the initial values.
             weights: A file of Keras's with other initial values.
+            class_weight: The weight in the loss of examples with each label.
+            batch_size: The examples of a step, for a model that takes batches of one size.
         """
+        self._batch_size = batch_size
+        self._class_weight = class_weight
         self._name, self._function, self._seed, self._weights = name, function, seed, weights
         self._model: Any = None
-        self._ends_in_softmax = False
+        self._has_own_step = self._ends_in_softmax = False
         self._signature: Signature
         self._arrays: dict[str, Any] = {}
         """The variables of the trainer's arrays by name, the trainable ones first."""
@@ -58,13 +74,18 @@ class KerasModel:
         self._seeds: list[Any] = []
         """The states of random number generators."""
         self._constants: list[tuple[Any, Array]] = []
-        """Variables that are not float32. They must not change."""
+        """Whole numbers, truth values and texts. They do not change."""
         self._accuracy: Any = None
         """The metric of a model that has none of its own."""
         self._metric_variables: list[Any] = []
         self.no_counts: Sequence[Array] = []
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
+
+    @property
+    def network(self) -> Any:
+        """The Keras model."""
+        return self._model
 
     @property
     def optimizer(self) -> Any:
@@ -87,42 +108,52 @@ class KerasModel:
             self._model = self._function(**self._arguments())
         if not isinstance(self._model, keras.Model):
             raise self._error(f"model() returned {type(self._model).__name__}; return a keras.Model")
-        if type(self._model).train_step is not keras.Model.train_step:
-            raise self._error("the model overrides train_step, which is the trainer's part; override compute_loss")
+        self._has_own_step = own_train_step.is_own(self._model)
+        if why_not := own_train_step.why_not(self._model):
+            raise self._error(why_not)
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            raise self._error("mixed_float16 needs its loss scaled, which the trainer does not do; use mixed_bfloat16")
+            raise self._error(
+                "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do; use "
+                "mixed_bfloat16, and the optimizer alone"
+            )
+        if self.fixed_batch not in (None, self._batch_size):
+            raise self._error(
+                f"it takes batches of {self.fixed_batch}, but batch_size={self._batch_size}; let them agree"
+            )
+        if any(getattr(each, "stateful", False) for each in self._model._flatten_layers()):
+            raise self._error(
+                "a layer has stateful=True, so its state is that of one sequence of batches; leave it out"
+            )
         wrong = [each for each in optree.tree_leaves(self._loss_weights()) if isinstance(each, str)]
         if wrong:
             raise self._error(
                 f"compile() got {wrong[0]!r} as loss_weights, the third of its arguments; write metrics=[{wrong[0]!r}]"
             )
-        inputs, targets, weights = signature.pack([_zeros(spec) for spec in signature.specs])
         with context.eager_mode():
+            size = self.fixed_batch or 1
+            inputs, targets, weights = signature.pack([_zeros(spec, size) for spec in signature.specs])
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
             with self._errors(f"the model does not accept the data ({given})"):
-                outputs = self._model(inputs)
+                outputs = self._model(inputs) if own_train_step.has_call(self._model) else None
             self._check(outputs)
-            self._ends_in_softmax = self._find_softmax(inputs)
+            self._ends_in_softmax = not self._model.compiled and self._find_softmax(inputs)
             if self._weights:
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
             with self._errors("the loss or the metrics of compile() do not fit the data"):
                 self._build_metrics(inputs, targets, outputs, weights)
-            return self._read_arrays()
+            with self._errors("the model does not train on the data"):
+                return self._read_arrays(inputs)
 
     def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
         names: list[str] = []
 
         def compute(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
             given = dict(zip(self._arrays, values, strict=True))
-            wanted = values[: self._trainable]
             counts = [tf.constant(each) for each in self.no_counts]
-            with tf.GradientTape() as tape:
-                tape.watch(wanted)
-                _, loss, updated, after = self._call(given, batch, counts, seed, training=True)
-            gradients = tape.gradient(loss, wanted, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            train = self._train_by_own_step if self._has_own_step else self._train
+            loss, gradients, updated, measured = train(given, batch, counts, seed)
             differences = [updated[name] - given[name] for name in list(self._arrays)[self._trainable :]]
-            measured = self._measure(after)
             names[:] = measured
             changes = [tf.convert_to_tensor(each) for each in (*gradients, *differences)]
             return [loss, *changes, *measured.values()]
@@ -137,13 +168,14 @@ class KerasModel:
 
         def compute(values: Sequence[Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> list[Tensor]:
             given = dict(zip(self._arrays, values, strict=True))
-            outputs, loss, _, after = self._call(given, batch, counts, tf.zeros([2], tf.int32), training=False)
-            by_name = self._name_outputs(outputs)
+            with self._scope(given, counts, tf.zeros([2], tf.int32)) as scope:
+                outputs, loss = self._evaluate(batch, scope)
+            by_name = self._name_outputs(optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs))
             names[:] = by_name
-            return [*by_name.values(), loss, *after]
+            return [*by_name.values(), loss, *self._read_counts(scope)]
 
         tensors = self._add("prediction", compute, list(arrays.values()), list(batch), list(counts))
-        outputs, (loss, *after) = tensors[: len(names)], tensors[len(names) :]
+        outputs, (loss, *after) = [_without_waiting(each) for each in tensors[: len(names)]], tensors[len(names) :]
         return Prediction(dict(zip(names, outputs, strict=True)), loss, after)
 
     def measure(self, counts: Sequence[Tensor]) -> Mapping[str, Tensor]:
@@ -156,10 +188,16 @@ class KerasModel:
 
         return dict(zip(names, self._add("metrics", compute, list(counts)), strict=True)) if counts else {}
 
-    def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
+    def assign(self, arrays: Mapping[str, Array]) -> None:
+        """Give the Keras model these values."""
         with context.eager_mode():
             for name, variable in self._arrays.items():
-                variable.assign(arrays[name])
+                value = arrays[name] if tf.as_dtype(variable.dtype).is_floating else arrays[name].round()
+                variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
+
+    def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
+        self.assign(arrays)
+        with context.eager_mode():
             if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
                 self.optimizer.build(self._model.trainable_variables)
             try:
@@ -183,8 +221,18 @@ class KerasModel:
                 raise self._error(f"model() has the argument {name}, which the data does not determine; leave it out")
         return {name: value for name, value in known.items() if name in wanted and value is not None}
 
+    @property
+    def fixed_batch(self) -> int | None:
+        """The examples of each batch; None if the model takes batches of any size."""
+        inputs: list[Any] = list(
+            getattr(self._model, "inputs", None) or []
+        )  # flat, of sequential and functional models
+        return inputs[0].shape[0] if inputs else None
+
     def _check(self, outputs: Any) -> None:
         """Raise an error if the trainer cannot train the model."""
+        if self._has_own_step:
+            return
         classes = self._signature.classes
         is_single = isinstance(outputs, tf.Tensor)
         if not self._model.compiled and not (is_single and self._signature.has_labels):
@@ -196,7 +244,7 @@ class KerasModel:
                 f"let it have the shape [None, {classes}]"
             )
         for variable in self._model.trainable_variables:
-            if variable.dtype != "float32":
+            if not tf.as_dtype(variable.dtype).is_floating:
                 raise self._error(f"{variable.path} is {variable.dtype}; let trainable variables be float32")
 
     def _is_classifier(self) -> bool:
@@ -214,6 +262,15 @@ class KerasModel:
         """Find the metrics' variables, and their values before the first batch."""
         import keras
 
+        if self._has_own_step:
+            if self._model._compile_metrics is not None and outputs is not None:
+                self._model._compile_metrics.build(targets, outputs)
+            if self._model.loss is not None:
+                self._model.compute_loss(inputs, targets, outputs, weights)
+            self._metric_variables = self._model.metrics_variables
+            self._model.reset_metrics()
+            self.no_counts = [each.numpy() for each in self._metric_variables]
+            return
         has_own = self._model.compiled and self._model._compile_metrics is not None
         if not has_own and isinstance(outputs, tf.Tensor) and (not self._model.compiled or self._is_classifier()):
             self._accuracy = keras.metrics.SparseCategoricalAccuracy(ACCURACY)
@@ -227,77 +284,159 @@ class KerasModel:
             self._metric_variables = self._model.metrics_variables
         self.no_counts = [each.numpy() for each in self._metric_variables]
 
-    def _read_arrays(self) -> dict[str, Parameter]:
+    def _read_arrays(self, inputs: Any) -> dict[str, Parameter]:
+        import keras
+
         trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
         own = {id(each) for each in self._metric_variables}
         others = [each for each in others if id(each) not in own]
-        self._seeds = [each for each in others if each.name == SEED_STATE]
-        state = [each for each in others if each.dtype == "float32"]
-        not_carried = [each for each in others if each.dtype != "float32" and each.name != SEED_STATE]
-        self._constants = [(each, each.numpy()) for each in not_carried]
+        of_keras = keras.src.random.seed_generator.global_seed_generator()  # of random functions without a seed
+        self._seeds = [*(each for each in others if each.name == SEED_STATE), of_keras.state]
+        others = [each for each in others if each.name != SEED_STATE]
+        changing = self._find_changing([each for each in others if not tf.as_dtype(each.dtype).is_floating], inputs)
+        state = [each for each in others if tf.as_dtype(each.dtype).is_floating or id(each) in changing]
+        carried = {id(each) for each in state}
+        self._constants = [(each, each.numpy()) for each in others if id(each) not in carried]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
+        unused = self._find_unused() if self.optimizer and self.optimizer.weight_decay else set()
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         return {
             name: Parameter(
                 tuple(variable.shape),
-                value=variable.numpy(),
+                value=variable.numpy().astype(np.float32),
                 trainable=position < self._trainable,
-                decays=position >= self._trainable or decays(variable),
+                decays=position >= self._trainable or (decays(variable) and name not in unused),
+                constraint=variable.constraint if position < self._trainable else None,
             )
             for position, (name, variable) in enumerate(self._arrays.items())
         }
 
-    def _call(
-        self,
-        given: Mapping[str, Tensor],
-        batch: Sequence[Tensor],
-        counts: Sequence[Tensor],
-        seed: Tensor,
-        training: bool,
-    ) -> tuple[Any, Tensor, dict[str, Tensor], list[Tensor]]:
-        """The outputs, the loss, the arrays after the call, and the state of the metrics after it."""
+    def _train(
+        self, given: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor], seed: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """The loss, the gradients of the trainable arrays, the arrays after the call, and the metrics by name."""
+        wanted = list(given.values())[: self._trainable]
+        with tf.GradientTape() as tape:
+            tape.watch(wanted)
+            with self._scope(given, counts, seed) as scope:
+                _, loss = self._call(batch, training=True)
+        gradients = tape.gradient(loss, wanted, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return loss, gradients, self._read(scope), self._measure(self._read_counts(scope))
+
+    def _train_by_own_step(
+        self, given: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor], seed: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """As `_train`, by the model's own `train_step`."""
+        variables = list(self._arrays.values())[: self._trainable]
+        with self._scope(given, counts, seed) as scope, own_train_step.recorded(self._model, scope, variables) as found:
+            logs = self._model.train_step(self._data(batch))
+        updated = self._read(scope)
+        arrays = list(given.items())[: self._trainable]
+        gradients = [
+            tf.zeros_like(value) if id(variable) not in found else tf.cast(found[id(variable)], tf.float32)
+            for variable, (_, value) in zip(variables, arrays, strict=True)
+        ]
+        loss, measured = own_train_step.split(logs)
+        return loss, gradients, updated, measured
+
+    def _evaluate(self, batch: Sequence[Tensor], scope: Any) -> tuple[Any, Tensor]:
+        """The outputs, if the model has any, and the loss, in this scope."""
+        if not self._has_own_step and not own_train_step.overrides(self._model, "test_step"):
+            return self._call(batch, training=False)
+        inputs, *_ = self._signature.pack(batch)
+        outputs = self._model(inputs, training=False) if own_train_step.has_call(self._model) else {}
+        loss = own_train_step.evaluate(self._model, scope, self._data(batch), list(self._arrays.values()))
+        return outputs, loss
+
+    def _data(self, batch: Sequence[Tensor]) -> tuple[Any, ...]:
+        """A batch as `train_step` gets it: without weights if there are none."""
+        data = self._signature.pack(batch)
+        return data if data[2] is not None else data[:2]
+
+    @contextlib.contextmanager
+    def _scope(self, given: Mapping[str, Tensor], counts: Sequence[Tensor], seed: Tensor) -> Iterator[Any]:
+        """A scope in which the model computes with these values of its arrays, metrics and random seeds."""
         import keras
 
-        inputs, targets, weights = self._signature.pack(batch)
-        mapping = [(self._arrays[name], value) for name, value in given.items()]
+        mapping = [(self._arrays[name], _from_float(value, self._arrays[name].dtype)) for name, value in given.items()]
         mapping += [(state, tf.cast(seed + index, state.dtype)) for index, state in enumerate(self._seeds)]
         mapping += zip(self._metric_variables, counts, strict=True)
         constants = [(each, tf.constant(value)) for each, value in self._constants]
-        mapping += constants
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
-            outputs = self._model(inputs, training=training)
-            if self._model.compiled:
-                loss = self._model.compute_loss(inputs, targets, outputs, weights, training=training)
-            else:
-                own = keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
-                loss = own(targets, outputs, weights) + sum(self._model.losses)
-            if self._accuracy:
-                self._accuracy.update_state(targets, outputs, weights)
-            elif self._model.compiled:
-                self._model.compute_metrics(inputs, targets, outputs, weights)
+
+        class Scope(keras.StatelessScope):  # type: ignore[misc]
+            def add_update(self, update: tuple[Any, Tensor]) -> None:
+                """Assign a value, through which no gradient flows, as through a variable's."""
+                variable, value = update
+                super().add_update((variable, tf.stop_gradient(value)))
+
+        with Scope([*mapping, *constants], collect_losses=True) as scope:
+            yield scope
         changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
         if changed:
-            raise self._error(f"the model changes the variable {changed[0]}, which is not float32")
-        updated = {name: scope.get_current_value(variable) for name, variable in self._arrays.items()}
-        after = [tf.convert_to_tensor(scope.get_current_value(each)) for each in self._metric_variables]
-        outputs = optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs)
-        return outputs, tf.cast(loss, tf.float32), updated, after
+            raise self._error(f"the loss or a metric changes the variable {changed[0]}; let it be float32")
+
+    def _read(self, scope: Any) -> dict[str, Tensor]:
+        """The arrays after what was called in a scope."""
+        return {name: tf.cast(scope.get_current_value(each), tf.float32) for name, each in self._arrays.items()}
+
+    def _read_counts(self, scope: Any) -> list[Tensor]:
+        """The state of the metrics after what was called in a scope."""
+        return [tf.convert_to_tensor(scope.get_current_value(each)) for each in self._metric_variables]
+
+    def _call(self, batch: Sequence[Tensor], training: bool) -> tuple[Any, Tensor]:
+        """The outputs and the loss, in the present scope."""
+        import keras
+
+        inputs, targets, given_weights = self._signature.pack(batch)
+        weights = self._weigh(targets, given_weights) if training and self._class_weight else given_weights
+        outputs = self._model(inputs, training=training)
+        if self._model.compiled:
+            loss = self._model.compute_loss(inputs, targets, outputs, weights, training=training)
+        else:
+            own = keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
+            loss = own(targets, outputs, weights) + sum(self._model.losses)
+        if self._accuracy:
+            self._accuracy.update_state(targets, outputs, given_weights)
+        elif self._model.compiled:
+            self._model.compute_metrics(inputs, targets, outputs, weights)
+        return outputs, tf.cast(loss, tf.float32)
+
+    def _weigh(self, targets: Any, weights: Tensor | None) -> Tensor:
+        """The weights of the examples, float32 [batch], with those of their classes."""
+        assert self._class_weight  # noqa: S101
+        if not isinstance(targets, tf.Tensor):
+            raise self._error("class_weight is for a model with one output; let train_data() return weights instead")
+        labels = tf.argmax(targets, axis=-1) if targets.shape.rank == 2 and targets.shape[1] > 1 else targets
+        labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)
+        table = np.ones(1 + max(self._class_weight), np.float32)
+        table[list(self._class_weight)] = list(self._class_weight.values())
+        of_classes = tf.where(labels < len(table), tf.gather(table, tf.minimum(labels, len(table) - 1)), 1.0)
+        return of_classes if weights is None else of_classes * tf.cast(weights, tf.float32)
 
     def _measure(self, counts: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The metrics by name that are single numbers."""
+        """The metrics by name; a metric with several values has a number for each."""
         import keras
 
         with keras.StatelessScope(list(zip(self._metric_variables, counts, strict=True))):
             if self._accuracy:
-                found = {ACCURACY: self._accuracy.result()}
+                results = {ACCURACY: self._accuracy.result()}
             else:
-                found = self._model.get_metrics_result() if self._model.compiled else {}
-        scalars = {name: tf.cast(value, tf.float32) for name, value in found.items() if name != "loss"}
-        return {name: value for name, value in scalars.items() if value.shape.rank == 0}
+                results = self._model.get_metrics_result() if self._model.compiled else {}
+            values = {name: tf.cast(value, tf.float32) for name, value in results.items() if name != "loss"}
+        found: dict[str, Tensor] = {}
+        for name, value in values.items():
+            size = math.prod(value.shape)
+            if size > MOST_VALUES:
+                raise self._error(f"the metric {name} has {size} values; average them, as with average='macro'")
+            elements = tf.unstack(tf.reshape(value, [size])) if value.shape.rank else []
+            found |= {f"{name}_{index}": each for index, each in enumerate(elements)} or {name: value}
+        return found
 
     def _name_outputs(self, outputs: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, tf.Tensor):
             return named(outputs, "output")
+        if self._has_own_step:
+            return {"outputs": outputs}
         if not self._accuracy and not self._is_classifier():
             return {"outputs": outputs}
         return {"probabilities": tf.nn.softmax(outputs) if self._gives_logits() else outputs}
@@ -313,13 +452,56 @@ class KerasModel:
 
     def _find_softmax(self, inputs: Any) -> bool:
         """Whether the last op of the model, by whichever layer, is a softmax."""
-        traced = tf.function(lambda given: self._model(given, training=False)).get_concrete_function(inputs)
+        import keras
+
+        def call(given: Any) -> Any:
+            with keras.StatelessScope(collect_losses=True):
+                return self._model(given, training=False)
+
+        traced = concrete(call, inputs)
         if len(traced.outputs) != 1:
             return False
         op = traced.outputs[0].op
         while op.type in ("Identity", "Cast"):
             op = op.inputs[0].op
         return bool(op.type == "Softmax")
+
+    def _find_unused(self) -> set[str]:
+        """The names of trainable arrays on which the loss does not depend; Keras does not update them at all."""
+        if self._has_own_step:
+            return set()
+        names = list(self._arrays)[: self._trainable]
+        unused: set[str] = set()
+
+        def call(values: Sequence[Tensor], batch: Sequence[Tensor]) -> None:
+            given = dict(zip(self._arrays, values, strict=True))
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                with self._scope(given, [tf.constant(each) for each in self.no_counts], tf.zeros([2], tf.int32)):
+                    _, loss = self._call(batch, training=True)
+            found = tape.gradient(loss, values[: self._trainable])
+            unused.update(name for name, gradient in zip(names, found, strict=True) if gradient is None)
+
+        values = [tf.TensorSpec(each.shape, tf.float32) for each in self._arrays.values()]
+        batch = [tf.TensorSpec([self.fixed_batch or 2, *each.shape], each.dtype) for each in self._signature.specs]
+        concrete(call, values, batch)
+        return unused
+
+    def _find_changing(self, variables: Sequence[Any], inputs: Any) -> set[int]:
+        """The ids of those of these variables that the model sets in training."""
+        import keras
+
+        found: set[int] = set()
+
+        def call() -> None:
+            given = [(each, tf.convert_to_tensor(each.value)) for each in variables]
+            with keras.StatelessScope(given, collect_losses=True) as scope:
+                self._model(inputs, training=True)
+            found.update(id(each) for each, value in given if scope.get_current_value(each) is not value)
+
+        if variables:
+            concrete(call)
+        return found
 
     def _loss_weights(self) -> Any:
         return getattr(getattr(self._model, "_compile_loss", None), "_user_loss_weights", None)
@@ -347,17 +529,31 @@ class KerasModel:
         return ConfigurationError(f"model={self._name}: {text}.")
 
 
-def _zeros(spec: ArraySpec) -> Array:
-    """A batch of one example; dimensions that vary are 1."""
-    return np.zeros([1, *(each or 1 for each in spec.shape)], spec.dtype)
+def _zeros(spec: ArraySpec, size: int) -> Tensor:
+    """A batch of this size, zeros or empty texts; dimensions that vary are 1."""
+    shape, dtype = [size, *(each or 1 for each in spec.shape)], tf.as_dtype(spec.dtype)
+    return tf.fill(shape, "") if dtype == tf.string else tf.zeros(shape, dtype)
+
+
+def _without_waiting(output: Tensor) -> Tensor:
+    """An output of a traced function, before it waits for ops that have effects, such as a check of the targets."""
+    waits = output.op.type == "Identity" and output.op.control_inputs
+    return output.op.inputs[0] if waits else output
+
+
+def _from_float(value: Tensor, dtype: str) -> Tensor:
+    """A value of an array in the type of its variable."""
+    wanted = tf.as_dtype(dtype)
+    return tf.cast(value if wanted.is_floating else tf.round(value), wanted)
 
 
 def _by_name(variables: Sequence[Any]) -> dict[str, Any]:
     """The variables by their paths, which may be equal in models of their own classes."""
     found: dict[str, Any] = {}
     for variable in variables:
-        name, number = variable.path, 1
+        path = scope_name(variable.path)
+        name, number = path, 1
         while name in found:
-            name, number = f"{variable.path}_{number}", number + 1
+            name, number = f"{path}_{number}", number + 1
         found[name] = variable
     return found

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -35,8 +36,19 @@ def load(name: str) -> ModuleType:
     return _load(path)
 
 
-def model_of(module: ModuleType, settings: RunSettings, table: Array | None = None) -> Model:
-    """The model of a module. The built-in `mlp` standardizes the columns of a table, float32 [n, columns].
+def model_of(
+    module: ModuleType,
+    settings: RunSettings,
+    table: Array | None = None,
+    class_weight: Mapping[int, float] | None = None,
+) -> Model:
+    """The model of a module.
+
+    Args:
+        module: The module.
+        settings: The settings of the run.
+        table: The inputs to train on, float32 [n, columns]: the built-in `mlp` standardizes the columns.
+        class_weight: The weight in the loss of examples with each label, for a Keras model.
 
     Raises:
         ConfigurationError: the module lacks its functions, or cannot use a setting.
@@ -45,7 +57,9 @@ def model_of(module: ModuleType, settings: RunSettings, table: Array | None = No
     if callable(getattr(module, "model", None)):
         if settings.initial_weights:
             _check_weights(settings.initial_weights)
-        return KerasModel(name, module.model, settings.seed, settings.initial_weights)
+        return KerasModel(
+            name, module.model, settings.seed, settings.initial_weights, class_weight, settings.batch_size
+        )
     if settings.initial_weights:
         raise ConfigurationError(
             f"initial_weights={settings.initial_weights} is for Keras models, but model={name} is none; remove it."

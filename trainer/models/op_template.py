@@ -4,6 +4,7 @@ TensorFlow's C++ code copies a graph in a fraction of the time that Python needs
 copies are plain ops, so they run as fast as ops that Python builds.
 """
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from tensorflow.python.eager import context  # not public API; it traces although this package builds graphs
 
 from trainer.tensorflow import tf
+from trainer.tensorflow.names import any_scope
 from trainer.tensorflow_types import Graph, Tensor
 
 
@@ -57,30 +59,116 @@ def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
     return OpTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
 
 
+def concrete(function: Callable[..., Any], *specs: Any) -> Any:
+    """The `tf.ConcreteFunction` of a function of tensors with these specs, without AutoGraph, as in Keras's `fit`."""
+    with context.eager_mode(), any_scope():
+        return tf.function(function, autograph=False).get_concrete_function(*specs)
+
+
 def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
     """The template of a function of tensors with these `tf.TensorSpec`s, which is traced in eager mode.
 
-    A tensor that the function finds outside of it, such as a table that a layer has made, becomes a constant.
+    A tensor that the function finds outside of it becomes a constant. A lookup table becomes one with the same entries,
+    and a variable one with the same value.
 
     Raises:
-        ValueError: the function uses variables or tables that are not among its arguments.
+        ValueError: the function changes a table or a variable that is not among its arguments.
     """
-    with context.eager_mode():
-        traced = tf.function(function).get_concrete_function(*specs)
+    traced = concrete(function, *specs)
     captured = [(inner, outer) for outer, inner in traced.graph.captures]
-    others = [inner for inner, outer in captured if outer.dtype in (tf.resource, tf.variant)]
-    if others:
-        names = ", ".join(sorted({"/".join(str(each.name).split("/")[:2]) for each in others}))
-        raise ValueError(f"it uses tables or variables that are not weights ({names}); move lookups into the data")
+    held = _Held.of(traced.graph.as_graph_def()) if any(outer.dtype == tf.resource for _, outer in captured) else None
     inner_names = {inner.name for inner, _ in captured}
     template = of_graph(traced.graph, [each for each in traced.inputs if each.name not in inner_names], traced.outputs)
     known = {node.name for node in template.definition.node}
     for inner, outer in captured:
         if inner.op.name in known:  # TensorFlow itself makes small ones constants
             continue
-        node = template.definition.node.add(op="Const", name=inner.op.name)
         with context.eager_mode():
-            value = outer.numpy()
-        node.attr["dtype"].type = outer.dtype.as_datatype_enum
-        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+            if held and outer.dtype == tf.resource:
+                held.add(template.definition, inner.op.name, outer)
+            else:
+                _add_constant(template.definition, inner.op.name, outer)
     return template
+
+
+CHANGES = (
+    "LookupTableInsertV2",
+    "LookupTableRemoveV2",
+    "AssignVariableOp",
+    "AssignAddVariableOp",
+    "AssignSubVariableOp",
+)
+"""Ops that change a table or a variable."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the lookup tables and variables hold that a traced function finds outside of it."""
+
+    entries: Sequence[tuple[int, int]]
+    """The types of the keys and of the values of each lookup in the function."""
+
+    @classmethod
+    def of(cls, definition: Any) -> "_Held":
+        """That of the function with this graph.
+
+        Raises:
+            ValueError: it changes them.
+        """
+        nodes = [*definition.node, *(node for each in definition.library.function for node in each.node_def)]
+        if changing := [node.name for node in nodes if node.op in CHANGES]:
+            raise ValueError(
+                f"{changing[0]} changes a table or a variable that is not a weight; fill tables before the training, "
+                "and make variables by add_weight()"
+            )
+        finds = [node.attr for node in nodes if node.op == "LookupTableFindV2"]
+        return cls(sorted({(each["Tin"].type, each["Tout"].type) for each in finds}))
+
+    def add(self, definition: Any, name: str, handle: Tensor) -> None:
+        """Add a table or a variable with the same content, which each use fills: again, that has no effect."""
+        for keys, values in self.entries:
+            try:
+                found = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
+            except tf.errors.InvalidArgumentError:  # a table of other types, or a variable
+                continue
+            _add_constant(definition, f"{name}/keys", found.keys)
+            _add_constant(definition, f"{name}/values", found.values)
+            made = _add_node(definition, "HashTableV2", f"{name}/held", [], key_dtype=keys, value_dtype=values)
+            _add_node(
+                definition,
+                "InitializeTableV2",
+                f"{name}/fill",
+                [f"{name}/held", f"{name}/keys", f"{name}/values"],
+                Tkey=keys,
+                Tval=values,
+            )
+            break
+        else:
+            dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+            _add_constant(definition, f"{name}/value", value)
+            made = _add_node(definition, "VarHandleOp", f"{name}/held", [], dtype=dtype.as_datatype_enum)
+            made.attr["shape"].shape.CopyFrom(value.shape.as_proto())
+            _add_node(
+                definition,
+                "AssignVariableOp",
+                f"{name}/fill",
+                [f"{name}/held", f"{name}/value"],
+                dtype=dtype.as_datatype_enum,
+            )
+        made.attr["shared_name"].s = uuid.uuid4().hex.encode()
+        _add_node(definition, "Identity", name, [f"{name}/held", f"^{name}/fill"], T=tf.resource.as_datatype_enum)
+
+
+def _add_node(definition: Any, op: str, name: str, inputs: Sequence[str], **types: int) -> Any:
+    """Add a node with these attributes, which are types."""
+    node = definition.node.add(op=op, name=name, input=inputs)
+    for key, value in types.items():
+        node.attr[key].type = value
+    return node
+
+
+def _add_constant(definition: Any, name: str, value: Tensor) -> None:
+    node = definition.node.add(op="Const", name=name)
+    node.attr["dtype"].type = value.dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value.numpy(), value.dtype))

@@ -42,6 +42,10 @@ class OpsModel:
         self._constants: dict[str, Parameter] = {} if standardized is None else _moments(standardized)
 
     @property
+    def fixed_batch(self) -> int | None:
+        return None
+
+    @property
     def untrained_loss(self) -> float | None:
         return math.log(self._classes)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import math
 import shutil
 import time
@@ -18,7 +19,10 @@ from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.models import ACCURACY, Model, Parameter
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow.names import scope_name
 from trainer.tensorflow_types import Tensor
+
+logger = logging.getLogger(__name__)
 
 UNREADABLE = (
     tf.errors.DataLossError,
@@ -85,11 +89,13 @@ class CheckpointEvaluator:
             }
             step = tf1.get_variable(GLOBAL_STEP, [], tf.int64, tf.zeros_initializer(), use_resource=True)
             specs = test.signature.specs
-            self._batch = [tf1.placeholder(spec.dtype, [None, *spec.shape]) for spec in specs]
+            size = model.fixed_batch
+            self._chunk = size or CHUNK
+            self._batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in specs]
             self._counts = [tf1.placeholder(count.dtype, count.shape) for count in model.no_counts]
             self._arrays = {name: each.read_value() for name, each in variables.items()}
             prediction = model.predict(self._arrays, self._batch, self._counts)
-            self._outputs = {name: tf.identity(each, name) for name, each in prediction.outputs.items()}
+            self._outputs = {name: tf.identity(each, scope_name(name)) for name, each in prediction.outputs.items()}
             self._after = [prediction.loss, *prediction.counts]
             self._metrics = model.measure(self._counts)
             self._step = step.read_value()
@@ -149,15 +155,15 @@ class CheckpointEvaluator:
         Only for models that classify examples in memory. Without a number of examples, for all of them.
         """
         assert isinstance(self._test, Examples)  # noqa: S101
-        for start in range(0, examples or len(self._test), CHUNK):
-            end = min(start + CHUNK, examples or len(self._test))
+        for start in range(0, examples or len(self._test), self._chunk):
+            end = min(start + self._chunk, examples or len(self._test))
             feeds = dict(zip(self._batch, self._test.take(slice(start, end)).arrays, strict=True))
             yield self._session.run(self._outputs[PROBABILITIES], feeds).argmax(axis=1), start
 
     def features(self, examples: Examples) -> Array | None:
         """What the last hidden layer gives for examples, float32 [n, features]; None if it is not known."""
         layer = _last_hidden(self._outputs[PROBABILITIES])
-        if layer is None:
+        if layer is None or self._model.fixed_batch:
             return None
         feeds = dict(zip(self._batch, examples.arrays, strict=True))
         return np.asarray(self._session.run(layer, feeds), np.float32)
@@ -165,9 +171,9 @@ class CheckpointEvaluator:
     def _read(self) -> Iterator[Sequence[Array]]:
         """The leaves of batches of the held-out split."""
         if isinstance(self._test, Stream):
-            return self._test.once(CHUNK)
-        starts = range(0, len(self._test), CHUNK)
-        return (self._test.take(slice(start, start + CHUNK)).arrays for start in starts)
+            return self._test.once(self._chunk)
+        starts = range(0, len(self._test), self._chunk)
+        return (self._test.take(slice(start, start + self._chunk)).arrays for start in starts)
 
     def export(self, path: Path, facts: Mapping[str, Any]) -> None:
         """Write the checkpoint restored last as a SavedModel, from the inputs to the outputs of the model.
@@ -178,12 +184,11 @@ class CheckpointEvaluator:
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
-        with self._graph.as_default():
-            builder = tf1.saved_model.Builder(str(partial))
-            inputs = dict(zip(self._test.signature.inputs, self._batch, strict=False))  # targets follow
-            signature = tf1.saved_model.predict_signature_def(inputs, self._outputs)
-            builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
-            builder.save()
+        if self._outputs:
+            self._write_saved_model(partial)
+        else:
+            partial.mkdir(parents=True)
+            logger.info("the model has no call(), so the export has no SavedModel")
         self._model.save(partial, self._session.run(self._arrays))
         (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
@@ -191,6 +196,14 @@ class CheckpointEvaluator:
             path.rename(earlier)
         partial.rename(path)
         shutil.rmtree(earlier, ignore_errors=True)
+
+    def _write_saved_model(self, folder: Path) -> None:
+        with self._graph.as_default():
+            builder = tf1.saved_model.Builder(str(folder))
+            inputs = dict(zip(self._test.signature.inputs, self._batch, strict=False))  # targets follow
+            signature = tf1.saved_model.predict_signature_def(inputs, self._outputs)
+            builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
+            builder.save()
 
 
 def _last_hidden(outputs: Tensor) -> Tensor | None:

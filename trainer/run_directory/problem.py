@@ -1,16 +1,21 @@
 """The learning problem of a run: its data set, its model and the model's parameters."""
 
+import math
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.data import datasets, own_data
+from trainer.data import datasets, fit_arguments, own_data
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
+from trainer.data.examples import Examples
+from trainer.data.fit_arguments import FitArguments
 from trainer.errors import ConfigurationError
+from trainer.graph import devices, replica
 from trainer.models import Model, Parameter, model_files
+from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
 from trainer.run_directory import data_version
 from trainer.run_directory.evaluation import CheckpointEvaluator
@@ -25,6 +30,12 @@ class Problem:
     parameters: dict[str, Parameter]
     identity: dict[str, Any]
     """The result of `describe`."""
+    settings: Settings
+    """The settings of the run, with what the model's file and the data determine."""
+    fit: FitArguments
+    """The arguments of `fit` in the model's file."""
+    steps_per_epoch: int | None
+    """The global steps of a pass over the training data; None if its size is not known."""
 
     @property
     def warning(self) -> str | None:
@@ -43,10 +54,46 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
     module = model_files.load(settings.model)
-    dataset = _load_dataset(settings, module, cluster)
-    model = model_files.model_of(module, settings, dataset.table)
+    fit = fit_arguments.load(module, settings.model)
+    if fit.batch_size and settings.batch_size == Settings().batch_size:
+        settings = replace(settings, batch_size=fit.batch_size)
+    dataset = _load_dataset(settings, module, cluster, fit)
+    steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset)
+    settings = _with_epochs(settings, fit, steps)
+    model = model_files.model_of(module, settings, dataset.table, fit.class_weight)
+    if fit != FitArguments() and not isinstance(model, KerasModel):
+        raise ConfigurationError(f"model={settings.model}: fit_arguments() is for Keras models; remove it.")
     parameters = model.parameters(dataset.signature)
-    return Problem(dataset, model, parameters, describe(settings.model, parameters, dataset))
+    size, held_out = model.fixed_batch, dataset.test
+    if size and isinstance(held_out, Examples) and len(held_out) % size:
+        raise ConfigurationError(
+            f"model={settings.model}: it takes batches of {size}, of which {len(held_out)} held-out examples are not a "
+            "multiple; let test_data() give others."
+        )
+    identity = describe(settings.model, parameters, dataset)
+    return Problem(dataset, model, parameters, identity, settings, fit, steps)
+
+
+def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) -> int | None:
+    """The global steps of a pass over the training data; None if its size is not known."""
+    size = len(dataset.train) if isinstance(dataset.train, Examples) else dataset.train.size
+    batches = replica.batches_per_step(settings, cluster, devices.count_gpus(settings))
+    return None if size is None else math.ceil(size / (settings.batch_size * batches))
+
+
+def _with_epochs(settings: Settings, fit: FitArguments, steps_per_epoch: int | None) -> Settings:
+    """The settings with the steps of their epochs, or of those in the model's file, unless they say train_steps."""
+    epochs = settings.epochs or (fit.epochs if settings.train_steps == Settings().train_steps else None)
+    if (epochs or fit.callbacks) and steps_per_epoch is None:
+        what = f"epochs={epochs}" if epochs else "callbacks"
+        raise ConfigurationError(
+            f"model={settings.model}: {what}, but the number of examples of train_data() is not known; let "
+            "fit_arguments() give steps_per_epoch, or the dataset have a cardinality."
+        )
+    if not epochs or not steps_per_epoch:
+        return settings
+    rounds = math.ceil(epochs * steps_per_epoch / settings.local_steps)
+    return replace(settings, epochs=epochs, train_steps=rounds * settings.local_steps)
 
 
 def load_dataset(settings: Settings) -> Dataset:
@@ -56,15 +103,17 @@ def load_dataset(settings: Settings) -> Dataset:
         ConfigurationError: it cannot be loaded.
     """
     settings = replace(settings, download=False)
-    return _load_dataset(settings, None if settings.dataset else model_files.load(settings.model), None)
+    module = None if settings.dataset else model_files.load(settings.model)
+    fit = fit_arguments.load(module, settings.model) if module else FitArguments()
+    return _load_dataset(settings, module, None, fit)
 
 
-def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None) -> Dataset:
+def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments) -> Dataset:
     trains = cluster is not None and cluster.task in cluster.replicas
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
     replicas = max(1, replicas - settings.spare_workers)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
-    found = own_data.load(module, settings.model, data) if module and settings.dataset is None else None
+    found = own_data.load(module, settings.model, data, fit) if module and settings.dataset is None else None
     if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "

@@ -99,8 +99,8 @@ class RunRecord:
             else:
                 self._failures.succeeded()
 
-    def write_done(self, checkpoint: str, score: Score, export: str) -> dict[str, Any]:
-        """Write and return the result of a finished run.
+    def write_done(self, checkpoint: str, score: Score, export: str, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Write and return the result of a finished run, with these keys too.
 
         Raises:
             SupersededError: another chief has claimed the directory.
@@ -108,7 +108,7 @@ class RunRecord:
         """
         self._last = Evaluated(checkpoint, score).to_json()
         with self._writing:
-            return self._write("done", score.global_step, **self._last, export=export)
+            return self._write("done", score.global_step, **self._last, export=export, **more)
 
     def _write(self, state: str, step: int, **more: Any) -> dict[str, Any]:
         best_now = best.read(self._directory.best)

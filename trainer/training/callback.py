@@ -1,6 +1,7 @@
 """What a replica does around its steps."""
 
 from trainer.telemetry.progress import Progress
+from trainer.training.outcome import Outcome
 
 
 class Callback:
@@ -20,8 +21,13 @@ class Callback:
     def on_report(self, progress: Progress) -> None:
         """Called every `report_steps`, between an execution and its `on_execution_end`."""
 
-    def on_execution_end(self, step: int, loss: float) -> None:
-        """Called after an execution, with the global step and the loss of its last batch."""
+    def on_execution_end(self, outcome: Outcome) -> None:
+        """Called after an execution."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run ends now, before its last step."""
+        return False
 
     def on_train_end(self, is_complete: bool) -> None:
         """Called after the last step of the run, or when the watchdog stops this task before it."""

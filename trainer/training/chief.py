@@ -19,6 +19,8 @@ from trainer.training import restore
 from trainer.training.callback import Callback
 from trainer.training.checkpoint_writer import CheckpointWriter
 from trainer.training.divergence import DivergenceDetector
+from trainer.training.fit_callbacks import FitCallbacks
+from trainer.training.outcome import Outcome
 from trainer.training.run_context import RunContext
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class Chief(Callback):
         self._checked_time = time.monotonic()
         self._summaries = SummaryWriter(run.directory.train_summaries)
         self._profile = Profile(self._settings.profile_steps, run.directory.path)
+        self._roll_back_factor = 1.0
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -70,12 +73,21 @@ class Chief(Callback):
         if diverged:
             roll_backs = restore.roll_back(self._run, self._session, self.checkpoints, diverged)
         if replica.rate_scale is not None:
-            self._session.run(replica.rate_scale.initializer, {replica.rate_scale.initial_value: 0.5**roll_backs})
+            self._roll_back_factor = 0.5**roll_backs
+            self._set_rate()
+        if replica.is_over is not None:
+            self._session.run(replica.is_over.initializer)
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
         step = int(self._session.run(replica.global_step))
         if step < self._settings.train_steps:
             self._run.record.write_running(step)
+
+    def _set_rate(self) -> None:
+        """Multiply the learning rate by what roll-backs and callbacks want."""
+        factor = self._roll_back_factor * (self._run.fit.rate_factor if self._run.fit else 1.0)
+        scale = self._replica.rate_scale
+        self._session.run(scale.initializer, {scale.initial_value: factor})
 
     def _continue(self) -> None:
         """Continue with what the parameter servers hold."""
@@ -94,25 +106,48 @@ class Chief(Callback):
 
     def on_train_begin(self) -> None:
         self._watchdog.save_before_exit = self.save_before_exit
+        if self._run.fit:
+            self._run.fit.begin(int(self._session.run(self._replica.global_step)))
+            self._set_rate()
 
     def on_execution_begin(self, step: int, steps: int) -> None:
         self._profile.before_execution(step, steps)
 
-    def on_execution_end(self, step: int, loss: float) -> None:
-        """Check the loss; stop the profile, start to save a checkpoint or to evaluate if that is due.
+    @property
+    def is_over(self) -> bool:
+        return bool(self._run.fit and self._run.fit.is_over)
+
+    def on_execution_end(self, outcome: Outcome) -> None:
+        """Check the loss; stop the profile, start to save a checkpoint or to evaluate if that is due; end an epoch.
 
         Raises:
             SupersededError: another chief has claimed the training directory.
             DivergedError: the run diverges, and `on_divergence` is "stop".
             RollBackError: the run diverges, and `on_divergence` is "restore".
+            ModelError: a callback failed.
         """
+        step = outcome.step
         if time.monotonic() - self._checked_time >= CLAIM_SECONDS:
             self._checked_time = time.monotonic()
             self._run.directory.check_writer()
-        self._check_loss(step, loss)
+        self._check_loss(step, outcome.loss)
         self._profile.after_execution(step)
-        self.checkpoints.save_if_due(step)
-        self._evaluate_if_due()
+        if self._run.fit and self._run.fit.add(outcome):
+            self._end_epoch(self._run.fit, step)
+        else:
+            self.checkpoints.save_if_due(step)
+            self._evaluate_if_due()
+
+    def _end_epoch(self, fit: FitCallbacks, step: int) -> None:
+        """Save a checkpoint, evaluate it, and let the callbacks follow."""
+        if not self.checkpoints.save_and_wait():
+            return
+        self._watchdog.operation = "evaluating an epoch and its callbacks"
+        self._watchdog.pause()
+        score = fit.end_epoch(step, self.checkpoints.latest)
+        self._watchdog.progress()
+        self._run.record.add_evaluation(self.checkpoints.latest, score, is_candidate=False)
+        self._set_rate()
 
     def on_train_end(self, is_complete: bool) -> None:
         """Save the last checkpoint.

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
 from trainer.models import ACCURACY
+from trainer.models.keras_model import KerasModel
 from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.run_directory.mirror import Mirror, make_directory
@@ -33,6 +35,7 @@ from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
+from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext
@@ -95,14 +98,16 @@ class ChiefRun:
         self._context, self._problem, self._replica = context, problem, replica
         self._directory = claimed.directory
         earlier = self._directory.read_result()
-        self.was_done = _is_done(earlier) and earlier.get("global_step", 0) >= context.settings.train_steps
+        steps = max(earlier.get("global_step", 0), earlier.get("stopped_before", 0))
+        self.was_done = _is_done(earlier) and steps >= context.settings.train_steps
         """Whether an earlier process has finished the run."""
         context.clock.earlier = float(earlier.get("seconds", 0.0))
         self._record = RunRecord(self._directory, self._facts(), context.clock, earlier, context.metrics)
         self._record.is_done = self.was_done
+        self._fit = None if self.was_done else _make_callbacks(problem)
         self._evaluation = (
             None
-            if self.was_done
+            if self.was_done or self._fit
             else PeriodicEvaluation(
                 context.settings.eval_seconds,
                 self._make_evaluator,
@@ -118,6 +123,7 @@ class ChiefRun:
             self._evaluation,
             Background("checkpoint"),
             problem.model.untrained_loss,
+            self._fit,
         )
         self._evaluator: CheckpointEvaluator | None = None
         """That of the candidates."""
@@ -164,7 +170,7 @@ class ChiefRun:
         """Return what was saved, and how to continue with it."""
         step = self._directory.newest_step()
         saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
-        return f"{saved} with the same command and --train_dir {self._directory}"
+        return f"{saved} with the same command and --train_dir {shlex.quote(str(self._directory))}"
 
     def finish(self) -> None:
         """Evaluate the last checkpoint, export the best or the last one, and write result.json.
@@ -178,7 +184,12 @@ class ChiefRun:
         self._directory.check_writer()
         if self._evaluation:
             self._evaluation.wait()  # it writes the state "running" to result.json
-        with self._evaluation or contextlib.nullcontext(), self._problem.evaluator() as evaluator:
+        with contextlib.ExitStack() as stack:
+            if self._evaluation:
+                stack.enter_context(self._evaluation)
+            if self._fit:
+                stack.enter_context(self._fit)
+            evaluator = stack.enter_context(self._problem.evaluator())
             score = evaluator.score(self.checkpoint)
             found = self._directory.read_result()
             is_unchanged = (
@@ -212,7 +223,12 @@ class ChiefRun:
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
         self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
         export = self._export(evaluator, score)
-        written = self._record.write_done(self.checkpoint, score, str(export))
+        stopped = {}
+        if self._fit:
+            self._fit.end()
+            if self._fit.is_over:
+                stopped["stopped_before"] = self._context.settings.train_steps
+        written = self._record.write_done(self.checkpoint, score, str(export), stopped)
         for folder in (self._directory.candidate, self._directory.saving):
             shutil.rmtree(folder, ignore_errors=True)
         return written
@@ -231,6 +247,16 @@ class ChiefRun:
         evaluator.export(export, {**self._problem.dataset.facts, "model": self._context.settings.model})
         write_embedding(self._directory.test_summaries, evaluator)
         return export
+
+
+def _make_callbacks(problem: Problem) -> FitCallbacks | None:
+    """The callbacks of the model's file, if it has any."""
+    steps, model = problem.steps_per_epoch, problem.model
+    if not problem.fit.callbacks or steps is None or not isinstance(model, KerasModel):
+        return None
+    settings = problem.settings
+    epochs = -(-settings.train_steps // steps)
+    return FitCallbacks(settings.model, problem.fit.callbacks, model, problem.evaluator, steps, epochs)
 
 
 def _is_done(found: dict[str, Any]) -> bool:

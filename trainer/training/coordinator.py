@@ -63,7 +63,10 @@ class Coordinator:
         """
 
     def agreement(self, session: Session) -> Callable[[int], int]:
-        """Return a function that takes the steps which this replica proposes, and returns the steps to take."""
+        """Return a function that takes the steps which this replica proposes, and returns the steps to take.
+
+        The chief proposes 0 when the run is over before its last step.
+        """
         return int
 
     @contextlib.contextmanager
@@ -265,7 +268,7 @@ class CollectiveCoordinator(ClusterCoordinator):
 
         def agree_on(proposed: int) -> int:
             steps = int(agree(proposed))
-            if steps not in known:
+            if steps and steps not in known:
                 raise ConfigurationError(
                     f"steps_per_execution: the chief takes {steps} and this replica {max(known)}; "
                     "give all replicas the same settings."

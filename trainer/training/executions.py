@@ -1,31 +1,13 @@
 """The executions of a replica in one session: each takes several steps, and returns where it has led."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from trainer.graph.replica import Replica
 from trainer.telemetry.step_time import StepTime
 from trainer.telemetry.tracing import Tracer
 from trainer.tensorflow_types import Session
 from trainer.training.callback import Callback
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of one execution."""
-
-    steps: int
-    """The steps that this replica has taken."""
-    step: int
-    """The global step after them."""
-    loss: float
-    """Of the last step's batch."""
-    metrics: Mapping[str, float]
-    """On that batch, by name."""
-    seconds: float
-    ended: float
-    """The end of the execution, by the monotonic clock."""
+from trainer.training.outcome import Outcome
 
 
 class Executions:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 STALE_SECONDS = 0.01
 """After a pause of this length, such as a save, read the global step again: other replicas may have advanced it."""
 COUNT_SECONDS = 0.5
-"""Seconds after which the replicas that take part are counted again."""
+"""Seconds after which the replicas that take part are counted again, and whether the run is over is read again."""
 
 
 def take_steps(
@@ -48,19 +48,25 @@ def take_steps(
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
-    planner = ExecutionPlanner(settings, max(replication.executions), replicas)
+    planner = ExecutionPlanner(settings, max(replication.executions), replicas, replica.epoch)
     reporter = ProgressReporter(context, replica.learners, step)
     agree = coordinator.agreement(session)
     callback.on_train_begin()
     with coordinator.participation(session, step, callback):
-        read = counted = time.monotonic()
+        read = counted = looked = time.monotonic()
         while step < settings.train_steps and not watchdog.stopping:
             watchdog.progress()
             watchdog.operation = "taking steps"
             if replication.independent_replicas > 1 and time.monotonic() - read > STALE_SECONDS:
                 step, read = int(session.run(replica.global_step)), time.monotonic()
                 continue
-            steps = agree(planner.choose(step))
+            if replica.is_over is not None and time.monotonic() - looked > COUNT_SECONDS:
+                looked = time.monotonic()
+                if session.run(replica.is_over_now):
+                    break
+            steps = agree(0 if callback.is_over else planner.choose(step))
+            if not steps:
+                break
             callback.on_execution_begin(step, steps * planner.replicas)
             outcome = executions.run(steps)
             step, read = outcome.step, outcome.ended
@@ -69,7 +75,10 @@ def take_steps(
                 planner.replicas, counted = coordinator.count_replicas(session), outcome.ended
             if progress := reporter.report(outcome):
                 callback.on_report(progress)
-            callback.on_execution_end(step, outcome.loss)
+            callback.on_execution_end(outcome)
+        if callback.is_over and step < settings.train_steps:
+            logger.info(f"a callback ends the run at step {step} of {settings.train_steps}")
+            session.run(replica.end_early)
         callback.on_train_end(is_complete=not watchdog.stopping)
     coordinator.withdraw(session)
     if step_time := executions.step_time:

@@ -9,7 +9,7 @@ from trainer.graph.execution import next_multiple
 from trainer.telemetry import report
 from trainer.telemetry.progress import Progress
 from trainer.training.context import TaskContext
-from trainer.training.executions import Outcome
+from trainer.training.outcome import Outcome
 
 logger = logging.getLogger(__name__)
 

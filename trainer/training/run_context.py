@@ -8,6 +8,7 @@ from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.training.background import Background
 from trainer.training.context import TaskContext
+from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 
 
@@ -22,11 +23,13 @@ class RunContext:
     """Identifies the run on the parameter servers."""
     record: RunRecord
     evaluation: PeriodicEvaluation | None
-    """None if the run was done before."""
+    """None if the run was done before, or is evaluated after each epoch."""
     writing: Background
     """The thread that writes checkpoints."""
     untrained_loss: float | None
     """The approximate loss of an untrained model, if it is known."""
+    fit: FitCallbacks | None = None
+    """Keras's callbacks, if the model's file has any."""
 
     def remedy(self) -> str:
         """What to do about a run that diverges, as the end of a sentence."""

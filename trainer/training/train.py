@@ -6,6 +6,7 @@
 
 import contextlib
 import logging
+from dataclasses import replace
 
 from trainer.errors import LostPeersError, RollBackError
 from trainer.graph import devices
@@ -36,6 +37,7 @@ def train(context: TaskContext) -> bool:
     """
     settings, cluster = context.settings, context.cluster
     problem = load_problem(settings, context.cluster)
+    context, settings = replace(context, settings=problem.settings), problem.settings
     leads = cluster is None or cluster.is_chief
     if leads and problem.warning:
         logger.warning(problem.warning)
@@ -58,6 +60,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         problem.dataset.train,
         devices.count_gpus(settings),
         claimed.run_id if claimed else "",
+        problem.steps_per_epoch if problem.fit.callbacks else None,
     )
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)

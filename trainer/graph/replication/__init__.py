@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.graph.replication.membership import Membership
+from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
 
 
@@ -90,5 +91,7 @@ class Replication:
     """The replicas that take part. None unless parameter servers hold the parameters."""
     rounds: Rounds | None = None
     """On the chief of synchronous replicas."""
+    release: Callable[[], Operation] = tf.no_op
+    """Adds the op with which the chief lets replicas go on that wait for a step, as the run is over."""
     collective: CollectiveGroup | None = None
     """None if parameter servers hold the parameters, so that replicas can leave and rejoin."""

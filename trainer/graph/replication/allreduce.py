@@ -63,7 +63,11 @@ def build(
     """
     collectives = CollectiveOps(replicas, is_chief)
     wanted = tf1.placeholder(tf.int64, [], "wanted_steps")
-    collective = CollectiveGroup(wanted, agreed=collectives.broadcast(wanted), leave=collectives.sum(tf.zeros([])))
+    agreed = collectives.broadcast(wanted)
+    if optimizer.scale is not None:  # a callback of the chief may have changed it
+        with tf.control_dependencies([optimizer.scale.assign(collectives.broadcast(optimizer.scale.read_value()))]):
+            agreed = tf.identity(agreed)
+    collective = CollectiveGroup(wanted, agreed, leave=collectives.sum(tf.zeros([])))
     variables = [variable for shard in shards for variable in shard.variables] + optimizer.variables
     join = [each.assign(collectives.broadcast(each.read_value()), read_value=False) for each in variables]
 

@@ -79,6 +79,7 @@ def build(
     replica_index: int,
     replicas_to_aggregate: int,
     membership: Membership,
+    is_over: Variable = None,
 ) -> Replication:
     """Add the ops of one synchronous replica to the default graph.
 
@@ -91,6 +92,7 @@ def build(
         replica_index: Index of this replica; 0 is the chief.
         replicas_to_aggregate: Contributions per round, at most.
         membership: Which of the replicas take part.
+        is_over: bool variable: whether the run ends before its last step; None if it cannot.
     """
     accumulators = [_accumulator(shard, aggregation.size(shard) + 1) for shard in shards]
     with tf1.device(shards[0].device):
@@ -98,7 +100,12 @@ def build(
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
     queue = queues[replica_index]
-    join, executions = _follow(shards, aggregation, rounds, train_steps, accumulators, queue, limit, membership)
+
+    def is_running() -> Tensor:
+        running = shards[0].updates.read_value() < train_steps
+        return running if is_over is None else tf.logical_and(running, tf.logical_not(is_over.read_value()))
+
+    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership)
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
     wanted = [_wanted(number, shard.device, replicas_to_aggregate) for number, shard in enumerate(shards)]
@@ -111,6 +118,7 @@ def build(
         updates,
         membership=membership,
         rounds=_rounds(shards, aggregation, accumulators, wanted),
+        release=lambda: _release(shards[0], queues),
     )
 
 
@@ -118,7 +126,7 @@ def _follow(
     shards: Sequence[Shard],
     aggregation: Aggregation,
     rounds: int,
-    train_steps: int,
+    is_running: Callable[[], Tensor],
     accumulators: Sequence[Any],
     queue: Any,
     limit: int | None,
@@ -132,8 +140,7 @@ def _follow(
 
     def dequeue_tokens() -> Tensor:
         """Dequeue all tokens. Waits for at least one until the last step."""
-        running = tf.cast(global_step.read_value() < train_steps, tf.int32)
-        return queue.dequeue_many(tf.maximum(queue.size(), running))
+        return queue.dequeue_many(tf.maximum(queue.size(), tf.cast(is_running(), tf.int32)))
 
     with tf1.device(home):
         old_tokens = queue.dequeue_many(queue.size())  # left by an earlier process of this task
@@ -219,6 +226,12 @@ def _lead(
             with tf.control_dependencies(enqueued), tf1.device(home):
                 updates[(number + 1) * aggregation.steps] = tf.identity(next_step)
     return lead, updates
+
+
+def _release(shard: Shard, queues: Sequence[Any]) -> Operation:
+    """Add the op that gives each replica a token without a round."""
+    with tf1.device(shard.device):
+        return tf.group(*[_enqueue(queue, shard.updates.read_value()) for queue in queues])
 
 
 def _rounds(

@@ -1,0 +1,88 @@
+"""The arguments of `keras.Model.fit` that a model file gives with its function `fit_arguments`, by their names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from tensorflow.python.eager import context  # not public API; a model file runs in eager mode
+
+from trainer.errors import ConfigurationError
+from trainer.text import truncate
+from trainer.text.reasons import reason
+
+NAME = "fit_arguments"
+OF_THE_TRAINER = {
+    "x": "return it from train_data()",
+    "y": "return it from train_data()",
+    "sample_weight": "let train_data() return (inputs, targets, weights)",
+    "shuffle": "the trainer shuffles arrays, and a tf.data.Dataset comes in its own order",
+}
+"""Other arguments of `fit`, and what does the same here."""
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitArguments:
+    """What a model file asks for."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    epochs: Count | None = None
+    steps_per_epoch: Count | None = None
+    batch_size: Count | None = None
+    callbacks: Sequence[Any] = ()
+    """Keras's callbacks."""
+    class_weight: Mapping[Annotated[int, Field(ge=0)], float] | None = None
+    """The weight in the loss of examples with each label; that of other labels is 1."""
+    validation_data: Any = None
+    """What `test_data` returns otherwise."""
+    validation_split: Annotated[float, Field(gt=0, lt=1)] | None = None
+    verbose: Any = None
+    """Not used: the log lines of a run do not depend on it."""
+
+
+def load(module: ModuleType, name: str) -> FitArguments:
+    """The arguments that a model file gives; no arguments if it has no function `fit_arguments`.
+
+    Raises:
+        ConfigurationError: the function fails, or returns something else.
+    """
+    if not callable(getattr(module, NAME, None)):
+        return FitArguments()
+    origin = f"model={name}: {NAME}()"
+    with context.eager_mode():
+        try:
+            found = getattr(module, NAME)()
+        except Exception as error:
+            raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(
+            f"{origin} returned {type(found).__name__}; return a dictionary, as in {{'epochs': 3}}."
+        )
+    for key in found:
+        if key in OF_THE_TRAINER:
+            raise ConfigurationError(f"{origin} has {key}, which it does not take: {OF_THE_TRAINER[key]}.")
+    try:
+        fit = TypeAdapter(FitArguments).validate_python(found)
+        _check_callbacks(fit, origin)
+        return fit
+    except ValidationError as error:
+        problem = error.errors()[0]
+    key, taken = problem["loc"][0], ", ".join(FitArguments.__annotations__)
+    if key not in FitArguments.__annotations__:
+        raise ConfigurationError(f"{origin} has {key}, which it does not take; it takes {taken}.")
+    expected = problem["msg"][0].lower() + problem["msg"][1:]
+    raise ConfigurationError(f"{origin}: {key}={truncate(repr(problem['input']), 50)}, but {expected}.")
+
+
+def _check_callbacks(fit: FitArguments, origin: str) -> None:
+    if not fit.callbacks:
+        return
+    import keras
+
+    for each in fit.callbacks:
+        if not isinstance(each, keras.callbacks.Callback):
+            what = type(each).__name__
+            raise ConfigurationError(f"{origin}: callbacks has {what}; Keras's callbacks were expected.")

@@ -1,0 +1,119 @@
+"""The own `train_step` of a Keras model, traced without its updates: the optimizer keeps the gradients that it gets."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import optree
+
+from trainer.tensorflow import tf
+from trainer.tensorflow_types import Tensor
+
+
+def overrides(model: Any, method: str) -> bool:
+    """Whether the model has its own form of a method of `keras.Model`."""
+    import keras
+
+    return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def is_own(model: Any) -> bool:
+    """Whether the model overrides `train_step`."""
+    return overrides(model, "train_step")
+
+
+def has_call(model: Any) -> bool:
+    """Whether the model gives outputs."""
+    return overrides(model, "call")
+
+
+def why_not(model: Any) -> str:
+    """Why the trainer cannot train the model, as it overrides methods; empty if it can."""
+    import keras
+
+    if overrides(model, "predict_step"):
+        return "the model overrides predict_step, but an exported model predicts by call(); move it there"
+    if overrides(model, "compute_metrics"):
+        return "the model overrides compute_metrics; let compile() have a keras.metrics.Metric instead"
+    if not is_own(model):
+        return ""
+    if not model.compiled:
+        return "the model overrides train_step, so compile() it with the optimizer that it uses"
+    found = [name for name, value in vars(model).items() if isinstance(value, keras.optimizers.Optimizer)]
+    if len(found) > 1:
+        return (
+            f"train_step has several optimizers ({', '.join(found)}), whose updates follow each other within a step; "
+            "the trainer updates the parameters once in a step, so use one optimizer, on the sum of the losses"
+        )
+    return ""
+
+
+def evaluate(model: Any, scope: Any, data: Any, variables: Sequence[Any]) -> Tensor:
+    """The loss on a batch, in this scope: of the own `test_step`, of compile(), or of `train_step`."""
+    import keras
+
+    if overrides(model, "test_step"):
+        logs = model.test_step(data)
+    elif model.loss is not None and has_call(model):
+        inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = model(inputs, training=False)
+        logs = {"loss": model.compute_loss(inputs, targets, outputs, weights, training=False)}
+        model.compute_metrics(inputs, targets, outputs, weights)
+    else:
+        with recorded(model, scope, variables):
+            logs = model.train_step(data)
+    return split(logs)[0]
+
+
+def split(logs: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss, which is the first value unless one has its name, and the other values of a step by name."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    scalars = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in flat.items()}
+    loss = scalars.pop("loss", None)
+    return next(iter(scalars.values())) if loss is None else loss, scalars
+
+
+@contextlib.contextmanager
+def recorded(model: Any, scope: Any, variables: Sequence[Any]) -> Iterator[dict[int, Tensor]]:
+    """Record the gradients that the model's optimizer gets, by the ids of the variables.
+
+    In a `StatelessScope` a layer computes with values in place of variables. So `tf.GradientTape` watches the values
+    of these variables, and takes the gradients for them.
+
+    Raises:
+        ValueError: the optimizer gets a second gradient of a variable.
+    """
+    import keras
+
+    gradients: dict[int, Tensor] = {}
+
+    def value(each: Any) -> Any:
+        return scope.get_current_value(each) if isinstance(each, keras.Variable) else each
+
+    class Tape(tf.GradientTape):  # type: ignore[misc]
+        def __enter__(self) -> Any:
+            found = super().__enter__()
+            self.watch(variables)
+            return found
+
+        def watch(self, tensor: Any) -> None:
+            super().watch(optree.tree_map(value, tensor))
+
+        def gradient(self, target: Any, sources: Any, *arguments: Any, **named: Any) -> Any:
+            return super().gradient(target, optree.tree_map(value, sources), *arguments, **named)
+
+    def keep(found: Any, of: Any = None) -> None:
+        for gradient, variable in zip(found, variables if of is None else of, strict=True):
+            if id(variable) in gradients:
+                raise ValueError(f"train_step updates {variable.path} twice, but a step here updates a variable once")
+            if gradient is not None:
+                gradients[id(variable)] = tf.convert_to_tensor(gradient)
+
+    tape, model.optimizer.apply, tf.GradientTape = tf.GradientTape, keep, Tape
+    try:
+        yield gradients
+    finally:
+        tf.GradientTape = tape
+        del model.optimizer.apply
