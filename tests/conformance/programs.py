@@ -242,6 +242,22 @@ DATA: dict[str, Row] = {
         "layers.Flatten(), layers.Dense(2)",
         "tf.constant(['a good film', 'a bad film'] * 4)",
     ),
+    "texts_of_a_dataset": program(
+        """
+        def model():
+            encode = layers.TextVectorization(vocabulary=["good", "bad"], output_sequence_length=3)
+            network = keras.Sequential([encode, layers.Embedding(4, 2), layers.Flatten(), layers.Dense(2)])
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+
+        def train_data(context):
+            return tf.data.Dataset.from_tensor_slices(data(0))
+
+        def test_data(context):
+            return tf.data.Dataset.from_tensor_slices(data(1))
+        """,
+        "np.array(['a good film', 'a bad film'] * 4)",
+    ),
     "labels_of_floats": stack(
         "layers.Dense(3, 'softmax')",
         targets="(random.permutation(8) % 3).astype('float32')",
@@ -658,11 +674,11 @@ MODELS: dict[str, Row] = {
                 super().__init__()
                 self.seeds = keras.random.SeedGenerator(1)
 
-            def call(self, given):
+            def call(self, given, training=False):
                 mean, log_variance = given
                 self.add_loss(-0.01 * keras.ops.mean(1 + log_variance - mean**2 - keras.ops.exp(log_variance)))
                 noise = keras.random.normal(keras.ops.shape(mean), seed=self.seeds)
-                return mean + keras.ops.exp(0.5 * log_variance) * noise
+                return mean + keras.ops.exp(0.5 * log_variance) * noise if training else mean
 
         def model():
             inputs = keras.Input((6,))
@@ -972,14 +988,20 @@ COMPILED: dict[str, Row] = {
             def train_step(self, data):
                 x, y = data
                 with tf.GradientTape() as tape:
-                    loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+                    outputs = self(x, training=True)
+                    loss = 2 * self.compute_loss(y=y, y_pred=outputs)
                 gradients = tape.gradient(loss, self.trainable_variables)
                 self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-                return {"loss": loss}
+                for metric in self.metrics:
+                    if metric.name == "loss":
+                        metric.update_state(loss)
+                    else:
+                        metric.update_state(y, outputs)
+                return {metric.name: metric.result() for metric in self.metrics}
 
         def model():
             network = Mine([layers.Dense(2)])
-            network.compile(optimizers.SGD(0.05), "mse")
+            network.compile(optimizers.SGD(0.05), "mse", metrics=["mae"])
             return network
         """,
     ),
@@ -988,7 +1010,8 @@ COMPILED: dict[str, Row] = {
         class Mine(keras.Sequential):
             def test_step(self, data):
                 x, y = data
-                return {"half": 0.5 * self.compute_loss(y=y, y_pred=self(x, training=False))}
+                loss = self.compute_loss(y=y, y_pred=self(x, training=False))
+                return {"loss": loss, "half": 0.5 * loss}
 
         def model():
             network = Mine([layers.Dense(2)])

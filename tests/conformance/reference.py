@@ -70,11 +70,20 @@ def fit(path: Path, steps: int, batch_size: int) -> Arrays:
         evaluation = model.evaluate(x, y, sample_weight=weights, verbose=0, return_dict=True)
         predictions = model.predict(x, verbose=0)
     return {
-        **{f"train/{name}": np.array(values) for name, values in history.history.items()},
-        **{f"test/{name}": np.array(value) for name, value in evaluation.items()},
+        **_metrics("train", {name: np.array(values) for name, values in history.history.items()}, 1),
+        **_metrics("test", {name: np.array(value) for name, value in evaluation.items()}, 0),
         **_weights(_saved(model, path) if getattr(module, "IS_SAVED_OTHERWISE", False) else model),
         **_predictions(predictions),
     }
+
+
+def _metrics(split: str, values: Arrays, rank: int) -> Arrays:
+    """Curves (rank 1) or numbers (rank 0) by the name of a metric; one of several values has a name for each."""
+    found = {}
+    for name, value in values.items():
+        several = [value] if value.ndim == rank else np.moveaxis(value, -1, 0)
+        found |= {f"{split}/{name}" + f"_{index}" * (value.ndim > rank): each for index, each in enumerate(several)}
+    return found
 
 
 def load(path: Path, export: Path, batch_size: int) -> Arrays:
