@@ -56,4 +56,5 @@ DIFFERS = {
     "programs.layer_with_a_python_function": "the SavedModel cannot hold a Python function; model.keras does",
     "programs.ragged_inputs": "refused with a remedy for texts",
     "programs.run_eagerly": "refused without a remedy, because the loss reads a value",
+    "programs.test_step": "what test_step returns beside the loss is left out",
 }
