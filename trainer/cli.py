@@ -158,6 +158,8 @@ def _train(words: Sequence[str]) -> int:
     flags = spec.ClassicFlags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_index)
     file = _read(settings.cluster_file) if settings.cluster_file else None
     cluster, conflicts = spec.resolve(os.environ.get("TF_CONFIG"), flags, file, settings.strategy)
+    if cluster is None and not os.environ.get("TF_CONFIG"):
+        settings = config.load(arguments, os.environ, continues=True)
     if arguments.print_config:
         print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0

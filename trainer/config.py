@@ -1,7 +1,8 @@
 """Every setting of a run, typed and documented once.
 
 Sources, the first one wins: the command line, the environment (`TRAINER_` and the name in capitals), the file of
-`--config`, the default in this file. No other module reads settings from the environment.
+`--config` or, without one, that of the run which `train_dir` holds, the default in this file. No other module reads
+settings from the environment.
 
 The names of the classic `mnist_replica.py` keep their meaning. On the command line, dashes and underscores are
 equivalent.
@@ -26,6 +27,10 @@ from trainer.text import CREDENTIALS
 from trainer.text.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
+BUILT_IN_MODELS = ("cnn", "mlp")
+"""The models of this package, by the names of their modules."""
+SETTINGS_FILE = "settings.yaml"
+"""In a training directory: the settings with which its chief has begun last."""
 
 
 def _unless_bool(expected: Literal["int_type", "float_type"]) -> BeforeValidator:
@@ -118,7 +123,11 @@ class MonitoringSettings:
 class RunSettings:
     """The model, the data and the length of the run."""
 
-    model: str = _setting("mlp", "mlp, cnn, or the path of a Python file whose function model() returns a Keras model")
+    model: str = _setting(
+        "mlp",
+        "mlp, cnn, or the path of a Python file or folder, or the name of a Python module, whose function model() "
+        "returns a Keras model",
+    )
     hidden_units: Count = _setting(100, "units in the hidden layer")
     initial_weights: Path | None = _setting(
         None, "initial values of a Keras model: a .keras or .weights.h5 file (default: the model's initializers)"
@@ -276,7 +285,7 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
         less, or nothing: whoever brings a model asks for it.
         """
         if self.sync_replicas is None:
-            return self.strategy == "ps" and self.model.endswith(".py")
+            return self.strategy == "ps" and self.model not in BUILT_IN_MODELS
         return self.sync_replicas
 
 
@@ -382,28 +391,35 @@ def _metavar(annotation: Any) -> str:
     return "TEXT"
 
 
-def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+def load(arguments: argparse.Namespace, environment: Mapping[str, str], continues: bool = False) -> Settings:
     """Merge the sources of settings and validate each value.
 
     Args:
         arguments: The result of a parser with `add_settings`.
         environment: The environment variables of this process.
+        continues: Whether the run in `train_dir` lends its settings, as for a process that is the whole run.
 
     Raises:
         ConfigurationError: a setting is unknown or has an invalid value; the sentence names the setting, its source,
             its value and what was expected.
     """
     known = names(TASK_GROUPS)
-    from_file = _read_yaml(arguments.config) if arguments.config else {}
     variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in known}
     from_environment = {name: value for name, value in variables.items() if value}
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
-    values = {**from_file, **from_environment, **from_command_line}
+    given = {**from_environment, **from_command_line}
+    file = arguments.config or (_settings_of(given.get("train_dir")) if continues else None)
+    from_file = _read_yaml(file) if file else {}
+    if file and not arguments.config:  # the settings of one task of an earlier run
+        from_file = {name: value for name, value in from_file.items() if name in names(RUN_GROUPS)}
+    if "train_steps" in given:
+        from_file.pop("epochs", None)
+    values = {**from_file, **given}
 
     def origin_of(name: str) -> str:
         if name in from_command_line:
             return f"--{name}"
-        return ENVIRONMENT_PREFIX + name.upper() if name in from_environment else f"{arguments.config}: {name}"
+        return ENVIRONMENT_PREFIX + name.upper() if name in from_environment else f"{file}: {name}"
 
     for name, value in values.items():
         if name not in known:
@@ -419,6 +435,14 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Setti
         problem = error.errors()[0]
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin_of(str(problem['loc'][0]))}={reprlib.repr(problem['input'])}, but {expected}.")
+
+
+def _settings_of(train_dir: Any) -> Path | None:
+    """The settings of the run that a local training directory holds; None if there are none."""
+    if not isinstance(train_dir, str) or "://" in train_dir or not _is_plain(train_dir):
+        return None
+    file = Path(train_dir) / SETTINGS_FILE
+    return file if file.is_file() else None
 
 
 def _is_plain(text: str) -> bool:

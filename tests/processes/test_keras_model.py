@@ -57,6 +57,39 @@ def test_replicas_train_on_data_of_the_models_own(
     assert result["dataset"] == "train_data"
 
 
+STOPS = """
+import keras
+
+class Stop(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs):
+        self.model.optimizer.learning_rate = 0.01
+        self.model.stop_training = epoch == 2 and "val_accuracy" in logs
+
+def model(input_shape, classes):
+    layers = [keras.layers.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)]
+    network = keras.Sequential(layers)
+    network.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return network
+
+def fit_arguments():
+    return {"epochs": 100, "callbacks": [Stop()]}
+"""
+
+
+@pytest.mark.parametrize(
+    "roles", ["--ps=1", pytest.param("--strategy=allreduce", marks=pytest.mark.long)], ids=["ps", "allreduce"]
+)
+def test_a_callback_ends_the_run_on_all_replicas(trainer: Trainer, roles: str) -> None:
+    """The same command does not train it further."""
+    path = trainer.folder / "mine.py"
+    path.write_text(STOPS)
+    arguments: list[str | Path] = ["--model", path, "--workers=2", roles, "--train_dir", trainer.folder / "run"]
+    result = trainer.launch(*arguments)
+    assert result["stopped_before"] == 800
+    assert 24 <= result["global_step"] < 800
+    assert trainer.launch(*arguments)["global_step"] == result["global_step"]
+
+
 def test_a_model_of_plain_ops_trains_as_the_documentation_shows_it(trainer: Trainer) -> None:
     text = (MODELS.parents[1] / "docs" / "trainer.md").read_text(encoding="utf-8")
     model = trainer.folder / "mine.py"

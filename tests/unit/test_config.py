@@ -1,5 +1,6 @@
 """Settings: sources, precedence, validation and error messages."""
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_command_line_wins_over_environment_over_file_over_default(read: Read) -
 def test_sources_are_merged(read: Read) -> None:
     found = read("--batch_size=7", environment={"TRAINER_SEED": "5"}, file="hidden_units: 9")
     assert found == Settings(batch_size=7, seed=5, hidden_units=9)
+
+
+def test_a_run_lends_its_settings_to_the_process_that_continues_it(tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text(
+        f"{{model: cnn, epochs: 3, train_steps: 60, job_name: worker, train_dir: {tmp_path}}}"
+    )
+    given = argparse.Namespace(config=None, train_dir=str(tmp_path), seed="5")
+    settings = config.load(given, {}, continues=True)
+    assert settings == Settings(model="cnn", epochs=3, train_steps=60, train_dir=str(tmp_path), seed=5)
+    longer = config.load(given, {"TRAINER_TRAIN_STEPS": "100"}, continues=True)
+    assert (longer.model, longer.epochs, longer.train_steps) == ("cnn", None, 100)
+    assert config.load(given, {}) == Settings(train_dir=str(tmp_path), seed=5)
 
 
 def test_an_empty_environment_variable_is_not_set(read: Read) -> None:

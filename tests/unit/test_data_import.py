@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_csv_columns_become_one_vector(
     lines[40:43] = ["40,,yes", "41,nan,yes", "42,21.5,"]
     lines.append("1,2")
     (tmp_path / "t.csv").write_text("age,weight,bought\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr("trainer.datasets.table_files.BATCH_ROWS", 30)
+    monkeypatch.setattr("trainer.data.tables.BATCH_ROWS", 30)
     found = data.json("import", tmp_path / "t.csv", uri, "--target=bought")
     assert (found["rows"], found["skipped"]) == (97, 4)
     assert sorted(found["first_skipped"]) == [
@@ -218,10 +219,137 @@ def test_parquet_files_with_vectors_images_and_a_split(data: DataCommand, uri: s
     assert trained.test.targets.dtype == np.float32
 
 
-def test_files_named_test_are_held_out(data: DataCommand, uri: str, tmp_path: Path) -> None:
+def write_csv(folder: Path, text: str) -> Path:
+    (folder / "t.csv").write_text(text)
+    return folder / "t.csv"
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_the_index_that_pandas_writes_is_left_out(
+    data: DataCommand, uri: str, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = write_csv(tmp_path, f"{name},a,y\n" + "".join(f"{n},{n / 2},{n % 2}\n" for n in range(20)))
+    assert set(data.json("import", path, uri)["statistics"]["values"]) == {"a"}
+    assert f"{path}: the column {name!r}, an index that pandas writes, is left out" in caplog.text
+    if name:
+        found = data.json("import", path, uri, "--overwrite", f"--inputs=a,{name}")
+        assert set(found["statistics"]["values"]) == {"a", name}
+
+
+def test_whole_numbers_are_labels_unless_they_are_values(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "a,y\n" + "".join(f"{n},{n % 7}\n" for n in range(50)))
+    data.json("import", path, uri)
+    assert load("lance", uri).signature.classes == 7
+    data.json("import", path, uri, "--overwrite", "--regression")
+    assert load("lance", uri).signature.classes is None
+    data.json("import", path, uri, "--append")  # as the dataset has them
+    path = write_csv(tmp_path, "a,y\n" + "".join(f"{n},{n % 7 - 1}\n" for n in range(50)))
+    found = data.json("import", path, uri, "--overwrite")
+    assert found["statistics"]["values"]["y"]["min"] == -1
+    assert load("lance", uri).signature.classes is None
+
+
+@pytest.mark.parametrize(
+    ("late", "names"),
+    [("0.25,7", {"a"}), ("7,0.25", {"a", "y"}), ("A,7", {f"a={n}" for n in [*range(9), "A"]})],
+)
+def test_types_fit_all_rows(data: DataCommand, uri: str, tmp_path: Path, late: str, names: set[str]) -> None:
+    lines = [f"{index % 9},{index % 9}" for index in range(300_000)]  # more than one block
+    found = data.json("import", write_csv(tmp_path, "\n".join(["a,y", *lines, late, ""])), uri)
+    assert set(found["statistics"]["values"]) == names
+
+
+def test_true_is_1_and_texts_are_categories(
+    data: DataCommand, uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    rows = [f"{n},{['true', 'False'][n % 2]},{'SCQ'[n % 3]},{['lost', 'won'][n % 2]}" for n in range(60)]
+    rows += ["60,true,,won"]
+    path = write_csv(tmp_path, "\n".join(["age,paid,port,y", *rows, ""]))
+    found = data.json("import", path, uri)
+    assert set(found["statistics"]["values"]) == {"age", "paid", "port=C", "port=Q", "port=S"}
+    assert found["first_skipped"] == ["t.csv: row 60: port is absent, NaN or infinite"]
+    assert "port: categories C, Q, S" in caplog.text
+    by_age = {x[0]: x[1:] for x in table(uri)["x"].to_pylist()}
+    assert [by_age[n] for n in range(3)] == [[1, 0, 0, 1], [0, 1, 0, 0], [1, 0, 1, 0]]
+    path = write_csv(tmp_path, "age,paid,port,y\n1,1,Q,won\n2,0,Q,lost\n")
+    assert data.json("import", path, uri, "--append")["rows"] == 2
+    path = write_csv(tmp_path, "age,paid,port,y\n1,1,X,won\n2,0,Q,lost\n")
+    with pytest.raises(ConfigurationError, match="the text X of port is not in the dataset, where it has C, Q, S; im"):
+        data.json("import", path, uri, "--append")
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a;b;y\n1,5;2;no\n2,5;3;yes\n", []),
+        ("a\tb\ty\n1.5\t2\tno\n2.5\t3\tyes\n", []),
+        ("a\tb\ty\n1.5\t2\tno\n2.5\t3\tyes\n", ["--delimiter=tab"]),
+        ("a:b:y\n1.5:2:no\n2.5:3:yes\n", ["--delimiter=:"]),
+        ("\ufeffa,b,y\n1.5, 2,no\n2.5,3,yes\n", []),
+    ],
+)
+def test_the_delimiter_is_found_in_the_header(
+    data: DataCommand, uri: str, tmp_path: Path, text: str, options: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    data.json("import", write_csv(tmp_path, text), uri, *options)
+    assert table(uri)["x"].to_pylist() == [[1.5, 2], [2.5, 3]]
+    assert ("the delimiter is ';', and the decimal point a comma; see --delimiter" in caplog.text) == (";" in text)
+
+
+def test_parquet_files_of_hugging_face_and_pandas(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    write_images(tmp_path / "files", IMAGES, ["all"] * 40)
+    pictures = [{"bytes": (tmp_path / f"files/all/{n:04}.png").read_bytes(), "path": None} for n in range(40)]
+    prices = pa.array([Decimal("1.25")] * 40, pa.decimal128(9, 2))
+    kinds = pa.array(NAMES).dictionary_encode()
+    written = pa.table({"image": pictures, "price": prices, "label": kinds, "__index_level_0__": range(40)})
+    pyarrow.parquet.write_table(written, tmp_path / "a.parquet")
+    data.json("import", tmp_path / "a.parquet", uri, "--inputs=image")
+    assert load("lance", uri).signature.input_shape == (6, 5, 3)
+    data.json("import", tmp_path / "a.parquet", uri, "--overwrite", "--inputs=price")
+    assert table(uri)["x"].to_pylist()[0] == [1.25]
+    dates = pa.table({"a": pa.array([0], pa.date32()), "y": [1]})
+    pyarrow.parquet.write_table(dates, tmp_path / "b.parquet")
+    with pytest.raises(ConfigurationError, match="texts, vectors, tensors or images were expected, not date32"):
+        data.json("import", tmp_path / "b.parquet", uri, "--overwrite")
+
+
+def test_labels_of_hugging_face_have_their_names(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "a": {"dtype": "int64", "_type": "Value"}}
+    rows = pa.table({"a": range(5), "label": [0, 1, 1, -1, 2]})
+    described = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(described, tmp_path / "a.parquet")
+    found = data.json("import", tmp_path / "a.parquet", uri, "--split=train")
+    assert found["statistics"]["splits"] == {"train": {"cat": 1, "dog": 2}}
+    assert found["first_skipped"] == [
+        "a.parquet: row 3: the label is -1, but from 0 to 1 was expected",
+        "a.parquet: row 4: the label is 2, but from 0 to 1 was expected",
+    ]
+
+
+def test_true_and_false_are_classes(data: DataCommand, uri: str, tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "a,y\n1,True\n2,false\n3,true\n")
+    found = data.json("import", path, uri, "--split=train")
+    assert found["statistics"]["splits"] == {"train": {"false": 1, "true": 2}}
+    data.json("import", path, uri, "--overwrite", "--regression")
+    assert table(uri)["y"].to_pylist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_folder_of_images_to_validate_is_held_out(data: DataCommand, uri: str, tmp_path: Path, name: str) -> None:
+    write_images(tmp_path / "raw" / "train", IMAGES[:30], NAMES[:30])
+    write_images(tmp_path / "raw" / name, IMAGES[30:], NAMES[30:])
+    found = data.json("import", tmp_path / "raw", uri)
+    assert found["statistics"]["splits"] == {"train": {"cat": 15, "dog": 15}, "test": {"cat": 5, "dog": 5}}
+
+
+@pytest.mark.parametrize("name", ["test1.csv", "val.csv", "validation-0.csv"])
+def test_files_named_test_are_held_out(data: DataCommand, uri: str, tmp_path: Path, name: str) -> None:
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "part1.csv").write_text("a,y\n1,0\n2,1\n")
-    (tmp_path / "raw" / "test1.csv").write_text("a,y\n3,0\n")
+    (tmp_path / "raw" / "values.csv").write_text("a,y\n1,0\n2,1\n")
+    (tmp_path / "raw" / name).write_text("a,y\n3,0\n")
     data.json("import", tmp_path / "raw", uri)
     assert table(uri)["split"].to_pylist() == ["train", "train", "test"]
     data.json("import", tmp_path / "raw", uri, "--append", "--split=train")
@@ -283,7 +411,12 @@ def test_a_dataset_that_exists_is_changed_only_on_demand(data: DataCommand, uri:
         ({}, [], "IDX files, .npz, .csv or .parquet files, or a folder of images for each class were expected"),
         ({"a.npz": b"", "b.csv": b""}, [], "has .npz files and CSV or Parquet files; give each a folder of its own"),
         ({"a.npz": b"no zip"}, [], "a.npz: the file is damaged or not .npz"),
-        ({"train/x/a.png": b"", "val/x/b.png": b""}, [], "beside the folders train and test there is val"),
+        ({"train/x/a.png": b"", "other/x/b.png": b""}, [], "beside the folders train and test there is other; move it"),
+        (
+            {"train/x/a.png": b"", "val/x/b.png": b"", "test/x/c.png": b""},
+            [],
+            "it has the folders test and val, but one held-out split was expected; move the others away",
+        ),
         ({"train/a.png": b"", "test/b.png": b""}, [], "a folder of images for each class was expected in train and te"),
         ({"a/b/c.png": b""}, [], "a/b: a folder of images has folders"),
         ({"a/c.png": b"", "a/d.png": b""}, [], "has no row that can be used; no version was written"),
@@ -294,10 +427,32 @@ def test_a_dataset_that_exists_is_changed_only_on_demand(data: DataCommand, uri:
         ),
         ({"a.csv": b"a,b\n1,2\n"}, ["--target=c"], "a column c of targets was expected"),
         ({"a.csv": b"a,y\n1,2\n"}, ["--inputs=c"], "--inputs: .*a.csv has no column c; it has a, y"),
-        ({"a.csv": b"a,y\none,2\n"}, [], "a: numbers, vectors, tensors or images were expected, not string"),
-        ({"a.csv": b"a,y\n1,2\n", "b.csv": b"a,z\n1,2\n"}, [], "b.csv: the file cannot be read"),
-        ({"a.csv": b"a,y\n1,2\n", "b.csv": b"a,y\n1,word\n"}, [], "b.csv: the file cannot be read .*word"),
-        ({"a.csv": b""}, [], "a.csv: the file cannot be read"),
+        (
+            {"a.csv": b"".join([b"a,b,c,y\n", *(b"%d,%d,1,2\n" % (n, n) for n in range(200)), b"1,?,1,2\n"])},
+            [],
+            r"b has 201 different texts, such as '\?', but a column of categories has at most 100; "
+            "correct it, or leave it out by --inputs a,c",
+        ),
+        ({"a.csv": b"a,y\n1,2\n", "b.csv": b"a,z\n1,2\n"}, [], "b.csv: it has no column y, as the first file has"),
+        (
+            {"test.csv": b"a,y\n1,2\n", "val.csv": b"a,y\n1,2\n"},
+            [],
+            "it has files named test and val, but one held-out split was expected; move the others away",
+        ),
+        ({"a.csv": b""}, [], "a.csv: the file is empty; a line with the names of the columns was expected"),
+        ({"a.csv": b"a,b,a,y\n1,2,3,4\n"}, [], "a.csv: 2 columns are named a; give each its own name"),
+        (
+            {"a.csv": "größe,y\n1,2\n".encode("latin1")},
+            [],
+            "a.csv: the text is not UTF-8; convert it, such as by iconv -f latin1 -t utf-8 a.csv > utf8.csv",
+        ),
+        ({"a.csv": "a,y\n1,süß\n".encode("latin1")}, [], "a.csv: the text is not UTF-8; convert it"),
+        (
+            {"a.csv": b"a,y\n1,yes\n"},
+            ["--regression"],
+            "--regression: y of .* is string, but numbers were expected",
+        ),
+        ({"a.csv": b"a,y\n1,2\n"}, ["--delimiter=;"], "a column y or label of targets was expected, not a,y"),
         ({"a.parquet": b"no"}, [], "a.parquet: the file cannot be read"),
         ({"train-images-idx3-ubyte": b"no"}, [], "images train, but not their labels"),
     ],

@@ -52,6 +52,14 @@ def test_a_run_that_falls_back_to_the_untrained_loss_diverges() -> None:
     assert first_divergence([*learning(400), *[2.3] * 100])
 
 
+def test_a_run_that_has_learned_little_and_then_guesses_diverges() -> None:
+    little = [2.3 - 0.001 * number for number in range(400)]
+    found = first_divergence([*little, *[2.307] * 100])
+    assert found
+    assert "far above its past since step 21" in found[1]
+    assert first_divergence([*little, *[2.2] * 1000]) is None
+
+
 def test_a_resumed_run_with_noisy_batches_does_not_diverge() -> None:
     random = np.random.default_rng(0)
     for _ in range(50):

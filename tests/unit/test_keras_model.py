@@ -1,6 +1,7 @@
 """Keras models: what they become here, and that training is Keras's own."""
 
 import itertools
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,42 @@ def test_a_file_is_a_module_with_keras_as_tensorflow_has_it(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(textwrap.dedent(text))
     _, arrays = load(tmp_path / "mine.py")
     assert [each.shape for each in arrays.values()] == [(784, 10), (10,)]
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ({"mine/__init__.py": "from .blocks import model", "mine/blocks.py": "KERAS"}, "mine"),
+        ({"mine/model.py": "from blocks import model", "mine/blocks.py": "KERAS"}, "mine"),
+        (
+            {"a_package/nets/__init__.py": "", "a_package/__init__.py": "", "a_package/nets/one.py": "KERAS"},
+            "a_package.nets.one",
+        ),
+    ],
+    ids=["package", "folder", "module"],
+)
+def test_a_model_may_be_a_folder_or_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], name: str
+) -> None:
+    keras_file = write(tmp_path).read_text().replace("(input_shape, classes)", "(input_shape=(784,))")
+    for each, text in files.items():
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text(text.replace("KERAS", keras_file))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    given = name if "." in name else str(tmp_path / name)
+    _, arrays = load(Path(given))
+    assert len(arrays) == 8
+    assert model_files.identify(given).startswith(f"{name.rpartition('.')[2]} ")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        model_files.load(str(tmp_path))
+    assert str(refused.value) == (
+        f"model='{tmp_path}': the folder has no __init__.py and no model.py; add one of them."
+    )
 
 
 @pytest.mark.parametrize(

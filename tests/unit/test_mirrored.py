@@ -15,6 +15,7 @@ from trainer.tensorflow import tf, tf1
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 from tests.unit.conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, assert_close, pick, values_in
+from trainer.data.stream import Stream
 from trainer.graph import replica
 from trainer.training.server import TaskServer
 from trainer.config import Settings
@@ -47,6 +48,13 @@ devices = {op.device for op in mirrored.graph.get_operations() if op.type == "Ma
 assert devices == {"/device:CPU:0", "/device:CPU:1"}, devices
 first, second = mirrored.batches.take(1)
 assert not np.array_equal(first, second)  # each device has its own order
+
+rows = lambda size: ([np.full((size, 784), n, np.float32), np.zeros(size, np.int32)] for n in range(9))
+streamed = replica.build(
+    Settings(strategy="mirrored", batch_size=SIZE), None, MLP, PARAMETERS, Stream(EXAMPLES.signature, rows, rows), 0, ""
+)
+first, _, second, _ = streamed.batches.take(2)
+assert [first[:, 0, 0].tolist(), second[:, 0, 0].tolist()] == [[0, 1], [2, 3]]  # no batch goes to both devices
 """
 
 

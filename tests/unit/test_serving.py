@@ -102,6 +102,23 @@ def test_several_inputs_and_outputs_have_names(two: Predictor) -> None:
     assert found == {"outputs": {"older": [4.0], "vectors": [[10.0, 21.0]]}}
 
 
+def test_a_model_of_texts_takes_texts(tmp_path: Path) -> None:
+    lengths = write_export(
+        tmp_path / "1",
+        lambda: {"text": tf1.placeholder(tf.string, [None])},
+        lambda made: {"lengths": tf.strings.length(made["text"])},
+    )
+    predictor = Predictor(lengths)
+    assert str(predictor.inputs["text"]) == "string [n]"
+    assert ask(predictor, {"instances": ["red", "grün"]}) == {"predictions": [3, 5]}
+    for wrong, sentence in (
+        ([3], "text: it has values that are no texts, but string [n] was expected."),
+        ([["red"]], "text: its shape is [1, 1], but string [n] was expected."),
+    ):
+        with pytest.raises(BadRequestError, match=f"^{re.escape(sentence)}$"):
+            ask(predictor, {"instances": wrong})
+
+
 def test_the_signature_says_what_is_wanted(two: Predictor) -> None:
     assert {name: str(spec) for name, spec in two.inputs.items()} == {"age": "float32 [n]", "words": "int32 [n, n]"}
     assert {name: str(spec) for name, spec in two.outputs.items()} == {

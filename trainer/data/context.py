@@ -12,7 +12,19 @@ class DataContext:
     batch_size: int
     """Examples per replica and step. The trainer makes the batches."""
     seed: int
-    replica: int
-    """The index of this replica, from 0."""
-    replicas: int
-    """The number of replicas."""
+    index: int
+    """The index of this replica among all that are listed, from 0."""
+    listed: int
+    """The number of replicas that are listed."""
+    spare_workers: int = 0
+    """How many of them need not exist. If there are some, the number of replicas may change during the run."""
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas when the run begins."""
+        return max(1, self.listed - self.spare_workers)
+
+    @property
+    def replica(self) -> int:
+        """The index of this replica, from 0, below `replicas`. Replicas that join a run share it with others."""
+        return self.index % self.replicas

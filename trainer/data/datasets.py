@@ -4,15 +4,17 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from trainer.data import digits, lance_table, mnist, npz
+from trainer.data.columns import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
@@ -33,6 +35,10 @@ class Dataset:
     """The version that was read, of data that has versions."""
     version_digest: str | None = None
     """The digest of a version that is not in memory."""
+    classes: Sequence[str] | None = None
+    """The names of the classes, by label, if they are known."""
+    columns: Columns | None = None
+    """The columns of a table that the input is made of, if it is."""
 
     @cached_property
     def signature(self) -> Signature:
@@ -51,7 +57,7 @@ class Dataset:
         sha256 = hashlib.sha256()
         for array in (*self.train.arrays, *self.test.arrays):
             sha256.update(f"{array.dtype.str}{array.shape}".encode())
-            sha256.update(np.ascontiguousarray(array).data)
+            sha256.update(_content(array))
         return sha256.hexdigest()
 
     @property
@@ -67,6 +73,12 @@ class Dataset:
     def facts(self) -> dict[str, str | None]:
         """The identity and the place."""
         return {**self.identity, **({"dataset_uri": self.uri} if self.uri else {})}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The facts, and the names of the classes and of the columns, for files about what was trained."""
+        names = {"classes": self.classes, "columns": self.columns}
+        return {**self.facts, **{key: each for key, each in names.items() if each}}
 
     @property
     def table(self) -> Array | None:
@@ -87,6 +99,14 @@ class Dataset:
                     "unless the model does"
                 )
         return None
+
+
+def _content(array: Array) -> Any:
+    """The bytes of an array; for texts, those of all texts, each after its length."""
+    if array.dtype != object:
+        return np.ascontiguousarray(array).data
+    texts = [each.encode() if isinstance(each, str) else each for each in array.flat]
+    return b"".join(len(each).to_bytes(8, "little") + each for each in texts)
 
 
 DEFAULT = "digits"
@@ -116,7 +136,7 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
     uri = data.data_dir if is_uri(data.data_dir) else os.path.abspath(data.data_dir)
     if name == "lance":
         train, test, found = lance_table.load(data.data_dir, version, data)
-        return Dataset(name, train, test, uri, found.number, found.digest)
+        return Dataset(name, train, test, uri, found.number, found.digest, found.classes, found.columns)
     with _local(data.data_dir, FILES[name]) as folder:
         return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)), uri)
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.data import metadata
 from trainer.data.arrays import examples
+from trainer.data.columns import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples
 from trainer.data.orders import orders
@@ -32,6 +34,10 @@ class TableVersion:
     number: str
     digest: str
     """SHA-256 over the names of its files, in hexadecimal. Lance never uses a name twice."""
+    classes: Sequence[str] | None
+    """The names of the classes, by label, if the table has them."""
+    columns: Columns | None
+    """The columns that the input x is made of, if it is."""
 
 
 def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, TableVersion]:
@@ -59,7 +65,8 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         raise ConfigurationError(
             f"{origin}: columns of inputs and a column {' or '.join(TARGETS)} were expected, not {', '.join(columns)}."
         )
-    read_version = TableVersion(str(table.version), _digest(table))
+    classes, x_columns = metadata.names(table.schema, metadata.CLASSES), metadata.columns(table.schema)
+    read_version = TableVersion(str(table.version), _digest(table), classes, x_columns)
     train, test = _split(table, rows, origin)
     row = _examples(_take(table, train[:1], columns, origin), origin)
     if row.nbytes * rows <= IN_MEMORY_BYTES:
@@ -70,7 +77,7 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         return _examples(_take(table, indices, columns, origin), origin).arrays
 
     def endless(size: int) -> Iterator[Sequence[Array]]:
-        return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.replica)))
+        return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.index)))
 
     def once(size: int) -> Iterator[Sequence[Array]]:
         return prefetch(read(test[start : start + size]) for start in range(0, len(test), size))

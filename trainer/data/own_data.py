@@ -1,5 +1,8 @@
 """The data of a model file: its functions `train_data` and `test_data`."""
 
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -7,13 +10,14 @@ import numpy as np
 import optree
 from tensorflow.python.eager import context  # not public API; pipelines run in eager mode, the trainer uses graphs
 
-from trainer.data import pipeline
+from trainer.data import generators, pipeline
 from trainer.data.arrays import hold_out
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Array, Examples
 from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import Stream
+from trainer.data.structures import join_lists
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 from trainer.text import truncate
@@ -42,51 +46,115 @@ def load(module: ModuleType, name: str, data: DataContext, fit: FitArguments) ->
         train, test = hold_out(train, max(1, int(len(train) * share)))
     else:
         raise ConfigurationError(
-            f"model={name}: it has no function test_data(context), but train_data() gives a tf.data.Dataset; let "
-            "test_data() give the examples to evaluate on."
+            f"model={name}: it has no function test_data(context), but train_data() gives a tf.data.Dataset or a "
+            "generator; let test_data() give the examples to evaluate on."
         )
+    train, test, classes = _number_labels(train, test)
     if train.signature.structure != test.signature.structure or train.signature.specs != test.signature.specs:
         ours, theirs = (", ".join(map(str, each.signature.specs)) for each in (train, test))
         raise ConfigurationError(
             f"model={name}: an example of train_data() is {ours}, but one of test_data() is {theirs}; let "
             "them be alike."
         )
-    return Dataset(TRAIN, train, test)
+    return Dataset(TRAIN, train, test, classes=classes)
 
 
 def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Examples | Stream:
     origin = f"model={name}: {function}()"
-    with context.eager_mode():
-        try:
-            found = getattr(module, function)(data)
-        except Exception as error:
-            raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
-    return _read(found, origin, data if function == TRAIN else None)
+
+    def call() -> Any:
+        with context.eager_mode():
+            try:
+                return getattr(module, function)(data)
+            except Exception as error:
+                raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
+
+    found, part = call(), data if function == TRAIN else None
+    if make := _generator(found, call):
+        return pipeline.stream(generators.dataset(make, origin, name), part, origin)
+    return _read(found, origin, part)
+
+
+def _generator(found: Any, call: Callable[[], Any]) -> Callable[[], Any] | None:
+    """What returns the generator, or the `PyDataset`, that the call has found; None if it has found something else."""
+    if inspect.isgenerator(found):
+        return call  # a generator gives its examples once
+    if generators.is_py_dataset(found):
+        return lambda: found
+    return found if inspect.isfunction(found) else None
 
 
 def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Stream:
-    """The examples in a dataset or in arrays. With `data`, a replica reads its part of a dataset."""
+    """The examples in a dataset, of which a replica reads a part, or in arrays."""
     if isinstance(found, tf.data.Dataset):
         return pipeline.stream(found, data, origin)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         raise ConfigurationError(
             f"{origin} returned {type(found).__name__}; return a tf.data.Dataset, or arrays (inputs, targets)."
         )
-    structure = pipeline.complete(found)
-    found_arrays = [np.asarray(each) for each in optree.tree_leaves(structure)]
-    texts = [array.flat[0] for array in found_arrays if array.dtype.kind in "OUS" and array.size]
-    if texts:
-        raise ConfigurationError(
-            f"{origin}: numbers were expected, not {truncate(repr(str(texts[0])), 50)}; number labels by "
-            "numpy.unique(labels, return_inverse=True)[1], and texts by a lookup."
-        )
-    try:
-        arrays: list[Array] = [pipeline.convert(each) for each in found_arrays]
-    except ValueError as error:
-        raise ConfigurationError(f"{origin}: {error}.") from None
+    given: Any = tuple(join_lists(each, origin) for each in pipeline.complete(found))
+    structure: Any = optree.tree_map(lambda each: _array(each, origin), given)
+    arrays: list[Array] = optree.tree_leaves(structure)
     if len({len(array) if array.ndim else None for array in arrays}) != 1 or not len(arrays[0]):
         shapes = ", ".join(str(list(array.shape)) for array in arrays)
         raise ConfigurationError(f"{origin}: arrays with the same number of examples were expected, not {shapes}.")
     if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
         raise ConfigurationError(f"{origin}: some values are not finite in float32; replace NaN and infinite values.")
-    return Examples(*optree.tree_unflatten(optree.tree_structure(structure), arrays))
+    targets = structure[1]
+    others: list[Array] = optree.tree_leaves(structure[1:])
+    texts = [array for array in others if array.dtype == object]
+    if texts and (texts[0] is not targets or targets.size != len(targets)):
+        raise ConfigurationError(
+            f"{origin}: numbers were expected, not {_shorten(texts[0].flat[0])}; number labels by "
+            "numpy.unique(labels, return_inverse=True)[1]."
+        )
+    return Examples(*structure)
+
+
+def _array(found: Any, origin: str) -> Array:
+    """An array of numbers, or of texts, which are objects."""
+    array = np.asarray(found)
+    if array.dtype.kind in "OUS":
+        texts = [isinstance(each, (str, bytes)) for each in array.flat]
+        if all(texts):
+            return array.astype(object)
+        if any(texts):
+            wrong = array.flat[texts.index(False)]
+            raise ConfigurationError(
+                f"{origin}: numbers or texts were expected, not {_shorten(array.flat[texts.index(True)])} and "
+                f"{_shorten(wrong)} in one array; give a dictionary with an array for each column."
+            )
+        array = np.asarray(array.tolist())  # numbers as objects, as pandas has them
+    if array.dtype.kind not in "biuf":
+        raise ConfigurationError(f"{origin}: numbers or texts were expected, not {array.dtype} {list(array.shape)}.")
+    try:
+        return pipeline.convert(array)
+    except ValueError as error:
+        raise ConfigurationError(f"{origin}: {error}.") from None
+
+
+def _number_labels(
+    train: Examples | Stream, test: Examples | Stream
+) -> tuple[Examples | Stream, Examples | Stream, Sequence[str] | None]:
+    """Number the labels that are texts, in the order of the texts, which are the names of the classes.
+
+    Returns:
+        The splits, and the names of the classes, if they are known.
+    """
+    if not isinstance(train, Examples) or not isinstance(test, Examples):
+        return train, test, train.classes if isinstance(train, Stream) else None
+    targets = [each.targets for each in (train, test)]
+    if not all(isinstance(each, np.ndarray) and each.dtype == object for each in targets):
+        return train, test, None
+    texts = [[_text(text) for text in each.flat] for each in targets]
+    classes = sorted({*texts[0], *texts[1]})
+    labels = [np.searchsorted(classes, each).astype(np.int32) for each in texts]
+    return replace(train, targets=labels[0]), replace(test, targets=labels[1]), classes
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text
+
+
+def _shorten(value: Any) -> str:
+    return truncate(repr(str(value)), 50)

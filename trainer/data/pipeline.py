@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from trainer.errors import ConfigurationError, ModelError, StoreError
 from trainer.tensorflow import tf
 from trainer.text import truncate
 
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 logger = logging.getLogger(__name__)
 
 KEEP_BATCHES = {
@@ -26,6 +28,12 @@ KEEP_BATCHES = {
     )
 }
 """Classes of datasets whose elements are batches if those of their input are."""
+LABELS = ("label", "labels", "target", "targets", "y")
+"""The names under which dictionaries often have the targets."""
+TOO_FEW_FILES = "Could not apply FILE based sharding"
+"""In TensorFlow's error about a dataset that reads fewer files than there are replicas."""
+STRIDE = 1009
+"""How many examples apart replicas that read everything begin. More would cost the last ones a long time to skip."""
 UNAVAILABLE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
 """Errors of a file system or a service that may pass."""
 
@@ -42,25 +50,32 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         ConfigurationError: the elements are no examples, or there are none.
         StoreError: what the dataset reads does not respond.
     """
-    if not isinstance(dataset.element_spec, tuple) or len(dataset.element_spec) not in (2, 3):
-        raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {dataset.element_spec}.")
+    _check_elements(dataset.element_spec, origin)
     with context.eager_mode():
         if data is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise ConfigurationError(
                 f"{origin} repeats without end, so an evaluation would never end; remove repeat()."
             )
-        if _is_batched(dataset):
+        count, of_batches = int(dataset.cardinality()), _batch_size(dataset)
+        if of_batches:
+            count *= of_batches
             logger.info(f"{origin} gives batches, which are taken apart: batch_size says how many examples a step has")
             dataset = dataset.unbatch()
+        if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(dataset.element_spec)):
+            dataset = dataset.map(lambda *element: tf.nest.map_structure(_dense, element))
     element = complete(dataset.element_spec)
     specs: list[Any] = optree.tree_leaves(element)
     if not all(isinstance(each, tf.TensorSpec) and each.shape.rank is not None for each in specs):
         raise ConfigurationError(f"{origin}: tensors of known rank were expected, not {element}.")
+    varies = any(None in each.shape for each in specs)
+    if varies:
+        logger.info(f"{origin}: examples of different sizes are padded with zeros, or empty texts, to the largest")
 
-    def read(size: int, is_endless: bool) -> Iterator[Sequence[Array]]:
+    def read(chosen: Any, size: int, only_full: bool) -> Iterator[Sequence[Array]]:
         try:
             with context.eager_mode():
-                batches = _batches(dataset, data, size, is_endless)
+                batched = (chosen.padded_batch if varies else chosen.batch)(size, drop_remainder=only_full)
+                batches = iter(batched.prefetch(tf.data.AUTOTUNE))
             while True:
                 with context.eager_mode():
                     batch = next(batches, None)
@@ -73,39 +88,126 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         except (tf.errors.OpError, ValueError) as error:
             raise ModelError(f"{origin} failed: {truncate(str(error), 300)}.") from error
 
-    try:
-        first = next(read(1, is_endless=False), None)
-    except ModelError as error:
-        raise ConfigurationError(str(error)) from error
+    def read_first(chosen: Any) -> Sequence[Array] | None:
+        try:
+            return next(read(chosen, 1, False), None)
+        except ModelError as error:
+            if TOO_FEW_FILES in str(error) and _policy(dataset) == AutoShardPolicy.AUTO:
+                return None
+            raise ConfigurationError(str(error)) from error
+
+    part, what = _part(dataset, data)
+    first = read_first(part)
+    if first is None and data and data.listed > 1 and _policy(dataset) == AutoShardPolicy.AUTO:
+        part, what = _every_nth(dataset, data)
+        first = read_first(part)
     if first is None:
-        raise ConfigurationError(f"{origin} gives no examples.")
+        raise ConfigurationError(f"{origin} gives {'this replica ' if what else ''}no examples.")
+    if what:
+        logger.info(f"{origin}: this replica reads {what}")
     leaves = tuple(ArraySpec.of(array, tuple(spec.shape)) for spec, array in zip(specs, first, strict=True))
-    structure = optree.tree_structure(element)
-    with context.eager_mode():
-        count = int(dataset.cardinality())
-    signature = Signature(structure, leaves)
+    signature = Signature(optree.tree_structure(element), leaves)
+    classes = _class_names(dataset) if signature.has_labels else None
     return Stream(
-        signature, lambda size: read(size, True), lambda size: read(size, False), count if count >= 0 else None
+        replace(signature, classes=len(classes)) if classes else signature,
+        lambda size: read(_endless(part, data), size, True),
+        lambda size: read(part, size, False),
+        count if count > 0 else None,
+        classes,
     )
 
 
-def _is_batched(dataset: Any) -> bool:
-    """Whether the elements are batches, as those for `fit` are: the dataset ends in batch(), or in what keeps them."""
+def _class_names(dataset: Any) -> Sequence[str] | None:
+    """The names that Keras gives to a dataset of folders of classes; None if it is made otherwise."""
+    while dataset is not None:
+        if found := getattr(dataset, "class_names", None):
+            return [str(each) for each in found]
+        dataset = getattr(dataset, "_input_dataset", None)
+    return None
+
+
+def _check_elements(spec: Any, origin: str) -> None:
+    """Check that elements are (inputs, targets) or (inputs, targets, weight).
+
+    Raises:
+        ConfigurationError: they are not, or the targets are texts.
+    """
+    if isinstance(spec, dict) and len(spec) > 1:
+        names = list(spec)
+        target = next((name for name in LABELS if name in names), names[-1])
+        inputs = [name for name in names if name != target]
+        several = ", ".join(f"{name!r}: each[{name!r}]" for name in inputs)
+        given = f"each[{inputs[0]!r}]" if len(inputs) == 1 else f"{{{several}}}"
+        raise ConfigurationError(
+            f"{origin}: elements (inputs, targets) were expected, not dictionaries of {', '.join(names)}; add "
+            f".map(lambda each: ({given}, each[{target!r}]))."
+        )
+    if not isinstance(spec, tuple) or len(spec) not in (2, 3):
+        raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {spec}.")
+    if any(each.dtype == tf.string for each in tf.nest.flatten(spec[1])):
+        raise ConfigurationError(
+            f"{origin}: numbers were expected as targets, not texts; number them in a map(), such as by "
+            "tf.argmax(tf.equal(label, names))."
+        )
+
+
+def _dense(tensor: Any) -> Any:
+    """A ragged or a sparse tensor as one with zeros."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.to_tensor()
+    return tf.sparse.to_dense(tensor) if isinstance(tensor, tf.SparseTensor) else tensor
+
+
+def _batch_size(dataset: Any) -> int:
+    """The size of the batches, as those for `fit`: the dataset ends in batch(), or in what keeps them; otherwise 0."""
     while dataset is not None:
         kind = type(dataset).__name__
         if "BatchDataset" in kind and "Unbatch" not in kind:
-            return True
+            return int(dataset._batch_size)
         if kind not in KEEP_BATCHES:
-            return False
+            return 0
         dataset = getattr(dataset, "_input_dataset", None)
-    return False
+    return 0
 
 
-def _batches(dataset: Any, data: DataContext | None, size: int, is_endless: bool) -> Iterator[Any]:
-    if data and data.replicas > 1:  # as tf.distribute does: by files, or if that is impossible by elements
-        dataset = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
-    repeated = dataset.repeat() if is_endless else dataset
-    return iter(repeated.batch(size, drop_remainder=is_endless).prefetch(tf.data.AUTOTUNE))
+def _part(dataset: Any, data: DataContext | None) -> tuple[Any, str]:
+    """What this replica reads of a dataset, and a description of that; empty if there are no others."""
+    if data is None or data.listed == 1:
+        return dataset, ""
+    if data.spare_workers:  # the part of a replica that does not exist would never be read
+        return (
+            dataset,
+            "all examples, starting at a different one than other replicas, because workers may join and leave",
+        )
+    with context.eager_mode():
+        # As tf.distribute does: by files, or if it reads none by examples.
+        part = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
+    policy = _policy(dataset)
+    if policy == AutoShardPolicy.OFF:
+        return part, "all examples, because auto_shard_policy is OFF"
+    return part, f"part {data.replica + 1} of {data.replicas}, which auto_shard_policy {policy.name} determines"
+
+
+def _every_nth(dataset: Any, data: DataContext) -> tuple[Any, str]:
+    with context.eager_mode():
+        part = dataset.shard(data.replicas, data.replica)
+    return part, f"1 of every {data.replicas} examples, because there are fewer files than replicas"
+
+
+def _policy(dataset: Any) -> Any:
+    with context.eager_mode():
+        return dataset.options().experimental_distribute.auto_shard_policy
+
+
+def _endless(part: Any, data: DataContext | None) -> Any:
+    """The examples again and again. Replicas that read everything begin at different ones."""
+    with context.eager_mode():
+        repeated = part.repeat()
+        if data is None or not data.spare_workers:
+            return repeated
+        examples = int(part.cardinality())
+        apart = min(STRIDE, max(1, examples // data.listed)) if examples > 0 else STRIDE
+        return repeated.skip(data.index * apart)
 
 
 def complete(example: tuple[Any, ...]) -> Any:

@@ -23,6 +23,8 @@ class Stream:
     """The leaves of batches of at most this size, until each example has been read once."""
     size: int | None = None
     """The number of examples, over all replicas; None if it is not known."""
+    classes: Sequence[str] | None = None
+    """The names of the classes, by label, if they are known."""
 
 
 def prefetch(batches: Iterator[Sequence[Array]]) -> Iterator[Sequence[Array]]:

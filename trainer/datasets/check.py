@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from trainer.data.columns import column_names
 from trainer.data.image_files import UnreadableImageError
 from trainer.data.skipped import Skipped
 from trainer.datasets.images import Encoded, Shape, check
@@ -103,10 +104,10 @@ class Check:
             return
         values = numbers(column)
         if values.dtype.kind == "f":
-            features = self._source.features if name == INPUT else None
+            elements = column_names(self._source.columns) if name == INPUT and self._source.columns else None
             for index in np.flatnonzero(~np.isfinite(values).all(axis=1)):
                 wrong = int(np.flatnonzero(~np.isfinite(values[index]))[0])
-                yield int(index), f"{features[wrong] if features else name} is absent, NaN or infinite"
+                yield int(index), f"{elements[wrong] if elements else name} is absent, NaN or infinite"
         if name == TARGET and pa.types.is_integer(column.type):
             yield from self._label_faults(values[:, 0])
 

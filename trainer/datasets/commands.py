@@ -68,7 +68,7 @@ def _add_import(commands: Any) -> None:
         "  a folder of IDX files            as of MNIST: NAME-images-idx3-ubyte(.gz) and NAME-labels-idx1-ubyte(.gz)\n"
         "  a folder of .npz files           y and arrays of inputs; files named test... are the held-out split\n"
         "  a folder of folders of images    one for each class, or such folders in train/ and test/\n"
-        "  CSV or Parquet files             a file, or a folder of them; columns of numbers become the vector x\n"
+        "  CSV or Parquet files             a file, or a folder of them; numbers and texts become the vector x\n"
         "The version is there when all is written, and not before.",
     )
     command.add_argument("source", metavar="SOURCE", type=Path, help="a file or a folder")
@@ -114,7 +114,26 @@ def _add_import(commands: Any) -> None:
         default=[],
         help="CSV, Parquet: the inputs (default: all other columns)",
     )
+    command.add_argument(
+        "--regression",
+        action="store_true",
+        help="CSV, Parquet: the targets are values to predict, although they are whole numbers (default: class labels, "
+        "unless some are below 0)",
+    )
+    command.add_argument(
+        "--delimiter",
+        metavar="CHARACTER",
+        type=_delimiter,
+        help="CSV: what separates the columns, such as tab (default: of , ; tab and | what the header has most)",
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _delimiter(text: str) -> str:
+    found = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(found) != 1 or found in '"\r\n':
+        raise argparse.ArgumentTypeError(f"{text!r}, but one character or tab was expected")
+    return found
 
 
 def _fraction(text: str) -> float:
@@ -159,7 +178,7 @@ def _import(arguments: argparse.Namespace, progress: Progress) -> tuple[Any, str
         arguments.source,
         arguments.uri,
         arguments.mode,
-        Choices(arguments.target, arguments.inputs),
+        Choices(arguments.target, arguments.inputs, arguments.delimiter, arguments.regression),
         Rules(arguments.image_size, None, arguments.split, arguments.test_fraction),
         arguments.max_skipped,
         arguments.tag,

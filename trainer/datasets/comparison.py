@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.datasets.metadata import CLASSES, names
+from trainer.data.metadata import CLASSES, names
 from trainer.datasets.rows import digests
 from trainer.datasets.source import SPLIT, TARGETS, TRAIN
 from trainer.datasets.statistics import class_of_rows

@@ -11,6 +11,8 @@ from trainer.datasets.source import INPUT, SPLIT, TARGET, TEST, TRAIN, Rows, Sou
 from trainer.errors import ConfigurationError
 
 BATCH_IMAGES = 100
+HELD_OUT = (TEST, "val", "valid", "validation")
+"""The names of a folder with the held-out split."""
 
 
 def is_source(folder: Path) -> bool:
@@ -30,13 +32,19 @@ def open_source(folder: Path, known_classes: Sequence[str] | None) -> Source:
     """
     names = [each.name for each in _folders(folder)]
     has_splits = TRAIN in names or TEST in names
-    if has_splits and set(names) - {TRAIN, TEST}:
-        other = next(name for name in names if name not in (TRAIN, TEST))
+    held_out = [name for name in names if name in HELD_OUT] if has_splits else []
+    if has_splits and (other := next((name for name in names if name not in (TRAIN, *HELD_OUT)), None)):
         raise ConfigurationError(
             f"{folder}: beside the folders {TRAIN} and {TEST} there is {other}; move it away, or name it {TRAIN} or "
             f"{TEST}."
         )
-    parts = [(name, folder / name) for name in (TRAIN, TEST) if name in names] if has_splits else [("", folder)]
+    if len(held_out) > 1:
+        raise ConfigurationError(
+            f"{folder}: it has the folders {' and '.join(held_out)}, but one held-out split was expected; move the "
+            "others away."
+        )
+    splits = [(TRAIN, folder / TRAIN)] if TRAIN in names else []
+    parts = [*splits, *((TEST, folder / name) for name in held_out)] if has_splits else [("", folder)]
     found = {each.name for _, part in parts for each in _folders(part)}
     if not found:
         raise ConfigurationError(f"{folder}: a folder of images for each class was expected in {TRAIN} and {TEST}.")

@@ -15,13 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 import trainer
+from trainer.data import metadata
+from trainer.data.metadata import CLASSES, FEATURES, names, with_names
 from trainer.data.skipped import Skipped
+from trainer.data.tables import is_table
 from trainer.datasets import idx_files, image_folders, npz_files, table_files, tags
 from trainer.datasets.check import Check, Rules
 from trainer.datasets.images import Shape, check
-from trainer.datasets.metadata import CLASSES, FEATURES, names, with_names
 from trainer.datasets.record import IMPORT, NOTE, Record
-from trainer.datasets.source import TEST, Choices, Source
+from trainer.datasets.source import TARGET, TEST, Choices, Source
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage import lance_dataset
 from trainer.storage.object_store import is_uri
@@ -77,7 +79,7 @@ def run(request: Request, progress: Progress) -> dict[str, Any]:
     source, rules = _open(request, appended)
     skipped = Skipped(request.max_skipped)
     checked = Check(source, rules, skipped)
-    schema = with_names(checked.schema, source.classes, source.features)
+    schema = with_names(checked.schema, source.classes, source.columns)
     if appended:
         _check_columns(appended, schema, request)
         schema = appended.schema
@@ -125,7 +127,14 @@ def _existing(request: Request) -> Any | None:
 def _open(request: Request, appended: Any | None) -> tuple[Source, Rules]:
     """The source, and the rules that follow from the dataset that gets more rows."""
     known = names(appended.schema, CLASSES) if appended else None
-    source = _open_source(request.source, replace(request.choices, known_classes=known))
+    choices = request.choices
+    if appended:
+        has_values = TARGET in appended.schema.names and pa.types.is_floating(appended.schema.field(TARGET).type)
+        columns = metadata.columns(appended.schema)
+        choices = replace(
+            choices, regression=choices.regression or has_values, known_columns=columns, known_classes=known
+        )
+    source = _open_source(request.source, choices)
     source = replace(source, classes=source.classes or known)
     if not appended:
         return source, request.rules
@@ -140,7 +149,7 @@ def _open(request: Request, appended: Any | None) -> tuple[Source, Rules]:
 def _open_source(place: Path, choices: Choices) -> Source:
     try:
         if place.is_file():
-            if not table_files.is_file(place):
+            if not is_table(place):
                 raise ConfigurationError(
                     f"SOURCE={place}: a .csv or .parquet file, or a folder, was expected; name the folder."
                 )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from trainer.data.columns import Columns, features
 from trainer.data.skipped import Skipped
 from trainer.errors import ConfigurationError
 
@@ -41,10 +42,15 @@ class Source:
     """Reads the rows; those that cannot be read are reported as skipped."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label."""
-    features: Sequence[str] | None = None
-    """The names of the elements of the input x, if it was made from columns."""
+    columns: Columns | None = None
+    """The columns from which the input x was made, if it was."""
     rows: int | None = None
     """How many there are, if this is known."""
+
+    @property
+    def features(self) -> Sequence[str] | None:
+        """The names of the elements of the input x, if it was made from columns."""
+        return features(self.columns) if self.columns else None
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,12 @@ class Choices:
 
     target: str | None = None
     inputs: Sequence[str] = ()
+    delimiter: str | None = None
+    """Of CSV files; None finds it in their headers."""
+    regression: bool = False
+    """Whether whole numbers are values to predict, and not class labels."""
+    known_columns: Columns | None = None
+    """Those of x in the dataset that gets more rows."""
     known_classes: Sequence[str] | None = None
     """The classes of the dataset that gets more rows."""
 

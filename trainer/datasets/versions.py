@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from trainer.data.image_files import UnreadableImageError
+from trainer.data.metadata import CLASSES, FEATURES, names
 from trainer.datasets.images import check
-from trainer.datasets.metadata import CLASSES, FEATURES, names
 from trainer.datasets.record import NOTE, Record, parse
 from trainer.datasets.source import BATCH_ROWS
 from trainer.datasets.statistics import Moments, Statistics

@@ -4,11 +4,14 @@ It does not import TensorFlow, so that a model can be found, packaged and checke
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 SAVED_MODEL = "saved_model.pb"
+DATA = "data.json"
+"""The facts about the data of a model: its digest, the names of its classes, the columns of its input, …"""
 SAVED_MODEL_FILES = (SAVED_MODEL, "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra")
 """The files and folders that TensorFlow and Keras write for a SavedModel."""
 
@@ -16,6 +19,26 @@ SAVED_MODEL_FILES = (SAVED_MODEL, "fingerprint.pb", "keras_metadata.pb", "variab
 def is_export(folder: Path) -> bool:
     """Whether a folder has a SavedModel."""
     return (folder / SAVED_MODEL).is_file()
+
+
+def class_names(folder: Path) -> Sequence[str]:
+    """The names of a model's classes, by label; empty if they are not known."""
+    return [str(each) for each in _description(folder).get("classes") or []]
+
+
+def columns(folder: Path) -> Mapping[str, Sequence[str] | None] | None:
+    """The columns of a table that a model's input is made of, by name, with their categories; None if it is not."""
+    found: Mapping[str, Sequence[str] | None] | None = _description(folder).get("columns")
+    return found
+
+
+def _description(folder: Path) -> Mapping[str, Any]:
+    """The content of data.json; empty if the folder has none that can be read."""
+    try:
+        found = json.loads((folder / DATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def newest(folder: Path) -> Path | None:

@@ -13,7 +13,7 @@ from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.graph import devices, execution, keras_optimizer, step_graph
-from trainer.graph.batches import Batches, Feeding, MultiDeviceBatches, make_batches
+from trainer.graph.batches import Batches, FedBatches, Feeding, MultiDeviceBatches, make_batches
 from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
@@ -189,11 +189,19 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement
 
 def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement) -> list[Batches]:
     """The batches of each device."""
+    size = settings.batch_size
+    if isinstance(source, Stream):
+        stream = source.endless(size)  # one for all devices, so that each batch goes to one of them
+
+    def make(number: int) -> Batches:
+        if isinstance(source, Stream):
+            return FedBatches(source.signature, size, stream)
+        return make_batches(source, size, (settings.seed, at.first_learner + number))
+
     batches = []
     for number, device in enumerate(at.compute):
         with tf1.device(device), tf1.variable_scope(f"device_{number}"):
-            seed = (settings.seed, at.first_learner + number)
-            batches.append(make_batches(source, settings.batch_size, seed))
+            batches.append(make(number))
     return batches
 
 

@@ -70,7 +70,7 @@ def main(words: Sequence[str]) -> int:
     cluster.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
     config.add_settings(parser, config.RUN_GROUPS)
     arguments = parser.read(words)
-    settings = config.load(arguments, os.environ)
+    settings = config.load(arguments, os.environ, continues=True)
     if arguments.ps is None:
         arguments.ps = 1 if settings.strategy == "ps" else 0
     plan = Plan(

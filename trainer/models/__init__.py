@@ -21,8 +21,6 @@ from typing import Any, Protocol
 from trainer.data.examples import Array, Signature
 from trainer.tensorflow_types import Tensor
 
-BUILT_IN = ("cnn", "mlp")
-"""The models of this package, by the names of their modules."""
 ACCURACY = "accuracy"
 """The metric by which the best checkpoint is chosen, where a model has it."""
 

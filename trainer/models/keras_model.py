@@ -62,6 +62,7 @@ class KerasModel:
             batch_size: The examples of a step, for a model that takes batches of one size.
         """
         self._batch_size = batch_size
+        self.fixed_batch: int | None = None
         self._class_weight = class_weight
         self._name, self._function, self._seed, self._weights = name, function, seed, weights
         self._model: Any = None
@@ -108,6 +109,8 @@ class KerasModel:
             self._model = self._function(**self._arguments())
         if not isinstance(self._model, keras.Model):
             raise self._error(f"model() returned {type(self._model).__name__}; return a keras.Model")
+        inputs = getattr(self._model, "inputs", None)  # a sequential model without Input gets them from the first call
+        self.fixed_batch = inputs[0].shape[0] if inputs else None
         self._has_own_step = own_train_step.is_own(self._model)
         if why_not := own_train_step.why_not(self._model):
             raise self._error(why_not)
@@ -220,14 +223,6 @@ class KerasModel:
             if is_required and known[name] is None:
                 raise self._error(f"model() has the argument {name}, which the data does not determine; leave it out")
         return {name: value for name, value in known.items() if name in wanted and value is not None}
-
-    @property
-    def fixed_batch(self) -> int | None:
-        """The examples of each batch; None if the model takes batches of any size."""
-        inputs: list[Any] = list(
-            getattr(self._model, "inputs", None) or []
-        )  # flat, of sequential and functional models
-        return inputs[0].shape[0] if inputs else None
 
     def _check(self, outputs: Any) -> None:
         """Raise an error if the trainer cannot train the model."""
@@ -374,6 +369,13 @@ class KerasModel:
         changed = [each.path for each, value in constants if scope.get_current_value(each) is not value]
         if changed:
             raise self._error(f"the loss or a metric changes the variable {changed[0]}; let it be float32")
+        trainable = list(self._arrays.values())[: self._trainable]
+        assigned = [each.path for each, value in mapping if scope.get_current_value(each) is not value]
+        if wrong := {each.path for each in trainable}.intersection(assigned):
+            raise self._error(
+                f"a layer assigns its trainable weight {min(wrong)} in call(), but only the optimizer may change it; "
+                "compute with another value, or let the weight have trainable=False"
+            )
 
     def _read(self, scope: Any) -> dict[str, Tensor]:
         """The arrays after what was called in a scope."""
@@ -523,7 +525,9 @@ class KerasModel:
         except ConfigurationError:
             raise
         except Exception as error:
-            raise self._error(f"{what}: {reason(error, self._name)}") from error
+            eager = self._model is not None and getattr(self._model, "run_eagerly", False)
+            remedy = "; run_eagerly has no effect here: the step is a graph, so use keras.ops" if eager else ""
+            raise self._error(f"{what}: {reason(error, self._name)}{remedy}") from error
 
     def _error(self, text: str) -> ConfigurationError:
         return ConfigurationError(f"model={self._name}: {text}.")

@@ -1,5 +1,6 @@
-"""Finds the model that a run names: a built-in one, or that of a Python file."""
+"""Finds the model that a run names: a built-in one, or that of a Python file, folder or module."""
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -12,28 +13,73 @@ from typing import cast
 
 from tensorflow.python.eager import context  # not public API; a model file runs in eager mode
 
-from trainer.config import RunSettings
+from trainer.config import BUILT_IN_MODELS, RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
-from trainer.models import BUILT_IN, Model, ModelFunctions
+from trainer.models import Model, ModelFunctions
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
 from trainer.text.reasons import reason
 
+PACKAGE_FILES = ("__init__.py", "model.py")
+"""The files of a folder that is a model."""
+
 
 def load(name: str) -> ModuleType:
-    """The module of the built-in model of this name, or of a Python file.
+    """The module of the built-in model of this name, of a Python file or folder, or of this name.
 
     Raises:
         ConfigurationError: the model or file does not exist, or cannot be imported.
     """
-    if name in BUILT_IN:
+    if name in BUILT_IN_MODELS:
         return importlib.import_module(f"trainer.models.{name}")
+    if is_module := _is_module_name(name):
+        _provide_keras()  # to find it imports the packages around it
+    file = _find(name)
+    if not is_module and any("keras" in each.read_text(errors="replace") for each in _sources(file)):
+        _provide_keras()
+    try:
+        with context.eager_mode():
+            return importlib.import_module(name) if is_module else _import(file)
+    except Exception as error:
+        raise ConfigurationError(f"model={name} cannot be imported: {reason(error, str(file))}.") from error
+
+
+def _is_module_name(name: str) -> bool:
+    return not name.endswith(".py") and all(each.isidentifier() for each in name.split(".")) and not Path(name).exists()
+
+
+def _find(name: str) -> Path:
+    """The file of a model: a Python file, that of a folder or a package, or that of a module.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
     path = Path(name)
-    if path.suffix != ".py" or not path.is_file():
-        known = ", ".join(BUILT_IN)
-        raise ConfigurationError(f"model={name!r}, but {known} or the path of a Python file was expected.")
-    return _load(path)
+    files = [path / each for each in PACKAGE_FILES] if path.is_dir() else [path] if path.suffix == ".py" else []
+    if found := next((each for each in files if each.is_file()), None):
+        return found
+    if _is_module_name(name):
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
+        spec = None
+        with context.eager_mode(), contextlib.suppress(ImportError):
+            spec = importlib.util.find_spec(name)
+        if spec and spec.origin and Path(spec.origin).is_file():
+            return Path(spec.origin)
+    if path.is_dir():
+        raise ConfigurationError(
+            f"model={name!r}: the folder has no {' and no '.join(PACKAGE_FILES)}; add one of them."
+        )
+    known = ", ".join(BUILT_IN_MODELS)
+    raise ConfigurationError(
+        f"model={name!r}, but {known}, the path of a Python file or folder, or the name of a module was expected."
+    )
+
+
+def _sources(file: Path) -> list[Path]:
+    """The Python files of a model: those of its package, or its file alone."""
+    return sorted(file.parent.rglob("*.py")) if file.name == PACKAGE_FILES[0] else [file]
 
 
 def model_of(
@@ -85,26 +131,23 @@ def _check_weights(path: Path) -> None:
         raise ConfigurationError(f"initial_weights={path} is neither a .keras nor a .weights.h5 file of Keras's.")
 
 
-def _load(path: Path) -> ModuleType:
-    """Import a model file."""
-    if "keras" in path.read_text(errors="replace"):
-        _provide_keras()
-    file = str(path.resolve())
+def _import(path: Path) -> ModuleType:
+    """Import a model file, or a package by its `__init__.py`."""
+    file, is_package = path.resolve(), path.name == PACKAGE_FILES[0]
+    wanted = file.parent.name if is_package else file.stem
     # Dataclasses, pickle and Keras look a class's module up by its name, as `import` enters it.
-    is_free = path.stem not in sys.modules or getattr(sys.modules[path.stem], "__file__", None) == file
-    name = path.stem if is_free else f"own_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"model={path} cannot be imported; name a Python source file.")
+    is_free = wanted not in sys.modules or getattr(sys.modules[wanted], "__file__", None) == str(file)
+    name = wanted if is_free else f"own_{wanted}"
+    spec = importlib.util.spec_from_file_location(
+        name, file, submodule_search_locations=[str(file.parent)] if is_package else None
+    )
+    assert spec is not None  # noqa: S101 - of a file whose name ends in .py
+    assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if (folder := str(Path(file).parent)) not in sys.path:
+    if (folder := str(file.parent)) not in sys.path:
         sys.path.append(folder)  # for the file's own helpers
-    try:
-        with context.eager_mode():
-            spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"model={path} cannot be imported: {reason(error, str(path))}.") from error
+    spec.loader.exec_module(module)
     return module
 
 
@@ -122,6 +165,11 @@ def _provide_keras() -> None:
 
 
 def identify(name: str) -> str:
-    """A unique identifier of the model: its name, or its file name without the suffix and a digest of the file."""
-    path = Path(name)
-    return f"{path.stem} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.suffix == ".py" else name
+    """A unique identifier of the model: its name, or that of its file or package and a digest of the sources."""
+    if name in BUILT_IN_MODELS:
+        return name
+    file = _find(name)
+    digest = hashlib.sha256()
+    for each in _sources(file):
+        digest.update(each.read_bytes())
+    return f"{file.parent.name if file.name in PACKAGE_FILES else file.stem} {digest.hexdigest()[:12]}"

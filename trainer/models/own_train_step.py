@@ -62,7 +62,10 @@ def evaluate(model: Any, scope: Any, data: Any, variables: Sequence[Any]) -> Ten
     else:
         with recorded(model, scope, variables):
             logs = model.train_step(data)
-    return split(logs)[0]
+    loss, others = split(logs)
+    if overrides(model, "test_step") and (more := others.keys() - model.get_metrics_result().keys()):
+        raise ValueError(f"test_step returns {min(more)}, which no metric of the model gives; add a keras.metrics.Mean")
+    return loss
 
 
 def split(logs: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:

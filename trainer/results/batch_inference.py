@@ -1,4 +1,7 @@
-"""`trainer models predict`: what an exported model predicts for each image in a folder, as CSV and Parquet."""
+"""`trainer models predict`: what an exported model predicts for images, or for the rows of a table.
+
+It writes CSV and Parquet.
+"""
 
 import argparse
 import csv
@@ -6,22 +9,26 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from trainer.config import Parser
+from trainer.data.columns import Columns, column_names, encode, features
 from trainer.data.examples import Array
 from trainer.data.files import write_atomically
 from trainer.data.image_files import UnreadableImageError, convert, reading
 from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
+from trainer.export.export_folder import columns
 from trainer.results import named_model
 from trainer.results.named_model import open_model
 from trainer.results.predictions import SavedModel
 
 BATCH_IMAGES = 200
 CSV_FILE, PARQUET_FILE = "predictions.csv", "predictions.parquet"
+Batch: TypeAlias = tuple[Sequence[str | int], Array]
+"""The names of some images or rows, and what the model takes for them."""
 SUM_TOLERANCE = 1e-3
 """How far the sum of probabilities may be from 1, which float32 does not reach exactly."""
 
@@ -31,62 +38,111 @@ def add(commands: Any) -> None:
     predict: Parser = commands.add_parser(
         "predict",
         prog="trainer models predict",
-        help="predict the class of each image in a folder",
-        description="Predict the class of each image in a folder, and in the folders in it. The images are converted\n"
-        f"to the size and channels of the model's input. FOLDER gets {CSV_FILE} and {PARQUET_FILE}: a\n"
-        "row for each image, with its file, the predicted class, its probability, and that of each class.",
+        help="predict the class of each image in a folder, or of each row of a table",
+        description="Predict the class of each image in a folder, and in its folders, or of each row of a CSV or a\n"
+        "Parquet file. Images are converted to the size and channels of the model's input. A table has the columns\n"
+        f"that the model was trained on. FOLDER gets {CSV_FILE} and {PARQUET_FILE}: a row for each image\n"
+        "or row, with its file or number, the predicted class, its probability, and that of each class. A model that\n"
+        "predicts a value for each row gives that.",
     )
     predict.add_argument("model", metavar="MODEL", help=named_model.HELP)
-    predict.add_argument("--data", metavar="IMAGES", type=Path, required=True, help="the folder with the images")
+    predict.add_argument(
+        "--data",
+        metavar="PATH",
+        type=Path,
+        required=True,
+        help="a folder of images, or a CSV or Parquet file",
+    )
     predict.add_argument("--output", metavar="FOLDER", type=Path, required=True, help="where to write; made if absent")
     predict.add_argument(
         "--max_skipped",
         metavar="N",
         type=parse_limit,
         default=DEFAULT_LIMIT,
-        help="how many files may be damaged or no images; more end the command (default: %(default)s)",
+        help="how many images or rows may be unusable; more end the command (default: %(default)s)",
     )
     named_model.add_options(predict)
     predict.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Predict, and write the predictions; return the exit code. Nothing is written if too many files are no images.
+    """Predict, and write the predictions; return the exit code. Nothing is written if too much cannot be read.
 
     Raises:
-        ConfigurationError: the model or an image cannot be read, or the output cannot be written.
+        ConfigurationError: the model or the data cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
-    files = _files(arguments.data)
+    from trainer.data.tables import is_table  # it needs pyarrow
+
+    place = arguments.data
+    is_rows = place.is_file() and is_table(place)
     skipped = Skipped(arguments.max_skipped)
-    names: list[str] = []
-    found: list[Array] = []
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
-    with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what) as model:
-        shape = model.picture_shape()
-        for start in range(0, len(files), BATCH_IMAGES):
-            images = []
-            for file in files[start : start + BATCH_IMAGES]:
-                try:
-                    images.append(_read(file, shape))
-                    names.append(str(file.relative_to(arguments.data)))
-                except UnreadableImageError as error:
-                    skipped.add(str(file), str(error))
-            if images:
-                found.append(_probabilities(model, np.stack(images)))
-    if not names:
-        raise ConfigurationError(f"--data: {arguments.data} has no image that can be read ({skipped}); name another.")
+    with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what, is_rows) as model:
+        if is_rows:
+            batches = _rows(place, columns(named.folder), model, skipped)
+        else:
+            batches = _images(_files(place), place, model, skipped)
+        found = [(names, _predict(model, inputs)) for names, inputs in batches]
+        classes = model.class_names if model.has_class_names else None
+    thing, key = ("row", "row") if is_rows else ("image", "file")
+    if not found:
+        raise ConfigurationError(f"--data: {place} has no {thing} that can be read ({skipped}); name another.")
+    names = [name for names, _ in found for name in names]
     folder = arguments.output
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in _contents(names, np.concatenate(found)):
+        for name, content in _contents(key, names, np.concatenate([each for _, each in found]), classes):
             write_atomically(folder / name, content)
     except OSError as error:
         raise ConfigurationError(f"--output: {folder} cannot be written ({error.strerror}); name another.") from None
     note = f"; {skipped.count:,} skipped: {skipped}" if skipped.count else ""
-    print(f"{folder}: the predictions of {len(names):,} images in {CSV_FILE} and {PARQUET_FILE}{note}")
+    print(f"{folder}: the predictions of {len(names):,} {thing}s in {CSV_FILE} and {PARQUET_FILE}{note}")
     return 0
+
+
+def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
+    """The images of a folder that can be read."""
+    shape = model.picture_shape()
+    for start in range(0, len(files), BATCH_IMAGES):
+        names, images = [], []
+        for file in files[start : start + BATCH_IMAGES]:
+            try:
+                images.append(_read(file, shape))
+                names.append(str(file.relative_to(folder)))
+            except UnreadableImageError as error:
+                skipped.add(str(file), str(error))
+        if images:
+            yield names, np.stack(images)
+
+
+def _rows(path: Path, known: Columns | None, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
+    """The rows of a table without absent values, by their numbers, as the model takes them."""
+    from trainer.data.tables import is_number, open_tables
+
+    if known is None or not model.takes_vectors(len(features(known))):
+        raise ConfigurationError(
+            f"{model.what} does not take columns of a table; train it on numbers and texts that trainer data import "
+            "has read."
+        )
+    texts = [name for name, categories in known.items() if categories]
+    tables = open_tables([path], None).as_texts(texts)
+    for name, categories in known.items():
+        if name not in tables.types:
+            raise ConfigurationError(f"--data: {path} has no column {name}, which {model.what} takes; add it.")
+        if categories is None and not is_number(tables.types[name]):
+            raise ConfigurationError(f"--data: {name} of {path} is {tables.types[name]}, but numbers were expected.")
+    start = 0
+    for batch in tables.read(path, [*known], skipped):
+        x = encode(batch, known)
+        good = np.isfinite(x).all(axis=1)
+        for row in np.flatnonzero(~good):
+            wrong = column_names(known)[int(np.flatnonzero(~np.isfinite(x[row]))[0])]
+            skipped.add(f"{path.name}: row {start + row}", f"{wrong} is absent, not finite, or no known category")
+        if good.any():
+            yield [start + int(row) for row in np.flatnonzero(good)], x[good]
+        start += len(batch)
 
 
 def _files(folder: Path) -> Sequence[Path]:
@@ -115,33 +171,39 @@ def _read(file: Path, shape: tuple[int, int, int]) -> Array:
     return scaled
 
 
-def _probabilities(model: SavedModel, images: Array) -> Array:
-    """The probabilities of a batch: float32 [n, classes]."""
-    found = model.predict({"images": images})
+def _predict(model: SavedModel, inputs: Array) -> Array:
+    """The probabilities of a batch, float32 [n, classes], or its values, [n, 1]."""
+    found = model.predict({"images": inputs})
+    if not model.classes:
+        return found.reshape(-1, 1)
     if found.min() < 0 or np.abs(found.sum(axis=1) - 1).max() > SUM_TOLERANCE:
         raise ConfigurationError(
-            f"{model.what} gives no probabilities for an image, as its output does not add up to 1; export it with a "
-            "softmax."
+            f"{model.what} gives no probabilities, as its output does not add up to 1; export it with a softmax."
         )
     return found
 
 
-def _contents(names: Sequence[str], probabilities: Array) -> Iterator[tuple[str, bytes]]:
-    """The files to write: their names and their content."""
+def _contents(
+    key: str, names: Sequence[str | int], predictions: Array, classes: Sequence[str] | None
+) -> Iterator[tuple[str, bytes]]:
+    """The files to write: their names and their content. Without names of the classes, these are their labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: dict[str, Any] = {
-        "file": names,
-        "prediction": probabilities.argmax(axis=1),
-        "probability": probabilities.max(axis=1),
-        **{f"probability_{label}": column for label, column in enumerate(probabilities.T)},
-    }
+    written: dict[str, Any] = {key: names}
+    if predictions.shape[1] == 1:
+        written["prediction"] = predictions[:, 0]
+    else:
+        labels = predictions.argmax(axis=1)
+        written["prediction"] = np.array(classes)[labels] if classes else labels
+        written["probability"] = predictions.max(axis=1)
+        known = classes or range(predictions.shape[1])
+        written |= {f"probability_{name}": each for name, each in zip(known, predictions.T, strict=True)}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerow(written)
+    writer.writerows(zip(*written.values(), strict=True))
     yield CSV_FILE, text.getvalue().encode("utf-8", "surrogateescape")
     target = io.BytesIO()
-    pq.write_table(pa.table(columns), target)
+    pq.write_table(pa.table(written), target)
     yield PARQUET_FILE, target.getvalue()

@@ -71,7 +71,7 @@ def _compare(first: Named, second: Named, data: dict[str, str]) -> Comparison:
                 f"A: {first.place} knows {a.classes} classes, but B: {second.place} knows {b.classes}; compare models "
                 "of the same classes."
             )
-        return Comparison((first, second), dataset, predict([a, b], dataset.test))
+        return Comparison((first, second), dataset, predict([a, b], dataset.test), a.class_names)
 
 
 def _load(first: Named, second: Named, data: dict[str, str]) -> Dataset:

@@ -58,13 +58,18 @@ def _examples(found: Comparison) -> str:
             pictures = picture_list(_picture(found, index) for index in kept)
             parts.append(f"<h3>{title}: {len(kept)}</h3>{pictures}")
     if not shown:
-        rows = [(index, predictions.labels[index], first[index], second[index]) for index in differ[:PICTURES]]
+        rows = [(index, *_names(found, index)) for index in differ[:PICTURES]]
         parts.append(table([" example", " label", " A", " B"], rows))
     return "".join(parts)
 
 
-def _picture(found: Comparison, index: int) -> tuple[Array, str, list[str]]:
+def _names(found: Comparison, index: int) -> list[str]:
+    """The names of an example's label and of what the models predict."""
     predictions = found.predictions
-    label, (first, second) = predictions.labels[index], (each[index] for each in predictions.predicted)
+    return [found.classes[each[index]] for each in (predictions.labels, *predictions.predicted)]
+
+
+def _picture(found: Comparison, index: int) -> tuple[Array, str, list[str]]:
+    label, first, second = _names(found, index)
     description = f"Example {index}: label {label}, A reads {first}, B reads {second}"
-    return predictions.images[index], description, [f"{label}, no. {index}", f"A {first}, B {second}"]
+    return found.predictions.images[index], description, [f"{label}, no. {index}", f"A {first}, B {second}"]

@@ -1,5 +1,6 @@
 """Two models on the same held-out examples."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ class Comparison:
     models: tuple[Named, Named]
     dataset: Dataset
     predictions: Predictions
+    classes: Sequence[str]
+    """Their names."""
 
     @property
     def table(self) -> tuple[int, int, int, int]:

@@ -65,10 +65,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str =
     return f'<div class="scroll"><table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def confusion_table(counts: Array) -> str:
-    """The confusion matrix: a row for each label, a column for each prediction, and how many of each were found."""
+def confusion_table(counts: Array, names: Sequence[str]) -> str:
+    """The confusion matrix: a row for each label, a column for each prediction, and how many of each were found.
+
+    Args:
+        counts: int [classes, classes].
+        names: Those of the classes.
+    """
     classes = range(len(counts))
-    heads = "".join(f'<th scope="col">{each}</th>' for each in classes)
+    heads = "".join(f'<th scope="col">{escape(each)}</th>' for each in names)
     largest = max(1, *(int(counts[row, column]) for row in classes for column in classes if row != column), 1)
     rows = []
     for row in classes:
@@ -81,7 +86,9 @@ def confusion_table(counts: Array) -> str:
             style = f' style="background:rgba({colour},{share:.2f})"' if count else ""
             cells.append(f"<td{style}>{count or '·'}</td>")
         recall = f"{counts[row, row] / total:.1%}" if total else "–"
-        rows.append(f'<tr><th scope="row">{row}</th>{"".join(cells)}<td class="share">{recall}</td></tr>')
+        rows.append(
+            f'<tr><th scope="row">{escape(names[row])}</th>{"".join(cells)}<td class="share">{recall}</td></tr>'
+        )
     columns = [int(counts[:, column].sum()) for column in classes]
     precision = "".join(
         f'<td class="share">{f"{counts[each, each] / columns[each]:.1%}" if columns[each] else "–"}</td>'

@@ -11,6 +11,7 @@ from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.export import saved_model
+from trainer.export.export_folder import class_names
 from trainer.telemetry import pictures
 
 CHUNK = 1000
@@ -23,14 +24,15 @@ CHANNELS = (1, 3, 4)
 
 
 class SavedModel:
-    """A SavedModel that classifies. A context manager that closes its session."""
+    """A SavedModel that classifies, or predicts a value. A context manager that closes its session."""
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, folder: Path, what: str, takes_values: bool = False) -> None:
         """Load the model of a folder.
 
         Args:
             folder: It has saved_model.pb.
             what: What errors call the model, such as "A: the model runs/mine".
+            takes_values: Whether it may predict a value instead of a class.
 
         Raises:
             ConfigurationError: it is damaged, or it does not classify.
@@ -41,12 +43,18 @@ class SavedModel:
             (self._output,) = outputs.values()
         else:
             self._output = outputs.get(PROBABILITIES)
-        if self._output is None or self._output.shape.rank != 2 or (self._output.shape[1] or 0) < 2:
+        shape = [] if self._output is None or self._output.shape.rank is None else self._output.shape.as_list()
+        self.classes = (shape[1] or 0) if len(shape) == 2 and shape[1] != 1 else 0
+        """The number of classes; 0 if it predicts a value."""
+        if not self.classes and not (takes_values and shape in ([None], [None, 1])):
             found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
             raise ConfigurationError(
                 f"{what} is not a classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
             )
-        self.classes = int(self._output.shape[1])
+        known = class_names(folder)[: self.classes]
+        self.has_class_names = bool(known)
+        self.class_names = [*known, *map(str, range(len(known), self.classes))]
+        """The names of the classes; those without a name have their label."""
 
     def __enter__(self) -> "SavedModel":
         return self
@@ -96,6 +104,11 @@ class SavedModel:
             f"{self.what} takes {taken}, but images as float32 [n, height, width, channels] "
             "were expected; name a model of images."
         )
+
+    def takes_vectors(self, size: int) -> bool:
+        """Whether the model takes one input, of vectors of this size."""
+        shapes = [tensor.shape.as_list() if tensor.shape.rank else [] for tensor in self._inputs.values()]
+        return shapes == [[None, size]]
 
     def _in_order(self, specs: Mapping[str, Any]) -> list[Any]:
         """The input tensors in the order of the examples' inputs. A single input may have any name."""

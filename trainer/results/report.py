@@ -60,16 +60,16 @@ def confusion_of(run: Run) -> Confusion:
     """Let the exported model predict the held-out split; if it cannot, say why."""
     if run.export is None:
         when = "the run exports one at its end" if not run.is_done else "the folder export/ lacks it"
-        return Confusion(None, 0, f"The confusion matrix needs the exported model: {when}.")
+        return Confusion(None, [], f"The confusion matrix needs the exported model: {when}.")
     if run.settings is None:
-        return Confusion(None, 0, "The confusion matrix needs the settings of the run, and they are not known.")
+        return Confusion(None, [], "The confusion matrix needs the settings of the run, and they are not known.")
     try:
         dataset = problem.load_dataset(run.settings)
         _check_digest(run, dataset)
         with SavedModel(run.export, f"export: the model {run.export}") as model:
-            return Confusion(predict([model], dataset.test), model.classes)
+            return Confusion(predict([model], dataset.test), model.class_names)
     except (ConfigurationError, StoreError) as error:
-        return Confusion(None, 0, f"There is no confusion matrix: {error}")
+        return Confusion(None, [], f"There is no confusion matrix: {error}")
 
 
 def _check_digest(run: Run, dataset: Dataset) -> None:

@@ -47,7 +47,8 @@ class Confusion:
     """What the exported model makes of the held-out split, or why this is not known."""
 
     predictions: Predictions | None
-    classes: int
+    classes: Sequence[str]
+    """Their names."""
     reason: str = ""
 
 
@@ -156,28 +157,28 @@ def _held_out(confusion: Confusion) -> str:
     if found is None:
         return f"{head}<p>{escape(confusion.reason)}</p></section>"
     right = found.right[0]
-    counts = statistics.confusion(found.labels, found.predicted[0], confusion.classes)
+    counts = statistics.confusion(found.labels, found.predicted[0], len(confusion.classes))
     parts = []
-    if confusion.classes <= MATRIX_CLASSES:
-        parts.append(f"<div><h3>Confusion matrix</h3>{confusion_table(counts)}</div>")
-    parts.append(f"<div><h3>Most frequent confusions</h3>{_confusions(counts)}</div>")
+    if len(confusion.classes) <= MATRIX_CLASSES:
+        parts.append(f"<div><h3>Confusion matrix</h3>{confusion_table(counts, confusion.classes)}</div>")
+    parts.append(f"<div><h3>Most frequent confusions</h3>{_confusions(counts, confusion.classes)}</div>")
     wrong = int((~right).sum())
     sentence = f"The exported model has {wrong:,} of {len(right):,} examples wrong."
-    gallery = _gallery(found)
+    gallery = _gallery(found, confusion.classes)
     return f'{head}<p>{sentence}</p><div class="columns">{"".join(parts)}</div>{gallery}</section>'
 
 
-def _confusions(counts: Array) -> str:
+def _confusions(counts: Array, names: Sequence[str]) -> str:
     classes = range(len(counts))
     pairs = [(int(counts[a, b]), a, b) for a in classes for b in classes if a != b and counts[a, b]]
     pairs.sort(key=lambda pair: (-pair[0], pair[1:]))
     if not pairs:
         return "<p>None.</p>"
-    rows = [(a, b, count, f"{count / counts[a].sum():.1%}") for count, a, b in pairs[:10]]
+    rows = [(names[a], names[b], count, f"{count / counts[a].sum():.1%}") for count, a, b in pairs[:10]]
     return table(["label", "read as", " examples", " of the label"], rows)
 
 
-def _gallery(found: Predictions) -> str:
+def _gallery(found: Predictions, names: Sequence[str]) -> str:
     wrong = [index for index in found.images if not found.right[0][index]]
     if not wrong:
         return ""
@@ -185,7 +186,7 @@ def _gallery(found: Predictions) -> str:
     wrong.sort(key=lambda index: -confidence[index])
     items = []
     for index in wrong[:PICTURES]:
-        label, predicted = found.labels[index], found.predicted[0][index]
+        label, predicted = names[found.labels[index]], names[found.predicted[0][index]]
         sure = f"{confidence[index]:.0%}" if 0 <= confidence[index] <= 1 else f"{confidence[index]:.3g}"
         description = f"Example {index}: label {label}, read as {predicted}"
         items.append((found.images[index], description, [f"{label} read as {predicted}", f"{sure}, no. {index}"]))

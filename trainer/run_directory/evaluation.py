@@ -15,6 +15,7 @@ import numpy as np
 
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
+from trainer.export.export_folder import DATA
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.models import ACCURACY, Model, Parameter
@@ -190,7 +191,7 @@ class CheckpointEvaluator:
             partial.mkdir(parents=True)
             logger.info("the model has no call(), so the export has no SavedModel")
         self._model.save(partial, self._session.run(self._arrays))
-        (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (partial / DATA).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
         with contextlib.suppress(FileNotFoundError):
             path.rename(earlier)

@@ -8,6 +8,7 @@ from typing import Any
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data import datasets, fit_arguments, own_data
+from trainer.data.columns import FILES
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
@@ -41,6 +42,18 @@ class Problem:
     def warning(self) -> str | None:
         """A sentence on inputs that few models learn from as they are; None if there are none."""
         return None if MEAN in self.parameters else self.dataset.warning
+
+    @property
+    def summary(self) -> str:
+        """What is trained on which data, for the log."""
+        data, values = self.dataset, sum(math.prod(each.shape) for each in self.parameters.values())
+        train, test = (len(each) if isinstance(each, Examples) else each.size for each in (data.train, data.test))
+        counted = f"{train:,} examples" if train else "a stream of examples"
+        held_out = f"{test:,} held out" if test else "a stream held out"
+        classes = f", {data.signature.classes:,} classes" if data.signature.classes else ""
+        place = f" ({data.uri})" if data.uri else ""
+        model = f"{self.settings.model} with {values:,} parameters"
+        return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}"
 
     def evaluator(self) -> CheckpointEvaluator:
         """Return an evaluator of checkpoints on the held-out split."""
@@ -110,10 +123,16 @@ def load_dataset(settings: Settings) -> Dataset:
 
 def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments) -> Dataset:
     trains = cluster is not None and cluster.task in cluster.replicas
-    index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster and trains else (0, 1)
-    replicas = max(1, replicas - settings.spare_workers)
-    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, index % replicas, replicas)
+    place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
+    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     found = own_data.load(module, settings.model, data, fit) if module and settings.dataset is None else None
+    table = settings.data_dir
+    if not found and settings.dataset in (None, "lance") and table.endswith(FILES):
+        uri = next(table.removesuffix(each) for each in FILES if table.endswith(each)) + ".lance"
+        raise ConfigurationError(
+            f"data_dir={table} is a table: run trainer data import {table} {uri} --target COLUMN, and train with "
+            f"dataset=lance and data_dir={uri}."
+        )
     if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "

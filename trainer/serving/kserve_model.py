@@ -44,7 +44,7 @@ class ServedModel(Model):  # type: ignore[misc] # KServe has no types
     def _predict(self, body: Any) -> dict[str, Any]:
         """A request of the V1 protocol."""
         request = rest_v1.parse(body, self._predictor.inputs)
-        return rest_v1.respond(self._predictor.predict(request.values), request)
+        return rest_v1.respond(self._predictor.predict(request.values), request, self._predictor.classes)
 
     def _infer(self, request: Any) -> Any:
         """A request of the Open Inference Protocol."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.export import saved_model
+from trainer.export.export_folder import class_names
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
 
@@ -27,7 +28,8 @@ class TensorSpec:
     dtype: np.dtype[Any]
 
     def __str__(self) -> str:
-        return f"{self.dtype.name} {_brackets(['n' if each is None else str(each) for each in self.shape])}"
+        kind = "string" if self.dtype == object else self.dtype.name
+        return f"{kind} {_brackets(['n' if each is None else str(each) for each in self.shape])}"
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape can be fed."""
@@ -50,6 +52,8 @@ class Predictor:
             self._outputs = {name: _plain(each) for name, each in outputs.items()}
         self.inputs = {name: _spec(each) for name, each in self._inputs.items()}
         self.outputs = {name: _spec(each) for name, each in self._outputs.items()}
+        self.classes = class_names(folder)
+        """The names of the classes, by label; empty if they are not known."""
 
     def predict(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Predict a batch.
@@ -88,17 +92,30 @@ def _convert(name: str, value: Any, spec: TensorSpec) -> Array:
         given = np.asarray(value)
     except ValueError:  # ragged
         raise BadRequestError(f"{name}: its rows have different shapes, but {spec} was expected.") from None
+    if spec.dtype == object:
+        return _convert_texts(name, given, spec)
     if given.dtype.kind not in "biuf":
         raise BadRequestError(f"{name}: it has values that are no numbers, but {spec} was expected.")
-    if not spec.fits(given.shape):
-        shape = _brackets(map(str, given.shape))
-        raise BadRequestError(f"{name}: its shape is {shape}, but {spec} was expected.")
+    _check_shape(name, given, spec)
     with np.errstate(all="ignore"):
         array = given.astype(spec.dtype)
         is_exact = spec.dtype.kind == "f" or np.array_equal(array, given)
     if not is_exact or np.isinf(array).any() > np.isinf(given).any():
         raise BadRequestError(f"{name}: it has values that {spec.dtype.name} cannot hold.")
     return array
+
+
+def _convert_texts(name: str, given: Array, spec: TensorSpec) -> Array:
+    if not all(isinstance(each, (str, bytes)) for each in given.flat):
+        raise BadRequestError(f"{name}: it has values that are no texts, but {spec} was expected.")
+    _check_shape(name, given, spec)
+    return given.astype(object)
+
+
+def _check_shape(name: str, given: Array, spec: TensorSpec) -> None:
+    if not spec.fits(given.shape):
+        shape = _brackets(map(str, given.shape))
+        raise BadRequestError(f"{name}: its shape is {shape}, but {spec} was expected.")
 
 
 def _brackets(sizes: Any) -> str:

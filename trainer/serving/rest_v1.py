@@ -1,11 +1,12 @@
 """The bodies of TensorFlow Serving's REST API, which is KServe's V1 protocol: JSON to named values and back.
 
 `instances` has rows, and the response has `predictions`; `inputs` has columns, and the response has `outputs`. Where a
-model has one input or one output, its name may be left out, and is in the response.
+model has one input or one output, its name may be left out, and is in the response. If the names of the classes are
+known, the response has them too, in the order of the probabilities.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,12 @@ def _only(values: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict.fromkeys(inputs, values)
 
 
-def respond(outputs: Mapping[str, Array], request: PredictRequest) -> dict[str, Any]:
-    """The body of the response, for JSON."""
+def respond(outputs: Mapping[str, Array], request: PredictRequest, classes: Sequence[str] = ()) -> dict[str, Any]:
+    """The body of the response, for JSON, with the names of the classes if they are known."""
+    return {**_respond(outputs, request), **({"classes": classes} if classes else {})}
+
+
+def _respond(outputs: Mapping[str, Array], request: PredictRequest) -> dict[str, Any]:
     columns = {name: array.tolist() for name, array in outputs.items()}
     if len(columns) == 1:
         (only,) = columns.values()

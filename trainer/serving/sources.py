@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainer.errors import AbsentError, ConfigurationError
-from trainer.export.export_folder import is_export, newest, of_result
+from trainer.export.export_folder import DATA, is_export, newest, of_result
 from trainer.mlflow.server import REGISTERED, Server
 from trainer.serving import model_folder
 
@@ -88,7 +88,7 @@ def find_export(place: Path) -> Path:
 
 def read_data(export: Path) -> dict[str, str]:
     """The facts about the data and the model of an export; empty if it has none."""
-    return {name: str(value) for name, value in _read_json(export / "data.json").items() if value is not None}
+    return {name: value for name, value in _read_json(export / DATA).items() if isinstance(value, str)}
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

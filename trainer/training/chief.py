@@ -115,7 +115,7 @@ class Chief(Callback):
 
     @property
     def is_over(self) -> bool:
-        return bool(self._run.fit and self._run.fit.is_over)
+        return self._run.record.is_done or bool(self._run.fit and self._run.fit.is_over)
 
     def on_execution_end(self, outcome: Outcome) -> None:
         """Check the loss; stop the profile, start to save a checkpoint or to evaluate if that is due; end an epoch.

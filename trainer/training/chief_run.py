@@ -141,7 +141,7 @@ class ChiefRun:
             "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
-            **dataset.facts,
+            **dataset.description,
             "train_dir": str(self._directory),
             "version": trainer.__version__,
         }
@@ -244,7 +244,7 @@ class ChiefRun:
                 logger.warning(f"the best checkpoint {kept.checkpoint} cannot be read; exporting the last one")
         export = self._directory.path / "export" / str(step)
         export.parent.mkdir(exist_ok=True)
-        evaluator.export(export, {**self._problem.dataset.facts, "model": self._context.settings.model})
+        evaluator.export(export, {**self._problem.dataset.description, "model": self._context.settings.model})
         write_embedding(self._directory.test_summaries, evaluator)
         return export
 

@@ -4,6 +4,8 @@ import math
 
 PATIENCE_STEPS = 1000
 """Global steps for which the loss must stay far above its past."""
+BETTER, UNTRAINED = 0.9, 0.99
+"""The shares of an untrained model's loss below which a run has learned something, and above which nothing is left."""
 SMOOTHING = 0.9
 """Weight of the past in the moving average of the observed losses."""
 
@@ -12,7 +14,8 @@ class DivergenceDetector:
     """Compares the smoothed loss with the loss of an untrained model and with the smallest smoothed loss so far.
 
     The loss is too high when the run has lost half of its improvement, or, if it has not improved yet, when the loss
-    is twice the initial one.
+    is twice the initial one. If the loss of an untrained model is known, it is too high, too, when a run that was
+    better by a tenth is back there: units that are all dead guess the same for each example.
     """
 
     def __init__(self, untrained_loss: float | None) -> None:
@@ -20,6 +23,7 @@ class DivergenceDetector:
 
         If it is None, the first observed loss takes its place, although a resumed run starts with a trained model.
         """
+        self._untrained = untrained_loss
         self._initial = -math.inf if untrained_loss is None else untrained_loss
         self._smoothed = self._least = math.nan
         self._high_since: int | None = None
@@ -49,5 +53,7 @@ class DivergenceDetector:
     def _limit(self) -> float:
         if self._initial <= 0:  # such a loss has no scale
             return math.inf
-        has_learned = self._least < self._initial / 2
-        return (self._initial + self._least) / 2 if has_learned else 2 * self._initial
+        if self._least < self._initial / 2:
+            return (self._initial + self._least) / 2
+        was_better = self._untrained is not None and self._least < BETTER * self._untrained
+        return UNTRAINED * self._untrained if self._untrained and was_better else 2 * self._initial

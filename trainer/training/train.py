@@ -39,6 +39,8 @@ def train(context: TaskContext) -> bool:
     problem = load_problem(settings, context.cluster)
     context, settings = replace(context, settings=problem.settings), problem.settings
     leads = cluster is None or cluster.is_chief
+    if leads:
+        logger.info(problem.summary)
     if leads and problem.warning:
         logger.warning(problem.warning)
     if leads and cluster and len(cluster.replicas) > 1 and settings.sync_replicas is None and settings.is_synchronous:

@@ -1,0 +1,263 @@
+"""What `train_data` and `test_data` of a model file may return: lists, frames, texts, generators and datasets."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.test_keras_data import load, read_by, train
+from trainer.data.examples import Examples
+from trainer.data.stream import Stream
+from trainer.errors import ConfigurationError
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+
+MODEL = """
+    import keras
+    import numpy as np
+    import pandas as pd
+    import tensorflow as tf
+    from keras import layers
+
+    def model():
+        network = keras.Sequential([keras.Input((2,)), layers.Dense(3)])
+        network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return network
+    """
+FRAME = "pd.DataFrame({'a': [1.0, 2.0] * 20, 'b': [1, 2] * 20, 'pet': ['dog', 'cat'] * 20})"
+LOOKUP = """
+    import keras
+    import numpy as np
+    from keras import layers
+
+    WORDS = np.array(["red wine", "green tea", "tea"] * 20, object)
+
+    def train_data(context):
+        return {"text": WORDS, "age": np.arange(60.0)}, np.array(["wine", "tea", "tea"] * 20)
+
+    def model(classes):
+        text, age = keras.Input((), dtype="string", name="text"), keras.Input((1,), name="age")
+        vectorize = layers.TextVectorization(output_mode="multi_hot")
+        vectorize.adapt(WORDS)
+        both = layers.Concatenate()([vectorize(text), age / 60])
+        network = keras.Model({"text": text, "age": age}, layers.Dense(classes, activation="softmax")(both))
+        network.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return network
+    """
+PADDED = """
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    def model():
+        words = keras.Input((None,), dtype="int32")
+        network = keras.Model(words, layers.Dense(2)(layers.LSTM(4)(layers.Embedding(50, 4, mask_zero=True)(words))))
+        network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return network
+
+    def rows():
+        for n in range(60):
+            yield list(range(1, 2 + n % 7)), n % 2
+
+    """
+VARIABLE = """
+    def train_data(context):
+        signature = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int32)
+        return tf.data.Dataset.from_generator(rows, output_signature=signature)
+
+    test_data = train_data
+    """
+RAGGED = """
+    def train_data(context):
+        words, labels = zip(*rows())
+        return tf.data.Dataset.from_tensor_slices((tf.ragged.constant(words), list(labels)))
+
+    test_data = train_data
+    """
+GENERATED = """
+    def train_data(context):
+        yield from rows()
+
+    test_data = train_data
+    """
+
+
+def returning(expression: str, test: str = "") -> str:
+    functions = f"\n    def train_data(context):\n        return {expression}\n"
+    return MODEL + functions + (f"\n    def test_data(context):\n        return {test}\n" if test else "")
+
+
+def in_memory(folder: Path, text: str) -> tuple[Examples, Examples, Any]:
+    found = load(folder, text)[0].dataset
+    assert isinstance(found.train, Examples)
+    assert isinstance(found.test, Examples)
+    return found.train, found.test, found.classes
+
+
+def test_lists_are_arrays(tmp_path: Path) -> None:
+    examples, _, _ = in_memory(tmp_path, returning("[[1.0, 2.0], [3.0, 4.0]] * 20, [0, 1] * 20"))
+    assert sorted({*map(tuple, examples.inputs)}) == [(1, 2), (3, 4)]
+    assert examples.signature.classes == 2
+
+
+def test_texts_are_class_labels(tmp_path: Path) -> None:
+    text = returning(f"{FRAME}[['a', 'b']], {FRAME}['pet']", f"{FRAME}[['a', 'b']], ['cat', 'eel'] * 20")
+    examples, test, classes = in_memory(tmp_path, text)
+    assert classes == ["cat", "dog", "eel"]
+    assert examples.targets.tolist() == [1, 0] * 20
+    assert test.targets.tolist() == [0, 2] * 20
+    assert load(tmp_path, text)[0].dataset.signature.classes == 3
+
+
+@pytest.mark.parametrize("kind", ["pd.Series(['b', 'a'] * 20, dtype='category')", "np.array([['b'], ['a']] * 20, 'S')"])
+def test_labels_of_pandas_and_of_bytes(tmp_path: Path, kind: str) -> None:
+    whole = "pd.DataFrame({'a': pd.array([1, 2] * 20, dtype='Int64'), 'b': [True, False] * 20})"
+    examples, _, classes = in_memory(tmp_path, returning(f"{whole}, {kind}"))
+    assert classes == ["a", "b"]
+    assert examples.targets.tolist() == [int(each == 1) for each in examples.inputs[:, 0]]
+
+
+def test_texts_as_inputs_stay_texts(tmp_path: Path) -> None:
+    found, settings = load(tmp_path, LOOKUP)
+    assert {name: str(spec) for name, spec in found.dataset.signature.inputs.items()} == {
+        "age": "float32 []",
+        "text": "string []",
+    }
+    assert found.dataset.classes == ["tea", "wine"]
+    digest = found.dataset.digest
+    assert load(tmp_path, LOOKUP)[0].dataset.digest == digest
+    assert load(tmp_path, LOOKUP.replace("red wine", "red win"))[0].dataset.digest != digest
+    checkpoint, measured = train(found, settings, tmp_path, steps=100)
+    assert measured[-1]["accuracy"] == 1
+    with found.evaluator() as evaluator:
+        assert evaluator.score(checkpoint).metrics["accuracy"] == 1
+        evaluator.export(tmp_path / "export", {})
+
+
+@pytest.mark.parametrize("data", [VARIABLE, RAGGED, GENERATED], ids=["variable", "ragged", "lists"])
+def test_examples_of_different_lengths_are_padded(tmp_path: Path, data: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    found, settings = load(tmp_path, PADDED + data)
+    assert [str(spec) for spec in found.dataset.signature.specs] == ["int32 [None]", "int32 []"]
+    assert isinstance(found.dataset.test, Stream)
+    words = [batch[0] for batch in found.dataset.test.once(4)]
+    assert words[0].tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0], [1, 2, 3, 4]]
+    assert words[1].shape == (4, 7)
+    assert "examples of different sizes are padded with zeros, or empty texts, to the largest" in caplog.text
+    checkpoint, _ = train(found, settings, tmp_path)
+    with found.evaluator() as evaluator:
+        assert evaluator.score(checkpoint).loss == pytest.approx(np.log(2), abs=0.1)
+
+
+def test_sparse_tensors_have_zeros(tmp_path: Path) -> None:
+    text = PADDED + RAGGED.replace("tf.ragged.constant(words)", "tf.ragged.constant(words).to_sparse()")
+    test = load(tmp_path, text)[0].dataset.test
+    assert isinstance(test, Stream)
+    assert next(test.once(2))[0].tolist() == [[1, 0, 0, 0, 0, 0, 0], [1, 2, 0, 0, 0, 0, 0]]
+
+
+BATCHES = """
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return np.full((4, 2), index, "float32"), np.full(4, index % 3)
+
+    def train_data(context):
+        return Batches()
+
+    test_data = train_data
+    """
+YIELDED = """
+    def train_data(context):
+        for index in range(6):
+            yield np.full((4, 2), index, "float32"), np.full(4, index % 3)
+
+    test_data = train_data
+    """
+RETURNED = """
+    def numbers():
+        for index in range(24):
+            yield [index // 4] * 2, index // 4 % 3
+
+    def train_data(context):
+        return numbers
+
+    test_data = train_data
+    """
+
+
+@pytest.mark.parametrize("data", [BATCHES, YIELDED, RETURNED], ids=["PyDataset", "batches", "examples"])
+def test_generators_are_read_again_and_again(tmp_path: Path, data: str) -> None:
+    found = load(tmp_path, MODEL + data)[0].dataset
+    assert isinstance(found.train, Stream)
+    assert isinstance(found.test, Stream)
+    batches = found.train.endless(24)
+    assert [next(batches)[0][:, 0].tolist() for _ in range(2)] == [[n for n in range(6) for _ in range(4)]] * 2
+    assert [len(labels) for _, labels in found.test.once(10)] == [10, 10, 4]
+
+
+def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
+    first, second = read_by(tmp_path, MODEL + RETURNED.replace("24", "240"), 2)
+    assert {*first} == {*second} == set(range(60))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            returning("[[1.0, 2.0], [3.0]] * 20, [0, 1] * 20"),
+            "train_data(): lists of one length were expected; pad them, such as by keras.utils.pad_sequences, or give "
+            "a tf.data.Dataset of arrays, whose batches are padded.",
+        ),
+        (
+            returning(f"{FRAME}[['a', 'pet']], [0, 1] * 20"),
+            "train_data(): numbers or texts were expected, not 'dog' and '1.0' in one array; give a dictionary with "
+            "an array for each column.",
+        ),
+        (
+            returning("np.ones((40, 2)), {'pet': ['dog', 'cat'] * 20}"),
+            "train_data(): numbers were expected, not 'dog'; number labels by "
+            "numpy.unique(labels, return_inverse=True)[1].",
+        ),
+        (
+            returning("np.array([1.0, None] * 20), [0, 1] * 20"),
+            "train_data(): numbers or texts were expected, not object [40].",
+        ),
+        (
+            returning("tf.data.Dataset.from_tensor_slices({'image': np.ones((9, 2)), 'label': [1] * 9})"),
+            "train_data(): elements (inputs, targets) were expected, not dictionaries of image, label; add "
+            ".map(lambda each: (each['image'], each['label'])).",
+        ),
+        (
+            returning("tf.data.Dataset.from_tensor_slices({'a': [1.0], 'b': [2.0], 'y': [1]})"),
+            "train_data(): elements (inputs, targets) were expected, not dictionaries of a, b, y; add "
+            ".map(lambda each: ({'a': each['a'], 'b': each['b']}, each['y'])).",
+        ),
+        (
+            returning("tf.data.Dataset.from_tensor_slices((np.ones((9, 2)), ['cat'] * 9))"),
+            "train_data(): numbers were expected as targets, not texts; number them in a map(), such as by "
+            "tf.argmax(tf.equal(label, names)).",
+        ),
+        (
+            returning("(np.ones((2, 2)) for _ in range(9))"),
+            "train_data(): elements (inputs, targets) were expected, not ndarray.",
+        ),
+        (returning("(each for each in [])"), "train_data() gives no examples."),
+        (
+            MODEL + RETURNED.replace("yield [", "yield [missing, "),
+            "train_data() failed: NameError: name 'missing' is not defined (line 15).",
+        ),
+        (
+            MODEL + RETURNED.replace("test_data =", "other ="),
+            "it has no function test_data(context), but train_data() gives a tf.data.Dataset or a generator; let "
+            "test_data() give the examples to evaluate on.",
+        ),
+    ],
+)
+def test_other_data_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^model=\S*mine\.py: {re.escape(sentence)}$"):
+        load(tmp_path, text)
