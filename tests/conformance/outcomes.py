@@ -9,6 +9,10 @@ SHAPES = (
     f"it; {OTHERS}"
 )
 REFUSED = {
+    "layers.SpectralNormalization": (
+        "a layer assigns its trainable weight spectral_normalization/dense_1/kernel in call(), but only the optimizer may "
+        "change it; compute with another value, or let the weight have trainable=False."
+    ),
     "optimizers.Adafactor": SHAPES.format("Adafactor"),
     "optimizers.LossScaleOptimizer": (
         "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do; use mixed_bfloat16, "
@@ -23,7 +27,6 @@ REFUSED = {
     "optimizers.ScheduleFreeAdamW": (
         f"optimizer=ScheduleFreeAdamW: its state begins with the values of the variables; {OTHERS}"
     ),
-    "programs.a_py_dataset": "train_data() returned Batches; return a tf.data.Dataset, or arrays (inputs, targets).",
     "programs.bfloat16_weights": "sequential/dense/kernel is bfloat16; let trainable variables be float32.",
     "programs.compute_metrics": (
         "the model overrides compute_metrics; let compile() have a keras.metrics.Metric instead."
@@ -43,18 +46,17 @@ REFUSED = {
     "programs.predict_step": (
         "the model overrides predict_step, but an exported model predicts by call(); move it there."
     ),
+    "programs.run_eagerly": (
+        "the step cannot be built: AttributeError: 'SymbolicTensor' object has no attribute 'numpy' (line 26); "
+        "run_eagerly has no effect here: the step is a graph, so use keras.ops."
+    ),
     "programs.stateful_recurrent_layer": (
         "a layer has stateful=True, so its state is that of one sequence of batches; leave it out."
     ),
 }
 
-ONE_EXAMPLE = "the exported SavedModel takes batches of one example only"
 DIFFERS = {
-    "layers.SpectralNormalization": "the kernel that the layer assigns is lost",
-    "programs.batches_of_other_lengths": ONE_EXAMPLE,
-    "programs.labels_of_each_time_step": ONE_EXAMPLE,
     "programs.layer_with_a_python_function": "the SavedModel cannot hold a Python function; model.keras does",
-    "programs.ragged_inputs": "refused with a remedy for texts",
-    "programs.run_eagerly": "refused without a remedy, because the loss reads a value",
-    "programs.test_step": "what test_step returns beside the loss is left out",
+    "programs.ragged_inputs": "refused without a remedy",
+    "programs.test_step": "what test_step returns beside the loss is refused after steps, at the first evaluation",
 }

@@ -62,7 +62,8 @@ def fit(path: Path, steps: int, batch_size: int) -> Arrays:
             test = test if is_batched else test.batch(batch_size)
         history = model.fit(train, steps_per_epoch=1, **how)
         evaluation = model.evaluate(test, verbose=0, return_dict=True)
-        predictions = model.predict(test, verbose=0)
+        first = test.take(1) if isinstance(test, tf.data.Dataset) else test
+        predictions = model.predict(first, verbose=0)
     else:
         x, y, weights = _split(train)
         history = model.fit(x, y, sample_weight=weights, batch_size=batch_size, **how)
@@ -91,7 +92,7 @@ def load(path: Path, export: Path, batch_size: int) -> Arrays:
     module = _begin(path)
     test = _data(module, "test_data", batch_size)
     if isinstance(test, tf.data.Dataset):
-        test = next(iter(test if getattr(module, "HAS_BATCHES", False) else test.batch(1000)))
+        test = next(iter(test if getattr(module, "HAS_BATCHES", False) else test.batch(batch_size)))
     elif not isinstance(test, tuple):
         test = test[0]
     x = _split(test)[0]
