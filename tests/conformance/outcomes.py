@@ -10,8 +10,8 @@ SHAPES = (
 )
 REFUSED = {
     "layers.SpectralNormalization": (
-        "a layer assigns its trainable weight spectral_normalization/dense_1/kernel in call(), but only the optimizer may "
-        "change it; compute with another value, or let the weight have trainable=False."
+        "a layer assigns its trainable weight spectral_normalization/dense_1/kernel in call(), but only the optimizer "
+        "may change it; compute with another value, or let the weight have trainable=False."
     ),
     "optimizers.Adafactor": SHAPES.format("Adafactor"),
     "optimizers.LossScaleOptimizer": (
