@@ -80,7 +80,7 @@ def fit(path: Path, steps: int, batch_size: int) -> Arrays:
 
 def _metrics(split: str, values: Arrays, rank: int) -> Arrays:
     """Curves (rank 1) or numbers (rank 0) by the name of a metric; one of several values has a name for each."""
-    found = {}
+    found: Arrays = {}
     for name, value in values.items():
         several = [value] if value.ndim == rank else np.moveaxis(value, -1, 0)
         found |= {f"{split}/{name}" + f"_{index}" * (value.ndim > rank): each for index, each in enumerate(several)}
