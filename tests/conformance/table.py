@@ -41,7 +41,6 @@ def page() -> str:
     """The text of the page."""
     tables = [
         *(_table(f"`keras.{module}`", "class", module, public_classes(module)) for module in MODULES),
-        _table("The smallest model of each family of `keras.applications`", "model", "applications", {}),
         _table("Other programs", "program", "programs", {}),
     ]
     return "\n".join([INTRODUCTION, *tables])
