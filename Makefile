@@ -10,7 +10,7 @@ RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
+.PHONY: help setup run test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
 	build-images build-mlflow-image build-model-server package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
 
 help: ## list the commands
@@ -35,7 +35,14 @@ run: $(or $(wildcard $(SETUP)),$(RUN)) ## train on the digits data set on this m
 test: CHART_TOOLS += versitygw
 test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, types, unit tests, chart tests, multi-process training
 	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
+	$(BIN)/python -m pytest -m 'not long' tests/conformance
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m 'not long' tests/processes
+
+conformance: $(SETUP) ## train with each public class of Keras as by `fit`, also what make test leaves out
+	$(BIN)/python -m pytest --numprocesses 2 tests/conformance
+
+conformance-docs: $(SETUP) ## generate docs/keras.md from the rows of tests/conformance
+	$(BIN)/python -m tests.conformance.table
 
 fuzz: MINUTES ?= 10
 fuzz: $(SETUP) chart-tools ## search for inputs that crash a program: other examples than make test, and more (MINUTES=10)

@@ -23,7 +23,7 @@ from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
 from trainer.models import ACCURACY, Parameter, Prediction, StepTensors, keras_limits, own_train_step
 from trainer.models.op_template import OpTemplate, concrete, trace
-from trainer.tensorflow import tf
+from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import scope_name
 from trainer.tensorflow_types import Tensor
 from trainer.text.reasons import reason
@@ -128,7 +128,17 @@ class KerasModel:
             with self._errors("the loss or the metrics of compile() do not fit the data"):
                 self._build_metrics(inputs, targets, outputs, weights)
             with self._errors("the model does not train on the data"):
-                return self._read_arrays(inputs)
+                parameters = self._read_arrays(inputs)
+        if self._has_own_step or own_train_step.overrides(self._model, "test_step"):
+            self._try_prediction()
+        return parameters
+
+    def _try_prediction(self) -> None:
+        """Raise an error now if there would be one at the first evaluation."""
+        with tf.Graph().as_default():
+            arrays = {name: tf1.placeholder(tf.float32, each.shape) for name, each in self._arrays.items()}
+            batch = [tf1.placeholder(each.dtype, [self.fixed_batch, *each.shape]) for each in self._signature.specs]
+            self.predict(arrays, batch, [tf1.placeholder(each.dtype, each.shape) for each in self.no_counts])
 
     def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
         names: list[str] = []

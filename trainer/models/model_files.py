@@ -55,7 +55,7 @@ def _find(name: str) -> Path:
     Raises:
         ConfigurationError: there is none.
     """
-    path = Path(name)
+    path = Path(name or "-")  # an empty path is the working directory
     files = [path / each for each in PACKAGE_FILES] if path.is_dir() else [path] if path.suffix == ".py" else []
     if found := next((each for each in files if each.is_file()), None):
         return found

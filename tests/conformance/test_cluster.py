@@ -1,0 +1,58 @@
+"""Rows on one parameter server and two workers, each with a batch of all examples.
+
+Synchronous training averages equal gradients, so the values are those of `fit`. Asynchronous training is compared in
+learning.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.conformance import runner
+from tests.conformance.row import LONG, Row
+from tests.conformance.rows import ROWS
+from tests.conformance.runner import Reference
+from tests.processes.trainers import Trainer
+
+SYNCHRONOUS = [
+    "layers.BatchNormalization",
+    "layers.Dropout",
+    "layers.LSTM",
+    "optimizers.Adam",
+    "optimizers.Lamb",
+    "optimizers.schedules.CosineDecay",
+    "programs.inputs_and_outputs_in_dictionaries",
+    "programs.layer_with_state",
+    "programs.mixed_bfloat16",
+    "programs.moving_averages",
+    "programs.regularizers",
+    "programs.subclassed_model",
+    "programs.weights_of_examples",
+    "programs.weights_without_decay",
+]
+QUICK = {"programs.subclassed_model"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each in QUICK else [pytest.mark.long]) for each in SYNCHRONOUS]
+)
+def test_two_synchronous_workers_train_as_fit(name: str, trainer: Trainer, reference: Reference) -> None:
+    row = ROWS[name]
+    assert runner.outcome(row, "mine", trainer.folder, reference, lambda path, folder, row: launch(trainer, row)) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["layers.Dense", "layers.Dropout", "optimizers.SGD", "programs.a_dataset"])
+def test_two_asynchronous_workers_learn_as_fit(name: str, trainer: Trainer, reference: Reference) -> None:
+    row = replace(ROWS[name], compared="learning", steps=LONG)
+    found = runner.outcome(
+        row, "mine", trainer.folder, reference, lambda path, folder, row: launch(trainer, row, "--sync_replicas=false")
+    )
+    assert found == ""
+
+
+def launch(trainer: Trainer, row: Row, *words: str) -> runner.Run:
+    """Train `mine.py` on a cluster."""
+    settings = [f"--{name}={value}" for name, value in runner.settings(row).items()]
+    trainer.launch("--model=mine.py", "--train_dir=run", "--ps=1", "--workers=2", *settings, *words)
+    return runner.Run(trainer.folder / "run", 0, "", True)
