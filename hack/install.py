@@ -190,6 +190,8 @@ def _is_current(target: str) -> bool:
 
 
 def _make_venv(progress: Progress) -> None:
+    if VENV.is_symlink():
+        raise InstallError(f"{VENV} is a link, whose target another clone uses: remove the link, and run make again.")
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         raise InstallError(
             f"{sys.executable} has no complete venv module: install it, on Debian and Ubuntu with "

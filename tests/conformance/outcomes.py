@@ -27,11 +27,9 @@ REFUSED = {
     "optimizers.ScheduleFreeAdamW": (
         f"optimizer=ScheduleFreeAdamW: its state begins with the values of the variables; {OTHERS}"
     ),
-    "programs.bfloat16_weights": "sequential/dense/kernel is bfloat16; let trainable variables be float32.",
     "programs.compute_metrics": (
         "the model overrides compute_metrics; let compile() have a keras.metrics.Metric instead."
     ),
-    "programs.float64_weights": "sequential/dense/kernel is float64; let trainable variables be float32.",
     "programs.gradient_accumulation": (
         "optimizer=SGD: gradient_accumulation_steps accumulates gradients; use a larger batch_size."
     ),
@@ -46,6 +44,10 @@ REFUSED = {
     "programs.predict_step": (
         "the model overrides predict_step, but an exported model predicts by call(); move it there."
     ),
+    "programs.ragged_inputs": (
+        "train_data(): a ragged tensor is no array; pad it by to_tensor(), and let a layer such as Masking leave out "
+        "the padding."
+    ),
     "programs.run_eagerly": (
         "the step cannot be built: AttributeError: 'SymbolicTensor' object has no attribute 'numpy' (line 26); "
         "run_eagerly has no effect here: the step is a graph, so use keras.ops."
@@ -53,10 +55,12 @@ REFUSED = {
     "programs.stateful_recurrent_layer": (
         "a layer has stateful=True, so its state is that of one sequence of batches; leave it out."
     ),
+    "programs.test_step": (
+        "the prediction cannot be built: ValueError: test_step returns half, which no metric of the model gives; add a "
+        "keras.metrics.Mean."
+    ),
 }
 
 DIFFERS = {
     "programs.layer_with_a_python_function": "the SavedModel cannot hold a Python function; model.keras does",
-    "programs.ragged_inputs": "refused without a remedy",
-    "programs.test_step": "what test_step returns beside the loss is refused after steps, at the first evaluation",
 }

@@ -94,6 +94,19 @@ def test_an_environment_of_other_locks_is_recreated(clone: Clone) -> None:
     assert "creating a virtual environment" in out
 
 
+def test_an_environment_of_another_clone_is_kept(clone: Clone) -> None:
+    """As in a worktree whose `.venv` is a link: to recreate it would empty that of the other clone."""
+    other = clone.venv.rename(clone.folder / "other")
+    clone.venv.symlink_to(other)
+    (other / ".run-done").unlink()
+    code, _, err = clone.install("setup")
+    assert code == 2
+    assert err.strip().endswith(
+        f"{clone.venv} is a link, whose target another clone uses: remove the link, and run make again."
+    )
+    assert (other / "pyvenv.cfg").exists()
+
+
 def test_pip_installs_where_uv_fails(clone: Clone) -> None:
     code, out, err = clone.install("setup", FAIL_ON="--compile-bytecode", FAIL_WITH="error: bad certificate")
     assert (code, err) == (0, "")

@@ -113,6 +113,11 @@ def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Strea
 
 def _array(found: Any, origin: str) -> Array:
     """An array of numbers, or of texts, which are objects."""
+    if isinstance(found, tf.RaggedTensor):
+        raise ConfigurationError(
+            f"{origin}: a ragged tensor is no array; pad it by to_tensor(), and let a layer such as Masking leave out "
+            "the padding."
+        )
     array = np.asarray(found)
     if array.dtype.kind in "OUS":
         texts = [isinstance(each, (str, bytes)) for each in array.flat]
