@@ -282,10 +282,10 @@ def _replicate(
     )
 
 
-def batches_per_step(settings: Settings, cluster: Cluster | None, gpus: int) -> int:
+def batches_per_step(settings: Settings, cluster: Cluster | None) -> int:
     """The batches of all replicas that a global step counts."""
     if settings.strategy == "mirrored":
-        return len(devices.all_of(gpus))
+        return len(devices.all_of(devices.count_gpus(settings)))
     if cluster is None or (settings.strategy == "ps" and not settings.is_synchronous):
         return 1
     replicas = max(1, len(cluster.replicas) - settings.spare_workers)

@@ -14,7 +14,7 @@ from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
 from trainer.errors import ConfigurationError
-from trainer.graph import devices, replica
+from trainer.graph import replica
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
@@ -90,7 +90,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
 def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) -> int | None:
     """The global steps of a pass over the training data; None if its size is not known."""
     size = len(dataset.train) if isinstance(dataset.train, Examples) else dataset.train.size
-    batches = replica.batches_per_step(settings, cluster, devices.count_gpus(settings))
+    batches = replica.batches_per_step(settings, cluster)
     return None if size is None else math.ceil(size / (settings.batch_size * batches))
 
 

@@ -140,7 +140,8 @@ class Chief(Callback):
 
     def _end_epoch(self, fit: FitCallbacks, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""
-        if not self.checkpoints.save_and_wait():
+        if not self.checkpoints.save_and_wait():  # it has said why
+            fit.skip_epoch(step)
             return
         self._watchdog.operation = "evaluating an epoch and its callbacks"
         self._watchdog.pause()

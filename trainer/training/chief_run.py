@@ -202,6 +202,8 @@ class ChiefRun:
                 result_of = lambda: found.update(self._write_result(evaluator, score))  # noqa: E731
                 what, settings = f"the result in {self._directory}", self._context.settings
                 retry_writing(what, result_of, settings.wait_seconds, self._context.watchdog.pause)
+                if self._fit:
+                    self._fit.end()
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.public(self._directory.path / "result.json")
         loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""
@@ -223,11 +225,8 @@ class ChiefRun:
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
         self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
         export = self._export(evaluator, score)
-        stopped = {}
-        if self._fit:
-            self._fit.end()
-            if self._fit.is_over:
-                stopped["stopped_before"] = self._context.settings.train_steps
+        is_stopped = self._fit is not None and self._fit.is_over
+        stopped = {"stopped_before": self._context.settings.train_steps} if is_stopped else {}
         written = self._record.write_done(self.checkpoint, score, str(export), stopped)
         for folder in (self._directory.candidate, self._directory.saving):
             shutil.rmtree(folder, ignore_errors=True)

@@ -91,6 +91,10 @@ class FitCallbacks:
         self._outcomes.append(outcome)
         return outcome.step // self._steps > self._epoch
 
+    def skip_epoch(self, step: int) -> None:
+        """Go on to the epoch of this global step without the hooks, as there is no checkpoint."""
+        self._outcomes, self._epoch = [], step // self._steps
+
     def end_epoch(self, step: int, checkpoint: str) -> Score:
         """End the epoch, and begin the next one, with a checkpoint of this global step; return its score.
 
