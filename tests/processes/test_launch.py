@@ -132,8 +132,10 @@ def test_a_new_run_gets_a_new_folder_and_prints_the_next_commands(trainer: Train
     code, output = trainer.run("launch", "--workers", "1", "--train_steps", "100", "--hidden_units", "20")
     assert code == 0
     (run,) = (trainer.folder / "runs").iterdir()
-    for part in ("test accuracy", f"{run.relative_to(trainer.folder)}/result.json", "next:", "tensorboard --logdir"):
+    name = run.relative_to(trainer.folder)
+    for part in ("test accuracy", f"{name}/result.json", "next:", "tensorboard --logdir", f"trainer report {name}"):
         assert part in output
+    assert f"trainer models predict {name} --data FOLDER --output predictions" in output
     command = next(line for line in output.splitlines() if line.endswith("# train on from here"))
     code, output = trainer.run(*command.partition("#")[0].split()[1:])
     assert code == 0, output

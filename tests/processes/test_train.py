@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hack.ports import free_ports
-from tests.processes.trainers import PATIENCE, WITHOUT_SAVES, Trainer, wait_until
+from tests.processes.trainers import PATIENCE, WITHOUT_EVALUATIONS, WITHOUT_SAVES, Trainer, wait_until
 from trainer.telemetry.progress import parse
 from trainer.tensorflow import tf1
 from trainer.training import parameter_server
@@ -40,6 +40,7 @@ def test_a_classic_cluster_started_by_hand_ends_by_itself(trainer: Trainer, host
     for process in (first, second, ps):
         output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, output
+        assert "next: " not in output  # commands for a terminal are none for each task of a cluster
     assert json.loads((trainer.folder / "run" / "result.json").read_text())["test_accuracy"] > 0.9
 
 
@@ -437,3 +438,15 @@ def test_progress_lines_come_once_a_second_at_most_and_at_the_end(trainer: Train
     assert code == 0
     assert found[-1] == 2000
     assert len(found) <= time.monotonic() - began + 2
+
+
+def test_a_single_process_names_the_commands_that_come_next(trainer: Trainer) -> None:
+    for run in ("first", "second"):
+        code, output = trainer.run("train", "--train_steps=300", f"--train_dir=runs/{run}", WITHOUT_EVALUATIONS)
+        assert code == 0
+    lines = [line.partition("next: ")[2] for line in output.splitlines() if "next: " in line]
+    assert [line.partition("trainer ")[2] for line in lines] == [
+        "report runs/second   # a page on the run",
+        "models predict runs/second --data FOLDER --output predictions   # what it predicts for other data",
+        "models compare runs/first runs/second   # with the last run on this data",
+    ]

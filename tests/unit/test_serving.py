@@ -3,7 +3,9 @@
 tests/images/test_model_image.py asks the server.
 """
 
+import base64
 import contextlib
+import io
 import json
 import re
 import shutil
@@ -17,8 +19,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from trainer import cli
+from trainer.data import arrays
 from trainer.errors import AbsentError, ConfigurationError
 from trainer.serving import model_folder, package, rest_v1, serve, sources
 from trainer.serving.model_folder import EXPORT, ModelRecord
@@ -111,12 +115,100 @@ def test_a_model_of_texts_takes_texts(tmp_path: Path) -> None:
     predictor = Predictor(lengths)
     assert str(predictor.inputs["text"]) == "string [n]"
     assert ask(predictor, {"instances": ["red", "grün"]}) == {"predictions": [3, 5]}
+    zeros = {"b64": base64.b64encode(b"\xff\0\0").decode()}
+    assert ask(predictor, {"instances": ["red", zeros, "grün"]}) == {"predictions": [3, 3, 5]}
     for wrong, sentence in (
         ([3], "text: it has values that are no texts, but string [n] was expected."),
         ([["red"]], "text: its shape is [1, 1], but string [n] was expected."),
     ):
         with pytest.raises(BadRequestError, match=f"^{re.escape(sentence)}$"):
             ask(predictor, {"instances": wrong})
+
+
+def encoded(image: Image.Image, form: str = "PNG") -> dict[str, str]:
+    """A value of a request: an image in base64."""
+    target = io.BytesIO()
+    image.save(target, form)
+    return {"b64": base64.b64encode(target.getvalue()).decode()}
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    """A model of images [4, 3, 1] that gives its input back."""
+    return Predictor(
+        write_export(
+            tmp_path_factory.mktemp("run") / "export" / "1",
+            lambda: {"image": tf1.placeholder(tf.float32, [None, 4, 3, 1])},
+            lambda made: {"pixels": tf.identity(made["image"])},
+        )
+    )
+
+
+GREY = np.arange(0, 240, 20, dtype=np.uint8).reshape(4, 3)
+
+
+def test_an_image_in_base64_has_the_scale_and_the_channels_of_training(pixels: Predictor) -> None:
+    trained_on = arrays.examples({"x": GREY[np.newaxis]}, np.zeros(1, np.int64), "here").inputs
+    value = encoded(Image.fromarray(GREY))
+    bodies: list[Any] = [{"instances": [value]}, {"instances": [{"image": value}]}]
+    bodies += [{"inputs": [value]}, {"inputs": {"image": [value]}}]
+    bodies += [{"instances": [encoded(Image.fromarray(GREY).convert("RGB"))]}]
+    for body in bodies:
+        (found,) = ask(pixels, body).values()
+        np.testing.assert_allclose(found, trained_on, rtol=1e-6)
+
+
+def test_jpeg_and_numbers_mix_in_a_request(pixels: Predictor) -> None:
+    white = encoded(Image.new("L", (3, 4), 255), "JPEG")
+    found = ask(pixels, {"instances": [white, np.zeros([4, 3, 1]).tolist()]})["predictions"]
+    np.testing.assert_array_equal(found, [np.ones([4, 3, 1]), np.zeros([4, 3, 1])])
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (
+            {"b64": "abc"},
+            "image: example 1: b64 is not base64 (Incorrect padding); give the output of base64 --wrap=0 for the file.",
+        ),
+        (
+            {"b64": 7},
+            "image: example 1: b64 is not a string; give the output of base64 --wrap=0 for the file.",
+        ),
+        (
+            {"b64": base64.b64encode(b"a text").decode()},
+            "image: example 1: it is not an image; give a PNG or a JPEG image of 4 x 3 pixels (height x width).",
+        ),
+        (
+            encoded(Image.new("L", (3, 4)), "GIF"),
+            "image: example 1: it is not an image; give a PNG or a JPEG image of 4 x 3 pixels (height x width).",
+        ),
+        (
+            encoded(Image.new("L", (4, 3))),
+            "image: example 1: its size is 3 x 4, but 4 x 3 was expected; give a PNG or a JPEG image of 4 x 3 pixels "
+            "(height x width).",
+        ),
+    ],
+)
+def test_what_is_not_an_image_of_that_size_gets_a_sentence(pixels: Predictor, value: Any, sentence: str) -> None:
+    with pytest.raises(BadRequestError, match=f"^{re.escape(sentence)}$"):
+        ask(pixels, {"instances": [encoded(Image.fromarray(GREY)), value]})
+
+
+def test_a_damaged_image_gets_a_sentence(pixels: Predictor) -> None:
+    content = base64.b64decode(encoded(Image.fromarray(GREY))["b64"])[:-30]
+    sentence = r"^image: example 0: the image is damaged \(.*\); give a PNG or a JPEG image of 4 x 3 pixels"
+    with pytest.raises(BadRequestError, match=sentence):
+        ask(pixels, {"instances": [{"b64": base64.b64encode(content).decode()}]})
+
+
+def test_base64_is_for_images_and_texts(one: Predictor) -> None:
+    sentence = (
+        "images: example 0: b64 is for images, float32 [n, height, width, 1, 3 or 4], and for texts, but the model "
+        "takes float32 [n, 3]; give numbers."
+    )
+    with pytest.raises(BadRequestError, match=f"^{re.escape(sentence)}$"):
+        ask(one, {"instances": [encoded(Image.fromarray(GREY))]})
 
 
 def test_the_signature_says_what_is_wanted(two: Predictor) -> None:
@@ -197,7 +289,7 @@ def test_several_inputs_need_their_names(two: Predictor) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["words", "age", "x"]), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["words", "age", "x", "b64"]), inner),
     max_leaves=20,
 )
 

@@ -1,13 +1,14 @@
 """What the launcher prints at the end of a run: the result, the reason of a failure, and the next command."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from trainer.errors import ConfigurationError
 from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
+from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import report, result, step_time
 from trainer.telemetry.step_time import StepTime
@@ -62,8 +63,12 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
 next:
   {_tensorboard(directory)}          # show the curves
   {_resume_command(plan, directory, "--train_steps", more)}   # train on from here
-  {command_line("trainer", "report", directory)}          # a page on the run"""
+{_format_commands(next_commands(directory, found))}"""
     )
+
+
+def _format_commands(commands: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"  {command}          # {purpose}" for command, purpose in commands)
 
 
 def _tensorboard(directory: TrainingDirectory) -> str:

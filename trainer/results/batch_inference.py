@@ -17,7 +17,7 @@ from trainer.config import Parser
 from trainer.data.columns import Columns, column_names, encode, features
 from trainer.data.examples import Array
 from trainer.data.files import write_atomically
-from trainer.data.image_files import UnreadableImageError, convert, reading
+from trainer.data.image_files import UnreadableImageError, decode
 from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
 from trainer.export.export_folder import columns
@@ -109,7 +109,7 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
         names, images = [], []
         for file in files[start : start + BATCH_IMAGES]:
             try:
-                images.append(_read(file, shape))
+                images.append(decode(file, shape))
                 names.append(str(file.relative_to(folder)))
             except UnreadableImageError as error:
                 skipped.add(str(file), str(error))
@@ -154,21 +154,6 @@ def _files(folder: Path) -> Sequence[Path]:
     if not found:
         raise ConfigurationError(f"--data: {folder} has no files; name a folder of images.")
     return sorted(found)
-
-
-def _read(file: Path, shape: tuple[int, int, int]) -> Array:
-    """An image as the model takes it: float32 [height, width, channels] from 0 to 1, as in training.
-
-    Raises:
-        UnreadableImageError: it is damaged, or no image.
-    """
-    from PIL import Image
-
-    height, width, channels = shape
-    with reading(), Image.open(file) as image:
-        pixels = np.asarray(convert(image, channels, (height, width)), np.float32)
-    scaled: Array = pixels.reshape(shape) / np.float32(255)
-    return scaled
 
 
 def _predict(model: SavedModel, inputs: Array) -> Array:

@@ -31,6 +31,14 @@ class TensorSpec:
         kind = "string" if self.dtype == object else self.dtype.name
         return f"{kind} {_brackets(['n' if each is None else str(each) for each in self.shape])}"
 
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels, if the tensor is a batch of images of one size in the trainer's type."""
+        match self.shape[1:]:
+            case (int(height), int(width), (1 | 3 | 4) as channels) if self.dtype == np.float32:
+                return height, width, channels
+        return None
+
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape can be fed."""
         return len(shape) == len(self.shape) and all(
@@ -89,7 +97,7 @@ def _spec(tensor: Any) -> TensorSpec:
 def _convert(name: str, value: Any, spec: TensorSpec) -> Array:
     """The array of an input in the type of the signature."""
     try:
-        given = np.asarray(value)
+        given = np.asarray(value, object if spec.dtype == object else None)  # NumPy's own type of bytes drops zeros
     except ValueError:  # ragged
         raise BadRequestError(f"{name}: its rows have different shapes, but {spec} was expected.") from None
     if spec.dtype == object:

@@ -22,6 +22,7 @@ from trainer.models.keras_model import KerasModel
 from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.run_directory.mirror import Mirror, make_directory
+from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
@@ -213,6 +214,9 @@ class ChiefRun:
             remedy = "raise train_steps, or use another train_dir"
             sentence = f"nothing was trained: all {wanted:,} steps were done before; {remedy}. The run was {sentence}"
         report.log(logger, sentence, result=found)
+        if not self._context.cluster:  # the launcher says it at the end of all tasks
+            for command, purpose in next_commands(self._directory, found):
+                logger.info(f"next: {command}   # {purpose}")
 
     def _write_result(self, evaluator: CheckpointEvaluator, score: Score) -> dict[str, Any]:
         if self._directory.has_evaluator:  # it may not evaluate these in time for the export
