@@ -35,7 +35,7 @@
 {{- $role := $spec.role -}}
 {{- if $spec.packaged }}{{ $packaged = append $packaged $role }}{{ else }}{{ $foreign = append $foreign $role }}{{ end -}}
 {{- if and (not $spec.packaged) (not $spec.command) -}}
-{{- fail (printf "%s.command: the image %s is not the packaged one, and the chart's wrapper replaces an image's entrypoint, so set the command; `docker image inspect -f '{{.Config.Entrypoint}} {{.Config.Cmd}}' IMAGE` shows it. (Set an image built FROM the packaged one in image.repository.)" $role $spec.image.repository) -}}
+{{- fail (printf "%s.command: the image %q is not the packaged one, and the chart's wrapper replaces an image's entrypoint, so set the command; `docker image inspect -f '{{.Config.Entrypoint}} {{.Config.Cmd}}' IMAGE` shows it. (Set an image built FROM the packaged one in image.repository.)" $role $spec.image.repository) -}}
 {{- end -}}
 {{- if and $spec.packaged (eq $role "client") -}}
 {{- fail "client.command: the packaged trainer cannot run as a client; set the program that connects to the cluster." -}}
