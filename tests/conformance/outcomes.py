@@ -19,8 +19,8 @@ REFUSED = {
         "and the optimizer alone."
     ),
     "optimizers.MultiOptimizer": (
-        "optimizer=MultiOptimizer: MultiOptimizer.__init__() got an unexpected keyword argument 'global_clipnorm'; "
-        f"{OTHERS}"
+        "optimizer=MultiOptimizer: a copy for the parameter servers cannot be made of its configuration "
+        f"(MultiOptimizer.__init__() got an unexpected keyword argument 'global_clipnorm'); {OTHERS}"
     ),
     "optimizers.Muon": SHAPES.format("Muon"),
     "optimizers.Nadam": SHAPES.format("Nadam"),

@@ -139,7 +139,8 @@ def is_element_wise(optimizer: Any) -> bool:
             parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:4], values[0, 4:].reshape(2, 2)])
         except TypeError as error:
             raise ConfigurationError(
-                f"optimizer={name}: {truncate(str(error), 200)}; use another one, {KNOWN}."
+                f"optimizer={name}: a copy for the parameter servers cannot be made of its configuration "
+                f"({truncate(str(error), 200)}); use another one, {KNOWN}."
             ) from None
         shapes = [[each.shape for each in slot] for slot in _slots_of(parts).values()]
         if any(each != [(2, 1), (2,), (2, 2)] for each in shapes):
