@@ -33,10 +33,6 @@ REFUSED = {
     "programs.gradient_accumulation": (
         "optimizer=SGD: gradient_accumulation_steps accumulates gradients; use a larger batch_size."
     ),
-    "programs.inputs_of_texts": (
-        "train_data(): numbers were expected, not \"b'a good film'\"; number labels by "
-        "numpy.unique(labels, return_inverse=True)[1], and texts by a lookup."
-    ),
     "programs.mixed_float16": (
         "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do; use mixed_bfloat16, "
         "and the optimizer alone."

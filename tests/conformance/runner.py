@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 
 from tests.conformance.row import Row
@@ -149,12 +150,18 @@ SMALL = 1e-2
 
 def _distance(found: Any, wanted: Any) -> float:
     """The largest difference of two arrays, relative to the largest value."""
-    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    found, wanted = _wide(found), _wide(wanted)
     if not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
         return np.inf
     kept = np.isfinite(wanted)
     scale = max(SMALL, float(np.abs(wanted[kept]).max(initial=0)))
     return float(np.abs(found - wanted)[kept].max(initial=0)) / scale
+
+
+def _wide(found: Any) -> Any:
+    """The array in float64. A file of NumPy's has no type for bfloat16, only the two bytes."""
+    array = np.asarray(found)
+    return (array.view(ml_dtypes.bfloat16) if array.dtype.kind == "V" else array).astype(np.float64)
 
 
 def softmax(logits: Any) -> Any:
