@@ -53,7 +53,9 @@ class Problem:
         classes = f", {data.signature.classes:,} classes" if data.signature.classes else ""
         place = f" ({data.uri})" if data.uri else ""
         model = f"{self.settings.model} with {values:,} parameters"
-        return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}"
+        epochs, steps = self.settings.epochs, self.settings.train_steps
+        length = f"; {epochs} epochs are {steps:,} steps" if epochs else ""
+        return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}{length}"
 
     def evaluator(self) -> CheckpointEvaluator:
         """Return an evaluator of checkpoints on the held-out split."""
