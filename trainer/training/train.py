@@ -39,8 +39,6 @@ def train(context: TaskContext) -> bool:
     problem = load_problem(settings, context.cluster)
     context, settings = replace(context, settings=problem.settings), problem.settings
     leads = cluster is None or cluster.is_chief
-    if leads:
-        logger.info(problem.summary)
     if leads and problem.warning:
         logger.warning(problem.warning)
     if leads and cluster and len(cluster.replicas) > 1 and settings.sync_replicas is None and settings.is_synchronous:
@@ -49,6 +47,8 @@ def train(context: TaskContext) -> bool:
             "for the slowest, but some models learn less by it, or nothing"
         )
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
+        if leads:
+            logger.info(problem.summary)
         return _train(context, problem, claimed)
 
 
