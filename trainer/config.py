@@ -141,8 +141,10 @@ class RunSettings:
     data_version: Version | None = _setting(None, "version or tag of a Lance dataset (default: the newest version)")
     download: bool = _setting(True, "download missing MNIST files to data_dir and verify their checksums")
     train_steps: Count = _setting(2000, "global steps to train, over all replicas")
-    epochs: Count | None = _setting(
-        None, "passes over the training data, which determine train_steps (default: train_steps counts)"
+    epochs: Annotated[Integer, Field(ge=0, lt=2**31)] | None = _setting(
+        None,
+        "passes over the training data, which determine train_steps; with 0 train_steps counts (default: the epochs of "
+        "the model's file, unless train_steps is given)",
     )
     batch_size: Count = _setting(100, "examples per replica and step")
     seed: Annotated[Integer, Field(ge=0, lt=2**63)] = _setting(
@@ -412,9 +414,9 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], continue
     from_file = _read_yaml(file) if file else {}
     if file and not arguments.config:  # the settings of one task of an earlier run
         from_file = {name: value for name, value in from_file.items() if name in names(RUN_GROUPS)}
-    if "train_steps" in given:
-        from_file.pop("epochs", None)
     values = {**from_file, **given}
+    if "train_steps" in given:
+        values["epochs"] = given.get("epochs", 0)
 
     def origin_of(name: str) -> str:
         if name in from_command_line:

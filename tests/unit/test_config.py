@@ -65,7 +65,7 @@ def test_a_run_lends_its_settings_to_the_process_that_continues_it(tmp_path: Pat
     settings = config.load(given, {}, continues=True)
     assert settings == Settings(model="cnn", epochs=3, train_steps=60, train_dir=str(tmp_path), seed=5)
     longer = config.load(given, {"TRAINER_TRAIN_STEPS": "100"}, continues=True)
-    assert (longer.model, longer.epochs, longer.train_steps) == ("cnn", None, 100)
+    assert (longer.model, longer.epochs, longer.train_steps) == ("cnn", 0, 100)
     assert config.load(given, {}) == Settings(train_dir=str(tmp_path), seed=5)
 
 

@@ -99,6 +99,11 @@ def test_validation_data_is_the_held_out_split(load: Load) -> None:
             "{'class_weight': {-1: 2.0}}",
             "fit_arguments(): class_weight=-1, but input should be greater than or equal to 0.",
         ),
+        (
+            "{'callbacks': [keras.callbacks.TerminateOnNaN()]}",
+            "fit_arguments(): callbacks has TerminateOnNaN, whose on_batch_end() is never called here; use a hook of "
+            "epochs, such as on_epoch_end().",
+        ),
         ("{'callbacks': [3]}", "fit_arguments(): callbacks has int; Keras's callbacks were expected."),
     ],
 )

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context
 
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
+from trainer.data import pipeline
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError
@@ -358,6 +359,20 @@ def test_one_example_is_trained_on_and_evaluated(tmp_path: Path) -> None:
 
 
 STREAMED = f"tf.data.Dataset.from_tensor_slices(({INPUTS}, np.ones((40, 1), np.float32)))"
+
+
+def test_full_batches_that_are_mapped_may_be_examples() -> None:
+    """As where sequences are cut from a text."""
+    with context.eager_mode():
+        cut = tf.data.Dataset.range(1000).batch(11, drop_remainder=True).map(lambda x: (x[:-1], x[1:]))
+        with pytest.raises(ConfigurationError) as refused:
+            pipeline.stream(cut, None, "train_data()")
+        assert str(refused.value) == (
+            "train_data(): after batch(…, drop_remainder=True) and map(), an element may be one example; end the "
+            "dataset with batch(1) if it is, and with unbatch() if it is a batch."
+        )
+        shapes = [pipeline.stream(each, None, "").signature.specs[0].shape for each in (cut.batch(1), cut.unbatch())]
+    assert shapes == [(10,), ()]
 
 
 @pytest.mark.parametrize("rest", ["", ".batch(8)", ".shuffle(9).batch(8).map(lambda x, y: (x, y)).prefetch(1)"])

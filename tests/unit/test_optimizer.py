@@ -23,11 +23,14 @@ def rates(steps: list[int], **settings: Any) -> list[float]:
     """The learning rate of the updates after these global steps."""
     optimizer = Optimizer(Settings(learning_rate=0.5, train_steps=100, **settings), shared=False)
     with tf.Graph().as_default(), tf1.Session() as session:
-        return [float(session.run(tf.convert_to_tensor(optimizer.rate(tf.constant(step))))) for step in steps]
+        return [
+            float(session.run(tf.convert_to_tensor(optimizer.rate(tf.constant(step), tf.zeros([SIZE])))))
+            for step in steps
+        ]
 
 
 def test_a_constant_rate_needs_no_op() -> None:
-    assert Optimizer(Settings(learning_rate=0.5), shared=False).rate(None) == 0.5
+    assert Optimizer(Settings(learning_rate=0.5), shared=False).rate(None, None) == 0.5
 
 
 @pytest.mark.parametrize(

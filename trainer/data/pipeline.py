@@ -56,11 +56,16 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
             raise ConfigurationError(
                 f"{origin} repeats without end, so an evaluation would never end; remove repeat()."
             )
-        count, of_batches = int(dataset.cardinality()), _batch_size(dataset)
+        count, of_batches = int(dataset.cardinality()), _batch_size(dataset, origin)
         if of_batches:
             count *= of_batches
             logger.info(f"{origin} gives batches, which are taken apart: batch_size says how many examples a step has")
-            dataset = dataset.unbatch()
+            try:
+                dataset = dataset.unbatch()
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"{origin}: its batches cannot be taken apart: {truncate(str(error), 200)}."
+                ) from None
         if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(dataset.element_spec)):
             dataset = dataset.map(lambda *element: tf.nest.map_structure(_dense, element))
     element = complete(dataset.element_spec)
@@ -158,12 +163,23 @@ def _dense(tensor: Any) -> Any:
     return tf.sparse.to_dense(tensor) if isinstance(tensor, tf.SparseTensor) else tensor
 
 
-def _batch_size(dataset: Any) -> int:
-    """The size of the batches, as those for `fit`: the dataset ends in batch(), or in what keeps them; otherwise 0."""
+def _batch_size(dataset: Any, origin: str) -> int:
+    """The size of the batches, as those for `fit`: the dataset ends in batch(), or in what keeps them; otherwise 0.
+
+    Raises:
+        ConfigurationError: a map() follows on a batch() of full batches, as where sequences are cut from a text.
+    """
+    is_mapped = False
     while dataset is not None:
         kind = type(dataset).__name__
         if "BatchDataset" in kind and "Unbatch" not in kind:
+            if is_mapped and bool(dataset._drop_remainder):
+                raise ConfigurationError(
+                    f"{origin}: after batch(…, drop_remainder=True) and map(), an element may be one example; end the "
+                    "dataset with batch(1) if it is, and with unbatch() if it is a batch."
+                )
             return int(dataset._batch_size)
+        is_mapped = is_mapped or "Map" in kind
         if kind not in KEEP_BATCHES:
             return 0
         dataset = getattr(dataset, "_input_dataset", None)

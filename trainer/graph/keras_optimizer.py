@@ -78,7 +78,7 @@ class KerasOptimizer(Optimizer):
         stale = self.shared and self.settings.staleness_aware
         if not stale and self.scale is None:
             return None
-        scale = tf.constant(1.0) if self.scale is None else self.scale_now
+        scale = tf.constant(1.0) if self.scale is None else self.scale_after(gradient)
         return self._divide_by_staleness(scale, shard, updates, gradient)
 
     @functools.cache  # noqa: B019 - an optimizer lives as long as its graph

@@ -40,8 +40,6 @@ class Optimizer:
     """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
     scale: Variable = None
     """float32 variable that multiplies the learning rate; None if that cannot change."""
-    scale_now: Tensor = None
-    """The value of `scale`, read once per session run."""
 
     @classmethod
     def create(cls, settings: Settings, shared: bool, device: str, scaled: bool, **more: Any) -> Self:
@@ -50,7 +48,7 @@ class Optimizer:
             return cls(settings, shared, **more)
         with tf1.device(device):
             scale = tf1.get_variable("learning_rate_scale", initializer=1.0, trainable=False, use_resource=True)
-            return cls(settings, shared, scale, scale.read_value(), **more)
+            return cls(settings, shared, scale, **more)
 
     @property
     def variables(self) -> list[Variable]:
@@ -114,7 +112,7 @@ class Optimizer:
 
     def _update(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
         """Add the ops that update the trainable parameters and the slots, on the current device."""
-        rate = self._divide_by_staleness(self.rate(updates), shard, updates, gradient)
+        rate = self._divide_by_staleness(self.rate(updates, gradient), shard, updates, gradient)
         decayed = []
         if self.settings.weight_decay:
             with tf.control_dependencies([gradient]):
@@ -154,10 +152,15 @@ class Optimizer:
             return update()
         return tf.CriticalSection(shared_name=f"{shard.name}/update").execute(update)
 
-    def rate(self, step: Tensor) -> Tensor:
-        """The learning rate of the update after this global step: a float if constant, else a float32 scalar."""
+    def scale_after(self, gradient: Tensor) -> Tensor:
+        """The value of `scale` once a gradient is there: it may change while a synchronous update waits for that."""
+        with tf.control_dependencies([gradient]):
+            return self.scale.read_value()
+
+    def rate(self, step: Tensor, gradient: Tensor) -> Tensor:
+        """The learning rate of the update by a gradient after this global step: a float if constant, else a scalar."""
         settings = self.settings
-        base = settings.learning_rate * (1.0 if self.scale is None else self.scale_now)
+        base = settings.learning_rate * (1.0 if self.scale is None else self.scale_after(gradient))
         if settings.learning_rate_schedule == "constant" and not settings.warmup_steps:
             return base
         step = tf.cast(step, tf.float32)

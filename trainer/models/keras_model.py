@@ -313,7 +313,11 @@ class KerasModel:
         """As `_train`, by the model's own `train_step`."""
         variables = list(self._arrays.values())[: self._trainable]
         with self._scope(given, counts, seed) as scope, own_train_step.recorded(self._model, scope, variables) as found:
-            logs = self._model.train_step(self._data(batch))
+            inputs, targets, weights = self._signature.pack(batch)
+            weights = self._weigh(targets, weights) if self._class_weight else weights
+            logs = self._model.train_step((inputs, targets) if weights is None else (inputs, targets, weights))
+        if not found:
+            raise ValueError("train_step gives its optimizer no gradients; take them by tf.GradientTape, by this name")
         updated = self._read(scope)
         arrays = list(given.items())[: self._trainable]
         gradients = [
@@ -490,7 +494,7 @@ class KerasModel:
                 self._model(inputs, training=True)
             found.update(id(each) for each, value in given if scope.get_current_value(each) is not value)
 
-        if variables:
+        if variables and own_train_step.has_call(self._model):
             concrete(call)
         return found
 

@@ -172,4 +172,5 @@ def identify(name: str) -> str:
     digest = hashlib.sha256()
     for each in _sources(file):
         digest.update(each.read_bytes())
-    return f"{file.parent.name if file.name in PACKAGE_FILES else file.stem} {digest.hexdigest()[:12]}"
+    is_folder = Path(name).is_dir() or file.name == PACKAGE_FILES[0]
+    return f"{file.resolve().parent.name if is_folder else file.stem} {digest.hexdigest()[:12]}"

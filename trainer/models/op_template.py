@@ -4,6 +4,8 @@ TensorFlow's C++ code copies a graph in a fraction of the time that Python needs
 copies are plain ops, so they run as fast as ops that Python builds.
 """
 
+import functools
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +93,8 @@ def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
     return template
 
 
+logger = logging.getLogger(__name__)
+
 CHANGES = (
     "LookupTableInsertV2",
     "LookupTableRemoveV2",
@@ -144,6 +148,7 @@ class _Held:
             )
             break
         else:
+            _say_constant(name)
             dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
             _add_constant(definition, f"{name}/value", value)
@@ -158,6 +163,11 @@ class _Held:
             )
         made.attr["shared_name"].s = uuid.uuid4().hex.encode()
         _add_node(definition, "Identity", name, [f"{name}/held", f"^{name}/fill"], T=tf.resource.as_datatype_enum)
+
+
+@functools.cache
+def _say_constant(name: str) -> None:
+    logger.info(f"the variable that {name} reads is not a weight of the model, so its value stays as it is")
 
 
 def _add_node(definition: Any, op: str, name: str, inputs: Sequence[str], **types: int) -> Any:

@@ -86,12 +86,13 @@ def recorded(model: Any, scope: Any, variables: Sequence[Any]) -> Iterator[dict[
         def gradient(self, target: Any, sources: Any, *arguments: Any, **named: Any) -> Any:
             return super().gradient(target, optree.tree_map(value, sources), *arguments, **named)
 
-    def keep(found: Any, of: Any = None) -> None:
-        for gradient, variable in zip(found, variables if of is None else of, strict=True):
+    def keep(grads: Any, trainable_variables: Any = None) -> None:  # the names in Keras
+        scale = model.optimizer.loss_scale_factor or 1.0
+        for gradient, variable in zip(grads, trainable_variables or variables, strict=True):
             if id(variable) in gradients:
                 raise ValueError(f"train_step updates {variable.path} twice, but a step here updates a variable once")
             if gradient is not None:
-                gradients[id(variable)] = tf.convert_to_tensor(gradient)
+                gradients[id(variable)] = tf.convert_to_tensor(gradient) / scale
 
     tape, model.optimizer.apply, tf.GradientTape = tf.GradientTape, keep, Tape
     try:

@@ -98,7 +98,8 @@ def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) 
 
 def _with_epochs(settings: Settings, fit: FitArguments, steps_per_epoch: int | None) -> Settings:
     """The settings with the steps of their epochs, or of those in the model's file, unless they say train_steps."""
-    epochs = settings.epochs or (fit.epochs if settings.train_steps == Settings().train_steps else None)
+    is_default = settings.epochs is None and settings.train_steps == Settings().train_steps
+    epochs = fit.epochs if is_default else settings.epochs
     if (epochs or fit.callbacks) and steps_per_epoch is None:
         what = f"epochs={epochs}" if epochs else "callbacks"
         raise ConfigurationError(

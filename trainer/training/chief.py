@@ -42,6 +42,8 @@ class Chief(Callback):
         self._summaries = SummaryWriter(run.directory.train_summaries)
         self._profile = Profile(self._settings.profile_steps, run.directory.path)
         self._roll_back_factor = 1.0
+        self._is_stopped = False
+        """Whether an earlier process of the chief has ended the run on the parameter servers."""
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -75,7 +77,7 @@ class Chief(Callback):
         if replica.rate_scale is not None:
             self._roll_back_factor = 0.5**roll_backs
             self._set_rate()
-        if replica.is_over is not None:
+        if replica.is_over is not None and not self._is_stopped:
             self._session.run(replica.is_over.initializer)
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
@@ -97,6 +99,7 @@ class Chief(Callback):
                 "restart them."
             )
         logger.info("the parameter servers already hold the run; continuing with it")
+        self._is_stopped = self._replica.is_over is not None and bool(self._session.run(self._replica.is_over_now))
         self._run.record.count_absence()
         self._replica.saver.accept(self._session)
 
@@ -115,7 +118,7 @@ class Chief(Callback):
 
     @property
     def is_over(self) -> bool:
-        return self._run.record.is_done or bool(self._run.fit and self._run.fit.is_over)
+        return self._run.was_stopped or self._is_stopped or bool(self._run.fit and self._run.fit.is_over)
 
     def on_execution_end(self, outcome: Outcome) -> None:
         """Check the loss; stop the profile, start to save a checkpoint or to evaluate if that is due; end an epoch.

@@ -124,6 +124,7 @@ class ChiefRun:
             self._evaluation,
             Background("checkpoint"),
             problem.model.untrained_loss,
+            self.was_done and earlier.get("global_step", 0) < context.settings.train_steps,
             self._fit,
         )
         self._evaluator: CheckpointEvaluator | None = None
@@ -212,7 +213,10 @@ class ChiefRun:
         if is_unchanged:
             wanted = self._context.settings.train_steps
             remedy = "raise train_steps, or use another train_dir"
-            sentence = f"nothing was trained: all {wanted:,} steps were done before; {remedy}. The run was {sentence}"
+            before = f"all {wanted:,} steps were done before"
+            if self._shared.was_stopped:
+                before = f"a callback had ended the run before its {wanted:,} steps"
+            sentence = f"nothing was trained: {before}; {remedy}. The run was {sentence}"
         report.log(logger, sentence, result=found)
         if not self._context.cluster:  # the launcher says it at the end of all tasks
             for command, purpose in next_commands(self._directory, found):

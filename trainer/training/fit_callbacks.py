@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorflow.python.eager import context  # not public API; callbacks run in eager mode
 
-from trainer.errors import ModelError
+from trainer.errors import ConfigurationError, ModelError
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory.evaluation import CheckpointEvaluator, Score
 from trainer.text.reasons import reason
@@ -37,6 +37,9 @@ class FitCallbacks:
             make_evaluator: Makes what scores the checkpoints.
             steps_per_epoch: Global steps.
             epochs: The epochs of the whole run.
+
+        Raises:
+            ConfigurationError: the optimizer's learning rate is 0.
         """
         self._name, self._callbacks, self._model, self._make_evaluator = name, callbacks, model, make_evaluator
         self._steps, self._epochs = steps_per_epoch, epochs
@@ -44,6 +47,10 @@ class FitCallbacks:
         """Keras's list of the callbacks; None before the run."""
         self._evaluator: CheckpointEvaluator | None = None
         self._initial_rate = self._rate()
+        if self._initial_rate == 0:
+            raise ConfigurationError(
+                f"model={name}: compile() has learning_rate=0, which callbacks cannot multiply; set another."
+            )
         self._epoch = 0
         self._outcomes: list[Outcome] = []
         """The executions of the present epoch."""
@@ -64,7 +71,7 @@ class FitCallbacks:
     def rate_factor(self) -> float:
         """The learning rate in relation to that of compile()."""
         rate = self._rate()
-        return rate / self._initial_rate if rate and self._initial_rate else 1.0
+        return 1.0 if rate is None or not self._initial_rate else rate / self._initial_rate
 
     def begin(self, step: int) -> None:
         """Begin or continue the run at this global step.

@@ -78,7 +78,8 @@ def take_steps(
             callback.on_execution_end(outcome)
         if callback.is_over and step < settings.train_steps:
             logger.info(f"a callback has ended the run at step {step} of {settings.train_steps}")
-            session.run(replica.end_early)
+            if replica.end_early is not None:
+                session.run(replica.end_early)
         callback.on_train_end(is_complete=not watchdog.stopping)
     coordinator.withdraw(session)
     if step_time := executions.step_time:

@@ -28,6 +28,8 @@ class RunContext:
     """The thread that writes checkpoints."""
     untrained_loss: float | None
     """The approximate loss of an untrained model, if it is known."""
+    was_stopped: bool = False
+    """Whether a callback had ended the run before this process."""
     fit: FitCallbacks | None = None
     """Keras's callbacks, if the model's file has any."""
 

@@ -118,7 +118,7 @@ def build(
         updates,
         membership=membership,
         rounds=_rounds(shards, aggregation, accumulators, wanted),
-        release=lambda: _release(shards[0], queues),
+        release=lambda: _release(shards, accumulators, queues),
     )
 
 
@@ -228,10 +228,14 @@ def _lead(
     return lead, updates
 
 
-def _release(shard: Shard, queues: Sequence[Any]) -> Operation:
-    """Add the op that gives each replica a token without a round."""
-    with tf1.device(shard.device):
-        return tf.group(*[_enqueue(queue, shard.updates.read_value()) for queue in queues])
+def _release(shards: Sequence[Shard], accumulators: Sequence[Any], queues: Sequence[Any]) -> Operation:
+    """Add the op that gives each replica a token without a round, and drops what it contributes then."""
+    step, dropped = shards[0].updates.read_value(), []
+    for shard, accumulator in zip(shards, accumulators, strict=True):
+        with tf1.device(shard.device):
+            dropped.append(accumulator.set_global_step(step + 1))
+    with tf.control_dependencies(dropped), tf1.device(shards[0].device):
+        return tf.group(*[_enqueue(queue, step) for queue in queues])
 
 
 def _rounds(
