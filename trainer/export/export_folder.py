@@ -23,19 +23,19 @@ def is_export(folder: Path) -> bool:
 
 def class_names(folder: Path) -> Sequence[str]:
     """The names of a model's classes, by label; empty if they are not known."""
-    return [str(each) for each in _description(folder).get("classes") or []]
+    return [str(each) for each in read_facts(folder / DATA).get("classes") or []]
 
 
 def columns(folder: Path) -> Mapping[str, Sequence[str] | None] | None:
     """The columns of a table that a model's input is made of, by name, with their categories; None if it is not."""
-    found: Mapping[str, Sequence[str] | None] | None = _description(folder).get("columns")
+    found: Mapping[str, Sequence[str] | None] | None = read_facts(folder / DATA).get("columns")
     return found
 
 
-def _description(folder: Path) -> Mapping[str, Any]:
-    """The content of data.json; empty if the folder has none that can be read."""
+def read_facts(file: Path) -> Mapping[str, Any]:
+    """The JSON object in a file, which another program may have written; empty if it cannot be read."""
     try:
-        found = json.loads((folder / DATA).read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,6 +1,5 @@
 """The commands that a user may want after a run: a page, predictions, and a comparison with an earlier run."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,11 @@ def _earlier_run(path: Path, result: Mapping[str, Any]) -> Path | None:
     if not _classifies(result) or not result.get("dataset_digest"):
         return None
     found = (each.parent for each in path.parent.glob(f"*/{RESULT}") if each.parent.name != path.name)
-    fitting = {each: other for each in found if (other := _read(each)) and _is_comparable(each, other, result)}
+    fitting = {
+        each: other
+        for each in found
+        if (other := export_folder.read_facts(each / RESULT)) and _is_comparable(each, other, result)
+    }
     return max(fitting, key=lambda each: str(fitting[each].get("updated", "")), default=None)
 
 
@@ -49,12 +52,3 @@ def _is_comparable(path: Path, other: Mapping[str, Any], result: Mapping[str, An
 
 def _classifies(result: Mapping[str, Any]) -> bool:
     return "test_accuracy" in result
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """The content of a result.json, which another program may have written; empty if it cannot be read."""
-    try:
-        found = json.loads((path / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
