@@ -246,17 +246,15 @@ class KerasModel:
         """Find the metrics' variables, and their values before the first batch."""
         import keras
 
+        has_own = self._model.compiled and self._model._compile_metrics is not None
         if self._has_own_step:
             if self._model._compile_metrics is not None and outputs is not None:
                 self._model._compile_metrics.build(targets, outputs)
             if self._model.loss is not None:
                 self._model.compute_loss(inputs, targets, outputs, weights)
-            self._metric_variables = self._model.metrics_variables
             self._model.reset_metrics()
-            self.no_counts = [each.numpy() for each in self._metric_variables]
-            return
-        has_own = self._model.compiled and self._model._compile_metrics is not None
-        if not has_own and isinstance(outputs, tf.Tensor) and (not self._model.compiled or self._is_classifier()):
+            self._metric_variables = self._model.metrics_variables
+        elif not has_own and isinstance(outputs, tf.Tensor) and (not self._model.compiled or self._is_classifier()):
             self._accuracy = keras.metrics.SparseCategoricalAccuracy(ACCURACY)
             self._accuracy.update_state(targets, outputs)
             self._accuracy.reset_state()
@@ -313,9 +311,7 @@ class KerasModel:
         """As `_train`, by the model's own `train_step`."""
         variables = list(self._arrays.values())[: self._trainable]
         with self._scope(given, counts, seed) as scope, own_train_step.recorded(self._model, scope, variables) as found:
-            inputs, targets, weights = self._signature.pack(batch)
-            weights = self._weigh(targets, weights) if self._class_weight else weights
-            logs = self._model.train_step((inputs, targets) if weights is None else (inputs, targets, weights))
+            logs = self._model.train_step(self._data(batch, training=True))
         if not found:
             raise ValueError("train_step gives its optimizer no gradients; take them by tf.GradientTape, by this name")
         updated = self._read(scope)
@@ -329,17 +325,20 @@ class KerasModel:
 
     def _evaluate(self, batch: Sequence[Tensor], scope: Any) -> tuple[Any, Tensor]:
         """The outputs, if the model has any, and the loss, in this scope."""
-        if not self._has_own_step and not own_train_step.overrides(self._model, "test_step"):
+        has_call = own_train_step.has_call(self._model)
+        has_loss = not self._has_own_step or (has_call and self._model.loss is not None)
+        if has_loss and not own_train_step.overrides(self._model, "test_step"):
             return self._call(batch, training=False)
-        inputs, *_ = self._signature.pack(batch)
-        outputs = self._model(inputs, training=False) if own_train_step.has_call(self._model) else {}
-        loss = own_train_step.evaluate(self._model, scope, self._data(batch), list(self._arrays.values()))
-        return outputs, loss
+        data = self._data(batch, training=False)
+        outputs = self._model(data[0], training=False) if has_call else {}
+        return outputs, own_train_step.evaluate(self._model, scope, data, list(self._arrays.values()))
 
-    def _data(self, batch: Sequence[Tensor]) -> tuple[Any, ...]:
-        """A batch as `train_step` gets it: without weights if there are none."""
-        data = self._signature.pack(batch)
-        return data if data[2] is not None else data[:2]
+    def _data(self, batch: Sequence[Tensor], training: bool) -> tuple[Any, ...]:
+        """A batch as `train_step` and `test_step` get it: without weights if there are none."""
+        inputs, targets, weights = self._signature.pack(batch)
+        if training and self._class_weight:
+            weights = self._weigh(targets, weights)
+        return (inputs, targets) if weights is None else (inputs, targets, weights)
 
     @contextlib.contextmanager
     def _scope(self, given: Mapping[str, Tensor], counts: Sequence[Tensor], seed: Tensor) -> Iterator[Any]:

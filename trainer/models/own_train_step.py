@@ -28,16 +28,9 @@ def has_call(model: Any) -> bool:
 
 
 def evaluate(model: Any, scope: Any, data: Any, variables: Sequence[Any]) -> Tensor:
-    """The loss on a batch, in this scope: of the own `test_step`, of compile(), or of `train_step`."""
-    import keras
-
+    """The loss on a batch, in this scope: of the own `test_step`, otherwise of `train_step`."""
     if overrides(model, "test_step"):
         logs = model.test_step(data)
-    elif model.loss is not None and has_call(model):
-        inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
-        outputs = model(inputs, training=False)
-        logs = {"loss": model.compute_loss(inputs, targets, outputs, weights, training=False)}
-        model.compute_metrics(inputs, targets, outputs, weights)
     else:
         with recorded(model, scope, variables):
             logs = model.train_step(data)
