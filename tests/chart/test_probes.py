@@ -34,6 +34,18 @@ def test_an_evaluator_has_no_probe() -> None:
     assert probes({}, "evaluator") == {}
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"train.strategy": "mirrored"}, {"common.image": {"repository": "mine"}, "common.command": ["run"]}],
+    ids=["packaged", "mirrored", "own program"],
+)
+def test_a_worker_without_other_tasks_has_no_probe(values: dict[str, Any]) -> None:
+    """It is a single process, to which no other task connects."""
+    alone = {"ps.replicas": 0, "chief.replicas": 0, "worker.replicas": 1, **values}
+    assert probes(alone, "worker") == {}
+    assert probes({**alone, "common.readinessProbe": OWN}, "worker") == {"readinessProbe": OWN}
+
+
 def test_a_custom_readiness_probe_replaces_both_probes() -> None:
     assert probes({"common.readinessProbe": OWN}, "worker") == {"readinessProbe": OWN}
 

@@ -49,11 +49,12 @@
 {{- end -}}
 {{- $strategy := toString $values.train.strategy -}}
 {{- if $packaged -}}
-{{- if has $strategy (list "mirrored" "local") -}}
-{{- fail (printf "train.strategy: %s runs in one process without a cluster, but the chart creates a cluster; use ps or allreduce." $strategy) -}}
+{{- $alone := include "distributed-tensorflow.isAlone" . -}}
+{{- if and (eq $strategy "mirrored") (not $alone) -}}
+{{- fail "train.strategy: mirrored trains in a single process; set ps.replicas: 0 and worker.replicas: 1 (and neither a chief nor worker.maxReplicas), or use ps or allreduce." -}}
 {{- end -}}
-{{- if and (ne $strategy "allreduce") (not (int $values.ps.replicas)) -}}
-{{- fail "ps.replicas: it is 0, but the packaged trainer keeps its variables on parameter servers; set at least 1, or train.strategy: allreduce." -}}
+{{- if and (ne $strategy "allreduce") (not (int $values.ps.replicas)) (not $alone) -}}
+{{- fail "ps.replicas: it is 0, but several replicas of the packaged trainer keep their variables on parameter servers; set at least 1, or train.strategy: allreduce." -}}
 {{- end -}}
 {{- if and (eq $strategy "allreduce") (int $values.ps.replicas) -}}
 {{- fail (printf "ps.replicas: it is %d, but with train.strategy allreduce the replicas hold the variables; set it to 0." (int $values.ps.replicas)) -}}

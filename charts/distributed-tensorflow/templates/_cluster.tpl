@@ -48,6 +48,14 @@
 {{- end -}}
 {{- end }}
 
+{{/* Whether one replica is the whole cluster: a single process, which usually listens on no port. */}}
+{{- define "distributed-tensorflow.isAlone" -}}
+{{- $values := .Values -}}
+{{- $listed := add (include "distributed-tensorflow.workerAddresses" .) (int $values.chief.replicas) | int -}}
+{{- $others := add (int $values.ps.replicas) (int $values.client.replicas) | int -}}
+{{- if and (eq $listed 1) (eq $others 0) (ne (toString $values.train.strategy) "allreduce") }}yes{{ end -}}
+{{- end }}
+
 {{/* How many workers the cluster lists by default that do not exist at first. */}}
 {{- define "distributed-tensorflow.spareWorkers" -}}
 {{- $values := .Values -}}

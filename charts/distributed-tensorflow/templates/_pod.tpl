@@ -280,7 +280,7 @@ spec:
       securityContext:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- $listens := not (has $spec.role (list "evaluator" "client")) }}
+      {{- $listens := not (or (has $spec.role (list "evaluator" "client")) (include "distributed-tensorflow.isAlone" $root)) }}
       {{- if $spec.readinessProbe }}
       readinessProbe:
         {{- toYaml $spec.readinessProbe | nindent 8 }}
