@@ -21,9 +21,10 @@ from trainer.supervisor.connection import Connection, StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.notes_writer import NotesWriter
-from trainer.supervisor.policy import PendingTask
+from trainer.supervisor.policy import Outcome, PendingTask
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.task_logs import TaskLogs
+from trainer.telemetry.progress import Progress
 
 
 class Api(KubernetesApi):
@@ -32,8 +33,10 @@ class Api(KubernetesApi):
     def __init__(self) -> None:
         self.run = a_run()
         self.written: list[Mapping[str, str | None]] = []
+        self.annotations: dict[str, str | None] = {}
 
     def annotate_job(self, annotations: Mapping[str, str | None]) -> bool:
+        self.annotations |= annotations
         return True
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
@@ -95,6 +98,24 @@ def test_each_reason_has_its_own_line(reporter: Reporter, caplog: pytest.LogCapt
         "waiting for mnist-worker-0",
         "waiting for mnist-worker-1",
     ]
+
+
+def test_the_job_keeps_the_last_progress_and_no_estimated_end(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run may end within the 15 seconds between two annotations, and before its last step."""
+    api = reporter._api
+    assert isinstance(api, Api)
+    for step, second in ((100, 0), (250, 5)):
+        reporter._followed = "uid/0" if step == 100 else ""
+        reporter._progress = Progress(step, 300, 0.5, {}, 50.0)
+        reporter.report_pending(RUNNING, [], NOW + second)
+    assert "distributed-tensorflow/estimated-end" in api.annotations
+    reporter.close()
+    reporter.report_outcome(Outcome(True, "mnist-worker-0 ended with code 0"))
+    assert api.annotations["distributed-tensorflow/progress"] == "step 250/300: loss 0.5000, 50.0 steps/s"
+    assert api.annotations["distributed-tensorflow/estimated-end"] is None
+    assert [" left" in line for line in caplog.messages] == [True, False, False]
 
 
 def a_warning(seconds: float) -> Event:

@@ -62,6 +62,9 @@ class Reporter:
         """When the run has started, in seconds since 1970."""
         self._stopping_reported = time.time()
         self._progress: Progress | None = None
+        """What the leader has reported since the last line about the progress in the supervisor's log."""
+        self._last_progress: Progress | None = None
+        """That of the last such line."""
         self._progress_reported = 0.0
         self._annotations: dict[str, str] = {}
         self._annotated = 0.0
@@ -274,7 +277,8 @@ class Reporter:
     def _report_progress(self, now: float) -> None:
         progress, self._progress, self._progress_reported = self._progress, None, now
         if progress:
-            left = progress.seconds_left
+            self._last_progress = progress
+            left = progress.seconds_left if self._followed else None  # it may have ended before its last step
             logger.info(f"{progress}" + (f", {_duration(left)} left" if left else ""))
 
     def report_suspension(self) -> None:
@@ -291,7 +295,10 @@ class Reporter:
         """Report how the run ended: in the Job's annotations, the termination message, an event, and the last line."""
         word = "succeeded" if outcome.succeeded else "failed"
         sentence = f"the run{self._on_version} {word}: {outcome.reason}"
-        self._annotate({"state": word.capitalize(), "outcome": sentence}, time.time())
+        annotations = {"state": word.capitalize(), "outcome": sentence, "estimated-end": None}
+        if self._last_progress:
+            annotations["progress"] = _sentence(self._last_progress)
+        self._api.annotate_job({f"{ANNOTATIONS}/{key}": value for key, value in annotations.items()})
         if TERMINATION_MESSAGE.exists():
             TERMINATION_MESSAGE.write_text(sentence)
         kind = "Normal" if outcome.succeeded else "Warning"
@@ -313,11 +320,15 @@ def _time_of(event: Event) -> float:
 
 def progress_annotations(progress: Progress, now: float) -> dict[str, str]:
     """What the supervisor's Job shows of the progress."""
-    annotations = {"progress": truncate(str(progress), LONGEST_TEXT)}
+    annotations = {"progress": _sentence(progress)}
     if progress.seconds_left is not None:
         end = datetime.fromtimestamp(now + progress.seconds_left, timezone.utc)
         annotations["estimated-end"] = end.isoformat(timespec="seconds")
     return annotations
+
+
+def _sentence(progress: Progress) -> str:
+    return truncate(str(progress), LONGEST_TEXT)
 
 
 def _listed(names: set[str]) -> str:
