@@ -61,3 +61,10 @@ def test_measures_that_are_no_numbers_are_not_described() -> None:
     assert result.describe(found) == "test accuracy 0.9861"
     assert result.parse(line_of({**DONE, "test_accuracy": 10**400})) is None
     assert result.parse(line_of({**DONE, "global_step": 10**400})) is None
+
+
+def test_a_run_that_a_callback_ended_before_its_last_step_ended_early() -> None:
+    assert result.early_end(DONE | {"stopped_before": 5000}) == "a callback ended the run at step 2000 of 5000"
+    for last in (2000, None, "5000", 10**400):
+        assert result.early_end(DONE | {"stopped_before": last}) == ""
+    assert result.early_end(DONE) == ""

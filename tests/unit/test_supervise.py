@@ -43,6 +43,17 @@ def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -
     assert reason(RESULT, None) == EXPECTED
 
 
+def test_the_sentence_says_that_a_callback_has_ended_the_run_early() -> None:
+    early = "a callback ended the run at step 2000 of 5000"
+    found = CONTENT["result"] | {"stopped_before": 5000}
+    line = f"done{report.MARK}{json.dumps({'result': found})}"
+    assert reason(line, None) == f"mnist-worker-0 ended with code 0; {early}; test accuracy 0.9861"
+    old = f"done{report.MARK}{json.dumps({'result': found | {'updated': '2026-11-26T19:59:59+00:00'}})}"
+    assert reason(old, None).startswith(
+        "nothing was trained, because the run had ended before; raise train.train_steps"
+    )
+
+
 def test_a_result_from_before_the_run_says_that_nothing_was_trained() -> None:
     for updated, is_old in (("2026-11-26T19:59:59+00:00", True), ("2026-11-26T20:00:01+00:00", False), ("?", False)):
         line = f"done{report.MARK}{json.dumps({'result': CONTENT['result'] | {'updated': updated}})}"

@@ -391,10 +391,12 @@ def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None,
     if found is None:
         return outcome
     command = f": {run.result_command}" if run.result_command else ""
-    reason = f"{outcome.reason}; {result.describe(found)}{command}"
+    early_end = result.early_end(found)
+    reason = "; ".join(filter(None, (outcome.reason, early_end, f"{result.describe(found)}{command}")))
     if (result.written(found) or started) < started:
+        why = "the run had ended" if early_end else "all steps were done"
         remedy = "raise train.train_steps, or use another trainingDirectory.subPath"
-        reason = f"nothing was trained, because all steps were done before; {remedy}; {reason}"
+        reason = f"nothing was trained, because {why} before; {remedy}; {reason}"
     return dataclasses.replace(outcome, reason=reason)
 
 

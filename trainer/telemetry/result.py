@@ -53,3 +53,9 @@ def describe(result: dict[str, Any]) -> str:
     better = _measures(best).get(name)
     more = "" if better in (None, last) else f" (best {better:.4f} at step {best['global_step']})"
     return f"test {name} {last:.4f}{more}"
+
+
+def early_end(result: dict[str, Any]) -> str:
+    """Return that a callback has ended the run before its last step, and at which; empty if none has."""
+    step, last = result["global_step"], result.get("stopped_before")
+    return f"a callback ended the run at step {step} of {last}" if _is_number(last) and step < last else ""
