@@ -98,7 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0
 
-    return _code_of(run)
+    try:
+        try:
+            return _code_of(run)
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:  # the reader is done, as `head` is; the interpreter's own flush at its end would fail too
+        return _exit_at_once(128 + signal.SIGPIPE)
 
 
 def _locked(lock: str) -> str:

@@ -99,6 +99,22 @@ sys.exit(code)
     assert done.stdout.startswith("usage: trainer")
 
 
+@pytest.mark.parametrize(("words", "unbuffered"), [("--version", ""), ("--version", "1"), ("data --help", "")])
+def test_a_pipe_that_its_reader_has_closed_ends_a_command_without_a_traceback(
+    run_python: Run, words: str, unbuffered: str
+) -> None:
+    """As `head` does. Python fails to write at the command's end, or at once if it does not buffer."""
+    program = f"""
+import os, subprocess, sys
+reader, writer = os.pipe()
+os.close(reader)
+done = subprocess.run([sys.executable, "-m", "trainer", *{words.split()!r}], stdout=writer, check=False)
+sys.exit(done.returncode)
+"""
+    done = run_python("-c", program, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
