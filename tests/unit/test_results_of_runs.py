@@ -131,6 +131,25 @@ def test_a_page_leaves_out_the_confusions_if_the_data_is_absent_or_has_changed(
     assert "the data has changed since the run" in (run / "report.html").read_text()
 
 
+def test_a_page_has_the_confusions_of_data_that_is_named(
+    command: Command, make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As of a run on a cluster, whose volume had the data."""
+    folder = write_data(tmp_path / "data", 3, 8)
+    run = make_run(dataset="npz", data_dir=str(folder))
+    moved = folder.rename(tmp_path / "moved")
+    assert command("report", run)[0] == 0
+    assert "name it with --dataset and --data_dir" in (run / "report.html").read_text()
+    for words in (["--data_dir", moved], ["--dataset", "npz", "--data_dir", moved]):
+        assert command("report", run, *words) == (0, f"{run / 'report.html'}\n")
+        assert "There is no confusion matrix" not in (run / "report.html").read_text()
+    other = write_data(tmp_path / "other", 3, 8, seed=1)
+    for place, sentence in ((folder, "data_dir="), (other, "the data has changed since the run")):
+        code, output = command("report", run, "--data_dir", place)
+        assert code == 2
+        assert output.startswith(f"trainer: {sentence}")
+
+
 def compare(command: Command, *words: str | Path) -> dict[str, Any]:
     code, output = command("models", "compare", *words, "--json")
     assert code == 0, output

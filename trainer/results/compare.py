@@ -1,20 +1,17 @@
 """`trainer models compare`: two models on the same held-out examples."""
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-from trainer.config import load_values
 from trainer.data.datasets import Dataset
 from trainer.errors import ConfigurationError
-from trainer.results import compare_page, named_model
+from trainer.results import compare_page, named_data, named_model
 from trainer.results.comparison import Comparison
 from trainer.results.named_model import Named, open_model
 from trainer.results.predictions import SavedModel, predict
 from trainer.results.report import write_page
-from trainer.run_directory import problem
 
 
 def add(commands: Any) -> None:
@@ -29,9 +26,7 @@ def add(commands: Any) -> None:
     )
     for name in ("A", "B"):
         compare.add_argument(name, help=named_model.HELP)
-    compare.add_argument("--dataset", "--data", metavar="NAME", help="digits, mnist, npz or lance")
-    compare.add_argument("--data_dir", metavar="PATH", help="folder of the data, or URI of a Lance dataset")
-    compare.add_argument("--data_version", metavar="VERSION", help="version or tag of a Lance dataset")
+    named_data.add_options(compare)
     compare.add_argument(
         "--html", metavar="FILE", type=Path, help="write a page with the examples on which they differ"
     )
@@ -47,8 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: a model or the data cannot be read, or they do not fit.
         StoreError: an object store or MLflow does not respond.
     """
-    names = ("dataset", "data_dir", "data_version")
-    data = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    data = named_data.read_options(arguments)
     registry = named_model.read_options(arguments)
     with open_model(arguments.A, "A", registry) as first, open_model(arguments.B, "B", registry) as second:
         found = _compare(first, second, data)
@@ -76,25 +70,13 @@ def _compare(first: Named, second: Named, data: dict[str, str]) -> Comparison:
 
 def _load(first: Named, second: Named, data: dict[str, str]) -> Dataset:
     """The data that the user names, otherwise that of the first run that is known."""
-    known = first.settings or second.settings
-    if "dataset" in data:
-        settings = load_values(data)
-    elif known is None:
+    found = named_data.load(data, first.settings or second.settings)
+    if found is None:
         raise ConfigurationError(
             "dataset: neither A nor B is the directory of a run with its settings, so the data is not known; name it "
             "with --dataset and --data_dir."
         )
-    else:
-        given = load_values(data)
-        settings = dataclasses.replace(known, **{name: getattr(given, name) for name in data})
-    try:
-        return problem.load_dataset(settings)
-    except ConfigurationError as error:
-        if data:
-            raise
-        raise ConfigurationError(
-            f"{str(error).rstrip('.')}; if the data of the run is elsewhere, name it with --dataset and --data_dir."
-        ) from None
+    return found
 
 
 def _write(found: Comparison) -> str:
