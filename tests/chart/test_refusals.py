@@ -168,7 +168,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "the packaged trainer with strategy ps without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
     "a strategy of a single process": ("train.strategy", {"train.strategy": "mirrored", "ps.replicas": 0}),
     "a single process that may get more workers": (
-        "ps.replicas",
+        "worker.maxReplicas",
         {"ps.replicas": 0, "worker.replicas": 1, "worker.maxReplicas": 2},
     ),
     "parameter servers with all-reduce": ("ps.replicas", {"train.strategy": "allreduce"}),

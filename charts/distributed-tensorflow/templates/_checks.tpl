@@ -54,6 +54,9 @@
 {{- fail "train.strategy: mirrored trains in a single process; set ps.replicas: 0 and worker.replicas: 1 (and neither a chief nor worker.maxReplicas), or use ps or allreduce." -}}
 {{- end -}}
 {{- if and (ne $strategy "allreduce") (not (int $values.ps.replicas)) (not $alone) -}}
+{{- if and (gt $addresses $replicas) (eq (add $replicas (int $values.chief.replicas) | int) 1) -}}
+{{- fail (printf "worker.maxReplicas: it is %d, but without parameter servers a single replica trains alone, and no worker can join it; remove worker.maxReplicas, or set ps.replicas to at least 1." $addresses) -}}
+{{- end -}}
 {{- fail "ps.replicas: it is 0, but several replicas of the packaged trainer keep their variables on parameter servers; set at least 1, or train.strategy: allreduce." -}}
 {{- end -}}
 {{- if and (eq $strategy "allreduce") (int $values.ps.replicas) -}}
