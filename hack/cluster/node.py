@@ -121,8 +121,8 @@ conf_dir = "{NETWORK}"
             "clusterDomain": "cluster.local",
             "failCgroupV1": False,
             "failSwapOn": False,
-            # A fairly full disk must neither evict pods nor remove images that no registry has.
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            # A fairly full disk must neither evict pods nor remove images that no registry has. 1 % of it may be GBs.
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi"},
             "imageGCHighThresholdPercent": 100,
         }
         self._file("kubelet.json").write_text(json.dumps(kubelet))
