@@ -3,8 +3,9 @@
 `build` only adds ops to a graph. `trainer.training.loop` runs them.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.cluster.spec import Cluster
@@ -12,16 +13,16 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
-from trainer.graph import devices, execution, keras_optimizer, step_graph
+from trainer.graph import devices, execution, keras_optimizer, step_graph, tables
 from trainer.graph.batches import Batches, FedBatches, Feeding, MultiDeviceBatches, make_batches
 from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard, create, plan
+from trainer.graph.parameters import MIN_SHARD_SIZE, Shard, create, plan
 from trainer.graph.replication import (
-    GradientFunction,
     Replication,
-    StepOutputs,
+    Step,
+    StepFunction,
     allreduce,
     asynchronous,
     local_sgd,
@@ -98,12 +99,15 @@ def build(
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
     at = _place(settings, cluster, gpus)
+    of_tables = {name: each for name, each in parameters.items() if _is_table(settings, model, each)}
+    parameters = {name: each for name, each in parameters.items() if name not in of_tables}
     by_array = not _is_element_wise(model.optimizer, parameters)
-    layout = plan(parameters, len(at.homes), split=not by_array)
+    layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     is_synchronous = _is_synchronous(settings, cluster)
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
-    templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
+    make = functools.partial(step_graph.make, of_tables=of_tables)
+    templates = [make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
 
     graph = tf.Graph()
@@ -122,12 +126,15 @@ def build(
             by_array,
             settings.wire_dtype if cluster else "float32",
         )
+        initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
+        parts = tables.create(of_tables, [shard.device for shard in shards], initial)
+        shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
         with tf1.device(at.homes[0] if settings.strategy == "ps" else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
         batches = _make_batches(settings, source, at)
-        compute_gradients = _gradients(settings, at, templates, batches)
-        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, at.compute[0], is_over)
+        make_step = _steps(settings, at, templates, batches, [shard.device for shard in shards])
+        replication = _replicate(settings, optimizer, cluster, shards, make_step, steps, at.compute[0], is_over)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             values += [] if is_over is None else [is_over]
@@ -205,16 +212,20 @@ def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement)
     return batches
 
 
-def _gradients(
-    settings: Settings, at: _Placement, templates: Sequence[StepTemplate], batches: Sequence[Batches]
-) -> GradientFunction:
-    """What computes the gradients of a step, averaged over the devices of this replica."""
+def _steps(
+    settings: Settings,
+    at: _Placement,
+    templates: Sequence[StepTemplate],
+    batches: Sequence[Batches],
+    homes: Sequence[str],
+) -> StepFunction:
+    """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
 
-    def on_device(template: StepTemplate, device_batches: Batches, learner: int) -> GradientFunction:
-        def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
-            return template.copy(values, device_batches.tensors(number), (settings.seed, learner, number))
+    def on_device(template: StepTemplate, device_batches: Batches, learner: int) -> StepFunction:
+        def make_step(number: int) -> Step:
+            return template.copy(device_batches.tensors(number), homes, (settings.seed, learner, number))
 
-        return compute_gradients
+        return make_step
 
     learners = range(at.first_learner, at.first_learner + len(at.compute))
     functions = [on_device(*each) for each in zip(templates, batches, learners, strict=True)]
@@ -241,6 +252,12 @@ def _optimizer(settings: Settings, model: Model, shared: bool, device: str, scal
     return KerasOptimizer.create(settings, shared, device, scaled, keras=model.optimizer)
 
 
+def _is_table(settings: Settings, model: Model, parameter: Parameter) -> bool:
+    """Whether a parameter stays on the parameter servers except for the rows that a step needs."""
+    is_possible = parameter.is_table and settings.strategy == "ps" and settings.local_steps == 1
+    return is_possible and keras_optimizer.updates_rows(model.optimizer)
+
+
 def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:
     """Whether an update does the same to each element of all parameters, by a Keras optimizer or the trainer's own."""
     is_so = optimizer is None or keras_optimizer.is_element_wise(optimizer)
@@ -252,7 +269,7 @@ def _replicate(
     optimizer: Optimizer,
     cluster: Cluster | None,
     shards: Sequence[Shard],
-    compute_gradients: GradientFunction,
+    make_step: StepFunction,
     steps: int,
     device: str,
     is_over: Variable,
@@ -266,17 +283,17 @@ def _replicate(
             f"gradient per step; set at most {replicas}."
         )
     if settings.strategy == "allreduce":
-        return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
+        return allreduce.build(shards, make_step, optimizer, steps, replicas, is_chief=index == 0)
     if not _is_synchronous(settings, cluster):
         membership = (
             Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None
         )
-        return asynchronous.build(shards, compute_gradients, optimizer, steps, replicas, membership)
+        return asynchronous.build(shards, make_step, optimizer, steps, replicas, membership)
     membership = Membership.create(replicas, index, shards[0].device)
     if settings.local_steps > 1:
-        aggregation = local_sgd.aggregation(shards, compute_gradients, optimizer, settings.local_steps, device)
+        aggregation = local_sgd.aggregation(shards, make_step, optimizer, settings.local_steps, device)
     else:
-        aggregation = synchronous.gradients(shards, compute_gradients, optimizer)
+        aggregation = synchronous.gradients(shards, make_step, optimizer)
     return synchronous.build(
         shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership, is_over
     )
