@@ -71,6 +71,8 @@ class Replica:
     """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
     """The `Saver` of the chief, with its ops on the chief; None on other tasks."""
+    tables: str
+    """The tables, in a sentence; empty if there are none."""
 
 
 def build(
@@ -162,6 +164,7 @@ def build(
             is_over_now=None if is_over is None else is_over.read_value(),
             epoch=epoch,
             end_early=_end_early(is_over, replication),
+            tables=_describe(of_tables, optimizer),
         )
     graph.finalize()
     return replica
@@ -256,6 +259,14 @@ def _is_table(settings: Settings, model: Model, parameter: Parameter) -> bool:
     """Whether a parameter stays on the parameter servers except for the rows that a step needs."""
     is_possible = parameter.is_table and settings.strategy == "ps" and settings.local_steps == 1
     return is_possible and keras_optimizer.updates_rows(model.optimizer)
+
+
+def _describe(of_tables: Mapping[str, Parameter], optimizer: Optimizer) -> str:
+    if not of_tables:
+        return ""
+    named = ", ".join(f"{name} ({each.shape[0]:,} x {each.shape[1]})" for name, each in of_tables.items())
+    lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
+    return f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}"
 
 
 def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:

@@ -29,7 +29,10 @@ class StepTemplate:
     is_random: bool
     """Whether a copy needs a seed."""
     lookup: OpTemplate | None = None
-    """From the leaves of a batch to the rows of tables that the step needs; None without tables."""
+    """From the leaves of a batch to the rows of tables that the step needs of each shard, and more inputs of
+    `template`. None without tables."""
+    tables: int = 0
+    """The number of tables."""
 
     def copy(self, batch: Sequence[Tensor], devices: Sequence[str], seed: Sequence[int] = ()) -> Step:
         """Add a copy of the ops, on the current device, in two parts: what finds the rows, and the rest.
@@ -46,14 +49,12 @@ class StepTemplate:
             if self.is_random:
                 number = int(np.random.default_rng(list(seed)).integers(2**31))
                 inputs.append(tf.random.uniform([2], maxval=2**30, dtype=tf.int32, seed=number))
-            outputs = self.template.copy([*inputs, *(each for place in places for each in place)], "step_graph")
+            outputs = self.template.copy([*inputs, *found[self.tables * self.shards :]], "step_graph")
             gradients, (loss, *metrics) = outputs[: self.shards], outputs[self.shards :]
             return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
 
-        of_table = 2 * self.shards + 1
-        groups = [found[start : start + of_table] for start in range(0, len(found), of_table)]
-        places = [group[self.shards :] for group in groups]
-        return Step(compute, [_send([group[n] for group in groups], device) for n, device in enumerate(devices)])
+        rows = found[: self.tables * self.shards]
+        return Step(compute, [_send(rows[number :: self.shards], device) for number, device in enumerate(devices)])
 
 
 def _send(rows: Sequence[Tensor], device: str) -> Rows:
@@ -92,5 +93,6 @@ def make(
     inputs = [*values, *batch, *seeds]
     if not of_tables:
         return StepTemplate(of_graph(graph, inputs, outputs), len(values), list(step.metrics), model.is_random)
-    made = tables.make(graph, layout.shards, batch, inputs, step.gathers, outputs)
-    return StepTemplate(made.step, len(values), list(step.metrics), model.is_random, made.lookup)
+    dims = {name: each.shape[1] for name, each in of_tables.items()}
+    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers)
+    return StepTemplate(made.step, len(values), list(step.metrics), model.is_random, made.lookup, len(of_tables))

@@ -71,11 +71,11 @@ class TableOps:
     """The ops of a step that find the rows it needs and that compute with them, to copy."""
 
     lookup: OpTemplate
-    """From the leaves of a batch to, for each table, the rows of each server, the places of these among all rows, and
-    the positions of the looked-up ids among them."""
+    """From the leaves of a batch to the rows of each server, for one table after the other, and what `step` needs to
+    know about them."""
     step: OpTemplate
-    """From what each server sends, the leaves of a batch, the seed and the places and positions, to the gradients for
-    each server, the loss and the metrics."""
+    """From what each server sends, the leaves of a batch, the seed and the second part of `lookup`, to the gradients
+    for each server, the loss and the metrics."""
 
 
 def make(
@@ -83,8 +83,9 @@ def make(
     sizes: Sequence[int],
     batch: Sequence[Tensor],
     inputs: Sequence[Tensor],
-    gathers: Mapping[str, Sequence[Gather]],
     outputs: Sequence[Tensor],
+    dims: Mapping[str, int],
+    gathers: Mapping[str, Sequence[Gather]],
 ) -> TableOps:
     """Build the ops of a step with tables.
 
@@ -93,43 +94,48 @@ def make(
         sizes: Elements of the dense parameters on each server.
         batch: The leaves of the batch in that graph.
         inputs: The shards of its dense parameters, the leaves and the seed.
-        gathers: The lookups in it by table.
         outputs: The gradients of the shards, and others.
+        dims: Numbers of a row of each table.
+        gathers: The lookups in each.
     """
-    flat = [gather for of_table in gathers.values() for gather in of_table]
-    ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
+    by_table = [gathers[name] for name in dims]
+    flat = [gather for of_table in by_table for gather in of_table]
     rows, gradients = [gather.rows for gather in flat], [gather.gradient for gather in flat]
+    ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
     inner = cut(of_graph(graph, [*inputs, *rows], [*outputs, *gradients]), rows)
-    lengths = [len(of_table) for of_table in gathers.values()]
-    lookup = _lookup(ids, batch, lengths, len(sizes))
-    dims = [of_table[0].rows.shape[-1] for of_table in gathers.values()]
-    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], dims, lengths, rows))
+    lookups = [(dim, len(of_table)) for dim, of_table in zip(dims.values(), by_table, strict=True)]
+    lookup = _lookup(ids, batch, [count for _, count in lookups], len(sizes))
+    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))
 
 
-def _lookup(ids: OpTemplate, batch: Sequence[Tensor], lengths: Sequence[int], servers: int) -> OpTemplate:
-    """The ops that find the rows."""
+def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int) -> OpTemplate:
+    """The ops that find the rows. `counts` has the lookups in each table.
+
+    The outputs are for each table the rows of each server, int64 [u]; then for each table the places of these among all
+    of its rows, int32 [u] for each server, and where they are looked up, int32 like the ids of each lookup.
+    """
     with tf.Graph().as_default() as graph:
         leaves = [tf1.placeholder(each.dtype, each.shape) for each in batch]
-        found = [tf.cast(tf.reshape(each, [-1]), tf.int64) for each in ids.copy(leaves, "ids")]
-        outputs: list[Tensor] = []
-        for of_table in _grouped(found, lengths):
-            unique, positions = tf.unique(tf.concat(of_table, axis=0))
+        found = ids.copy(leaves, "ids")
+        sent: list[Tensor] = []
+        known: list[Tensor] = []
+        for count in counts:
+            own, found = found[:count], found[count:]
+            flat = [tf.cast(tf.reshape(each, [-1]), tf.int64) for each in own]
+            unique, positions = tf.unique(tf.concat(flat, axis=0))
             rows, places = [unique], [tf.range(tf.size(unique))]
             if servers > 1:
                 owners = tf.cast(unique % servers, tf.int32)
                 rows = tf.dynamic_partition(unique // servers, owners, servers)
                 places = tf.dynamic_partition(places[0], owners, servers)
-            outputs += [*rows, *places, positions]
-    return of_graph(graph, leaves, outputs)
+            parts = tf.split(positions, tf.stack([tf.size(each) for each in flat]), num=count)
+            sent += rows
+            known += [*places, *(tf.reshape(part, tf.shape(each)) for part, each in zip(parts, own, strict=True))]
+    return of_graph(graph, leaves, [*sent, *known])
 
 
 def _step(
-    inner: OpTemplate,
-    sizes: Sequence[int],
-    others: Sequence[Tensor],
-    dims: Sequence[int],
-    lengths: Sequence[int],
-    rows: Sequence[Tensor],
+    inner: OpTemplate, sizes: Sequence[int], others: Sequence[Tensor], lookups: Sequence[tuple[int, int]]
 ) -> OpTemplate:
     """The ops that compute with the rows.
 
@@ -138,63 +144,40 @@ def _step(
             gradients of the rows.
         sizes: Elements of the dense parameters on each server.
         others: Tensors like the leaves of the batch, and the seed.
-        dims: Numbers of a row of each table.
-        lengths: Lookups in each table.
-        rows: Tensors like the looked-up rows.
+        lookups: For each table the numbers of a row, and the number of lookups.
     """
-    servers = range(len(sizes))
+    servers, total = len(sizes), sum(count for _, count in lookups)
     with tf.Graph().as_default() as graph:
         messages = [tf1.placeholder(tf.float32, [None]) for _ in sizes]
         given = [tf1.placeholder(each.dtype, each.shape) for each in others]
+        known: list[tuple[list[Tensor], list[Tensor]]] = []
+        pulled: list[Tensor] = []
         dense, left = [], []
         for message, size in zip(messages, sizes, strict=True):
-            values = message[:size]
-            values.set_shape([size])
-            dense.append(values)
+            dense.append(tf.ensure_shape(message[:size], [size]))
             left.append(message[size:])
-        places, positions, pulled = [], [], []
-        looked_up = _grouped(rows, lengths)
-        for dim, of_table in zip(dims, looked_up, strict=True):
-            own = [tf1.placeholder(tf.int32, [None]) for _ in sizes]
+        for dim, count in lookups:
+            places = [tf1.placeholder(tf.int32, [None]) for _ in sizes]
+            positions = [tf1.placeholder(tf.int32) for _ in range(count)]
             received = []
-            for server in servers:
-                end = tf.size(own[server]) * dim
+            for server, place in enumerate(places):
+                end = tf.size(place) * dim
                 received.append(tf.reshape(left[server][:end], [-1, dim]))
                 left[server] = left[server][end:]
-            table = received[0] if len(sizes) == 1 else tf.dynamic_stitch(own, received)
-            place = tf1.placeholder(tf.int32, [None])
-            parts = tf.split(place, [_size(each) for each in of_table])
-            pulled += [
-                tf.reshape(tf.gather(table, part), each.shape) for part, each in zip(parts, of_table, strict=True)
-            ]
-            places.append(own)
-            positions.append(place)
+            rows = received[0] if servers == 1 else tf.dynamic_stitch(places, received)
+            pulled += [tf.gather(rows, each) for each in positions]
+            known.append((places, positions))
         outputs = inner.copy([*dense, *given, *pulled], "step")
-        changes, others_out = outputs[: len(sizes)], outputs[len(sizes) : len(outputs) - len(rows)]
-        gradients = _grouped(outputs[len(outputs) - len(rows) :], lengths)
-        sent: list[list[Tensor]] = [[change] for change in changes]
-        for dim, of_table, own, place in zip(dims, gradients, places, positions, strict=True):
-            joined = tf.concat([tf.reshape(each, [-1, dim]) for each in of_table], axis=0)
-            count = tf.add_n([tf.size(each) for each in own])
-            summed = tf.math.unsorted_segment_sum(joined, place, count)
-            for server in servers:
-                part = summed if len(sizes) == 1 else tf.gather(summed, own[server])
+        rest = len(outputs) - total
+        changes, measured, gradients = outputs[:servers], outputs[servers:rest], outputs[rest:]
+        sent = [[change] for change in changes]
+        for (dim, count), (places, positions) in zip(lookups, known, strict=True):
+            own, gradients = gradients[:count], gradients[count:]
+            joined = tf.concat([tf.reshape(each, [-1, dim]) for each in own], axis=0)
+            where = tf.concat([tf.reshape(each, [-1]) for each in positions], axis=0)
+            summed = tf.math.unsorted_segment_sum(joined, where, tf.add_n([tf.size(each) for each in places]))
+            for server, place in enumerate(places):
+                part = summed if servers == 1 else tf.gather(summed, place)
                 sent[server].append(tf.reshape(part, [-1]))
-        inputs = [*messages, *given]
-        for own, place in zip(places, positions, strict=True):
-            inputs += [*own, place]
-        return of_graph(graph, inputs, [*(tf.concat(parts, axis=0) for parts in sent), *others_out])
-
-
-def _size(rows: Tensor) -> int:
-    """The lookups of which these are the rows, [*shape, dim]."""
-    return int(rows.shape[:-1].num_elements())
-
-
-def _grouped(values: Sequence[Tensor], lengths: Sequence[int]) -> list[Sequence[Tensor]]:
-    """Consecutive parts of a sequence, of these lengths."""
-    found, start = [], 0
-    for length in lengths:
-        found.append(values[start : start + length])
-        start += length
-    return found
+        inputs = [*messages, *given, *(each for places, positions in known for each in (*places, *positions))]
+        return of_graph(graph, inputs, [*(tf.concat(parts, axis=0) for parts in sent), *measured])

@@ -34,8 +34,8 @@ def find(table: Tensor, others: Collection[Tensor]) -> Sequence[Operation]:
 
 
 def source(tensor: Tensor) -> Tensor:
-    """The tensor of which this one is the same value under other names."""
-    while tensor.op.type == "Identity" and not tensor.op.control_inputs:
+    """The tensor of which this one is the same value under other names, perhaps after effects of other ops."""
+    while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
