@@ -59,7 +59,7 @@ def test_replicas_train_on_data_of_the_models_own(
 
 @pytest.mark.parametrize("model", ["dlrm.py", pytest.param("wide_and_deep.py", marks=pytest.mark.long)])
 def test_tables_move_to_another_number_of_parameter_servers(trainer: Trainer, model: str) -> None:
-    settings = ["--model", MODELS / model, "--workers=2", "--train_dir=run"]
+    settings: list[str | Path] = ["--model", MODELS / model, "--workers=2", "--train_dir=run"]
     before = trainer.launch(*settings, "--ps=2", "--sync_replicas=false", "--train_steps=200")
     after = trainer.launch(*settings, "--ps=1", "--train_steps=400")
     assert "of_user/embeddings (300,000 x" in (trainer.folder / "run" / "logs" / "worker-0.log").read_text()

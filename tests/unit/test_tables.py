@@ -102,6 +102,6 @@ def test_a_snapshot_of_a_table_stays_while_replicas_train(servers: Servers, tmp_
     model = model_files.model_of(model_files.load(settings.model), settings)
     arrays = model.parameters(examples.signature)
     found = graph_replica.build(settings, servers.member(0), model, arrays, examples, 0, "run")
-    assert "(50 x 4)" in found.tables
+    assert "(50 x 4)" in found.notes[0]
     with servers.session(found.graph) as session:
         check_that_a_snapshot_stays(found, session, tmp_path)

@@ -4,6 +4,7 @@
 """
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from trainer.graph.batches import Batches, FedBatches, Feeding, MultiDeviceBatch
 from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import MIN_SHARD_SIZE, Shard, create, plan
+from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, create, plan
 from trainer.graph.replication import (
     Replication,
     Step,
@@ -34,6 +35,11 @@ from trainer.graph.step_graph import StepTemplate
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
+
+LARGE_BYTES = 100 << 20
+"""From this size on, a note says why a parameter is no table."""
+MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
+"""Upper limit of what crosses the wire at once: that of gRPC, less the rest of a message."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,8 @@ class Replica:
     """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
     """The `Saver` of the chief, with its ops on the chief; None on other tasks."""
-    tables: str
-    """The tables, in a sentence; empty if there are none."""
+    notes: Sequence[str]
+    """Sentences on large parameters: the tables, and those that are none."""
 
 
 def build(
@@ -106,6 +112,8 @@ def build(
     by_array = not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
+    if cluster and cluster.ps:
+        _check_sizes(layout, of_tables)
     is_synchronous = _is_synchronous(settings, cluster)
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
     make = functools.partial(step_graph.make, of_tables=of_tables)
@@ -164,7 +172,7 @@ def build(
             is_over_now=None if is_over is None else is_over.read_value(),
             epoch=epoch,
             end_early=_end_early(is_over, replication),
-            tables=_describe(of_tables, optimizer),
+            notes=[*_tables_note(of_tables, optimizer), *_dense_notes(settings, model, parameters)],
         )
     graph.finalize()
     return replica
@@ -261,12 +269,54 @@ def _is_table(settings: Settings, model: Model, parameter: Parameter) -> bool:
     return is_possible and keras_optimizer.updates_rows(model.optimizer)
 
 
-def _describe(of_tables: Mapping[str, Parameter], optimizer: Optimizer) -> str:
+def _tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer) -> list[str]:
     if not of_tables:
-        return ""
-    named = ", ".join(f"{name} ({each.shape[0]:,} x {each.shape[1]})" for name, each in of_tables.items())
+        return []
     lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
-    return f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}"
+    named = ", ".join(map(_show, of_tables.items()))
+    return [f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}"]
+
+
+def _dense_notes(settings: Settings, model: Model, parameters: Mapping[str, Parameter]) -> list[str]:
+    """Why large parameters that have the shape of a table are none."""
+    if settings.strategy != "ps":
+        return []
+    found = []
+    for name, parameter in parameters.items():
+        if len(parameter.shape) != 2 or parameter.shape[0] < settings.table_rows or not parameter.trainable:
+            continue
+        if 4 * math.prod(parameter.shape) < LARGE_BYTES:
+            continue
+        if not parameter.is_table:
+            reason = "the model reads it in other ways than by ids, or constrains it"
+        elif settings.local_steps > 1:
+            reason = "local_steps is not 1"
+        else:
+            reason = f"the optimizer {type(model.optimizer).__name__} does not update rows by themselves"
+        found.append(f"each step moves all of {_show((name, parameter))}, because {reason}; see docs/tables.md")
+    return found
+
+
+def _show(item: tuple[str, Parameter]) -> str:
+    name, parameter = item
+    return f"{name} ({parameter.shape[0]:,} x {parameter.shape[1]})"
+
+
+def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter]) -> None:
+    """Check that what crosses the wire at once is below gRPC's limit.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    servers = len(layout.shards)
+    sizes = {"the dense parameters": sum(layout.shards)}
+    sizes |= {name: math.prod(each.shape) for name, each in of_tables.items()}
+    for name, size in sizes.items():
+        if 4 * size > servers * MAX_MESSAGE_BYTES:
+            raise ConfigurationError(
+                f"ps: {name} would be {4 * size / servers / 2**30:.1f} GiB on each of {servers} parameter servers, but "
+                f"gRPC moves less than 2 GiB at once; start at least {math.ceil(4 * size / MAX_MESSAGE_BYTES)}."
+            )
 
 
 def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:
