@@ -1,7 +1,7 @@
 """A recommender with large tables: what a user did, from numbers and from three ids with 300,000 possible values.
 
-Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019. The data is made
-here: ids are as frequent as words of a language, and whether two of them go together follows from hidden vectors.
+Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019. The data is
+made here: ids are as frequent as words of a language, and hidden vectors decide which of them go together.
 """
 
 from typing import Any

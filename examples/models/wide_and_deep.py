@@ -1,13 +1,12 @@
 """Wide and deep: a linear part that knows pairs of ids by heart, and a network that generalises, trained together.
 
-Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016. Pairs are hashed into 200,000 numbers, and each has a
-row of a table. The data is that of dlrm.py.
+Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016. Pairs are hashed into 200,000 numbers, and each has
+a row of a table. The data is that of dlrm.py.
 """
 
 import keras
-from keras import layers, ops
-
 from dlrm import SIZES, test_data, train_data
+from keras import layers, ops
 
 __all__ = ["model", "test_data", "train_data"]
 PAIRS = 200_000
