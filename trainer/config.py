@@ -132,6 +132,11 @@ class RunSettings:
     initial_weights: Path | None = _setting(
         None, "initial values of a Keras model: a .keras or .weights.h5 file (default: the model's initializers)"
     )
+    table_rows: Count = _setting(
+        100_000,
+        "rows from which on an array that a Keras model reads by ids alone, such as an embedding, is a table: with "
+        "strategy ps, a step moves and updates only the rows that it needs",
+    )
     dataset: Literal["digits", "mnist", "npz", "lance"] | None = _setting(
         None,
         "digits (bundled, works offline), mnist (IDX files in data_dir), npz (.npz files in data_dir) or lance "

@@ -26,6 +26,10 @@ class Row:
     steps: int = STEPS
     tolerance: float = 2e-5
     """Of values, relative to the largest of an array."""
+    table_rows: int | None = None
+    """The setting; None for its default."""
+    tables: tuple[str, ...] = ()
+    """The arrays that are tables."""
     quick: bool = False
     """Whether `make test` trains it: one row for each mechanism."""
 

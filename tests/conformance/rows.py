@@ -10,6 +10,7 @@ from tests.conformance.layers import LAYERS
 from tests.conformance.outcomes import DIFFERS, REFUSED
 from tests.conformance.programs import PROGRAMS
 from tests.conformance.row import Row
+from tests.conformance.tables import TABLES
 
 MODULES = {
     "layers": LAYERS,
@@ -19,7 +20,7 @@ MODULES = {
     "optimizers.schedules": SCHEDULES,
 }
 """The rows of each module of Keras, by the names of its classes."""
-GROUPS = {**MODULES, "programs": PROGRAMS, "applications": APPLICATIONS}
+GROUPS = {**MODULES, "programs": PROGRAMS, "tables": TABLES, "applications": APPLICATIONS}
 ROWS: dict[str, Row] = {
     name: replace(row, refused=REFUSED.get(name, ""), differs=DIFFERS.get(name, ""))
     for group, rows in GROUPS.items()

@@ -85,6 +85,8 @@ class Run:
     """The last line on stderr, without the names of the program and of the model file."""
     has_begun: bool
     """Whether it has come to its steps."""
+    tables: str = ""
+    """The sentence of the log about tables."""
 
     def arrays(self) -> Arrays:
         """The curves of training and of the held-out split."""
@@ -101,7 +103,8 @@ class Run:
 def settings(row: Row) -> dict[str, str]:
     """The settings of a row's run, which reports each step."""
     steps = {"train_steps": str(row.steps), "report_steps": "1", "steps_per_execution": "1"}
-    return {**steps, "batch_size": str(row.batch_size), "export": "last"}
+    own = {} if row.table_rows is None else {"table_rows": str(row.table_rows)}
+    return {**steps, **own, "batch_size": str(row.batch_size), "export": "last"}
 
 
 def train(path: Path, folder: Path, row: Row) -> Run:
@@ -115,7 +118,8 @@ def train(path: Path, folder: Path, row: Row) -> Run:
         code = cli._run_task(TaskContext(own, None, watchdog, Metrics("single", 0)))
     *_, last = errors.getvalue().splitlines() or [""]
     sentence = last.removeprefix("trainer: ").replace(f"model={path}: ", "").replace(str(path), path.name)
-    return Run(folder, code, sentence, any(line.startswith("at step 0") for line in lines))
+    tables = next((line for line in lines if line.startswith("tables, ")), "")
+    return Run(folder, code, sentence, any(line.startswith("at step 0") for line in lines), tables)
 
 
 @contextlib.contextmanager
@@ -211,6 +215,9 @@ def compare(row: Row, run: Run, fitted: Arrays, loaded: Arrays) -> list[str]:
     kept = {name: value for name, value in fitted.items() if not name.startswith("prediction/")}
     found = {**curves_of, **{name: value for name, value in loaded.items() if name.startswith("weight/")}}
     wrong += differences(found, kept, row.tolerance)
+    tables = tuple(each.partition(" (")[0] for each in run.tables.partition(": ")[2].split("), ") if each)
+    if row.table_rows and tables != row.tables:
+        wrong.append(f"the tables are {tables}")
     if extra := [name for name in found if name.startswith("weight/") and name not in kept]:
         wrong.append(f"weights that fit does not have: {extra}")
     return wrong + [f"model.keras: {each}" for each in differences(predicted, _only(fitted, predicted), row.tolerance)]

@@ -42,6 +42,7 @@ def page() -> str:
     tables = [
         *(_table(f"`keras.{module}`", "class", module, public_classes(module)) for module in MODULES),
         _table("Other programs", "program", "programs", {}),
+        _table("Tables, and what is none (docs/tables.md)", "program", "tables", {}),
     ]
     return "\n".join([INTRODUCTION, *tables])
 
@@ -57,7 +58,7 @@ def _table(title: str, column: str, group: str, aliases: Mapping[str, list[str]]
 
 
 def _name(name: str, group: str) -> str:
-    return name.replace("_", " ") if group == "programs" else f"`{name}`"
+    return name.replace("_", " ") if group not in MODULES else f"`{name}`"
 
 
 def _cell(text: str) -> str:

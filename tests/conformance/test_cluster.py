@@ -29,8 +29,11 @@ SYNCHRONOUS = [
     "programs.subclassed_model",
     "programs.weights_of_examples",
     "programs.weights_without_decay",
+    "tables.adam_clipped_by_global_norm",
+    "tables.nothing_but_tables",
+    "tables.several_and_one_for_two_inputs",
 ]
-QUICK = {"programs.subclassed_model"}
+QUICK = {"programs.subclassed_model", "tables.several_and_one_for_two_inputs"}
 
 
 @pytest.mark.parametrize(
@@ -55,4 +58,6 @@ def launch(trainer: Trainer, row: Row, *words: str) -> runner.Run:
     """Train `mine.py` on a cluster."""
     settings = [f"--{name}={value}" for name, value in runner.settings(row).items()]
     trainer.launch("--model=mine.py", "--train_dir=run", "--ps=1", "--workers=2", *settings, *words)
-    return runner.Run(trainer.folder / "run", 0, "", True)
+    log = (trainer.folder / "run" / "logs" / "worker-0.log").read_text()
+    tables = "tables, " + log.partition("tables, ")[2].partition("\n")[0]
+    return runner.Run(trainer.folder / "run", 0, "", True, tables)

@@ -57,6 +57,16 @@ def test_replicas_train_on_data_of_the_models_own(
     assert result["dataset"] == "train_data"
 
 
+@pytest.mark.parametrize("model", ["dlrm.py", pytest.param("wide_and_deep.py", marks=pytest.mark.long)])
+def test_tables_move_to_another_number_of_parameter_servers(trainer: Trainer, model: str) -> None:
+    settings: list[str | Path] = ["--model", MODELS / model, "--workers=2", "--train_dir=run"]
+    before = trainer.launch(*settings, "--ps=2", "--sync_replicas=false", "--train_steps=200")
+    after = trainer.launch(*settings, "--ps=1", "--train_steps=400")
+    assert "of_user/embeddings (300,000 x" in (trainer.folder / "run" / "logs" / "worker-0.log").read_text()
+    assert after["global_step"] >= 400  # as asynchronous as the first run
+    assert 0.65 < before["test_auc"] < after["test_auc"]
+
+
 STOPS = """
 import keras
 

@@ -12,6 +12,7 @@ from trainer.config import Settings
 from trainer.graph import parameters
 from trainer.graph.checkpoints import Saver
 from trainer.graph.optimizer import Optimizer
+from trainer.graph.parameters import Rows
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 
@@ -68,8 +69,9 @@ def updated(gradients: list[list[float]], read_at: list[int] | None = None, shar
         created = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * shards, 0, optimizer.slots)
         gradient_input = tf1.placeholder(tf.float32, [SIZE])
         count = tf1.placeholder(tf.int64, [])
-        clipped = optimizer.clip(created, tf.split(gradient_input, shards))
-        update = optimizer.apply(created, [count] * shards, clipped)
+        rows: list[Rows] = [()] * shards
+        clipped = optimizer.clip(created, tf.split(gradient_input, shards), rows)
+        update = optimizer.apply(created, [count] * shards, clipped, rows)
         session.run(tf1.global_variables_initializer())
         session.run([shard.values.assign(tf.ones_like(shard.values)) for shard in created])
         for number, gradient in enumerate(gradients):
@@ -133,7 +135,7 @@ def test_a_rollback_drops_gradients_of_earlier_parameters(tmp_path: Path) -> Non
         )
         saver = Saver(layout, shards, optimizer.slots, [], can_roll_back=True)
         gradient_input, count = tf1.placeholder(tf.float32, [SIZE]), tf1.placeholder(tf.int64, [])
-        update = optimizer.apply(shards, [count], [gradient_input])
+        update = optimizer.apply(shards, [count], [gradient_input], [()])
         session.run(tf1.global_variables_initializer())
         session.run(update, {gradient_input: np.ones(SIZE), count: 0})
         path = saver.save(session, tmp_path / "model.ckpt")

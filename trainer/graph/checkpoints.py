@@ -215,6 +215,8 @@ class Saver:
         trainable = self._layout.of_trainable
         names = [*self._layout.shapes]
         names += [name + suffix for suffix in dict.fromkeys(saved.values()) for name in trainable.shapes]
+        of_tables = _table_arrays(self._shards, list(self._slots))
+        names += of_tables
         tensors = tf.raw_ops.RestoreV2(
             prefix=self._path,
             tensor_names=[GLOBAL_STEP, *names],
@@ -229,6 +231,9 @@ class Saver:
         for suffix, variables in self._slots.items():
             values = _pack(trainable, restored, saved[suffix])
             assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
+        for name, variables in of_tables.items():
+            dealt = enumerate(variables)
+            assigned += [part.assign(restored[name][at :: len(variables)], read_value=False) for at, part in dealt]
         return assigned, tf.reshape(tensors[0], [])
 
 
@@ -248,9 +253,21 @@ def _accept(shard: Shard) -> Operation:
 
 
 def _variables(shards: Sequence[Shard], slots: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """The float variables of these shards: first the parameters, in the order of the flat vector, then each slot."""
+    """The float variables of these shards: parameters, in the order of the flat vector, then slots, then tables."""
     parameters = [variable for shard in shards for variable in shard.parameters]
-    return [*parameters, *[variable for variables in slots.values() for variable in variables]]
+    of_slots = [variable for variables in slots.values() for variable in variables]
+    of_tables = _table_arrays(shards, list(slots)).values()
+    return [*parameters, *of_slots, *[variable for variables in of_tables for variable in variables]]
+
+
+def _table_arrays(shards: Sequence[Shard], suffixes: Sequence[str]) -> dict[str, list[Any]]:
+    """For each array of the tables, by its name in checkpoints, the variables of its parts."""
+    found: dict[str, list[Any]] = {}
+    for shard in shards:
+        for table in shard.tables:
+            for suffix, variable in zip(["", *suffixes], table.variables, strict=True):
+                found.setdefault(table.name + suffix, []).append(variable)
+    return found
 
 
 def _split(vectors: Sequence[Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
@@ -270,6 +287,16 @@ def _split(vectors: Sequence[Array], shapes: Mapping[str, tuple[int, ...]]) -> d
     return found
 
 
+def _deal_back(parts: Sequence[Array]) -> Array:
+    """The array whose row i is row i // n of part i % n."""
+    if len(parts) == 1:
+        return parts[0]
+    found = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    for number, part in enumerate(parts):
+        found[number :: len(parts)] = part
+    return found
+
+
 class _Writer:
     """Writes the values of snapshots to checkpoints, in a session of its own, which takes no thread from training."""
 
@@ -279,6 +306,9 @@ class _Writer:
         of_slots = {f"/{slot}": (len(shards), layout.of_trainable.shapes) for slot in slots}
         self._vectors = {"": (self.of_parameters, layout.shapes), **of_slots}
         """By suffix: the number of vectors, and the shapes of the arrays in them."""
+        parts = _table_arrays(shards, list(of_slots))
+        self._tables = {name: len(variables) for name, variables in parts.items()}
+        """By name of an array of a table: the number of its parts."""
         self._session: Session = None
 
     def write(self, path: str, step: int, values: Sequence[Array]) -> None:
@@ -288,6 +318,9 @@ class _Writer:
         for suffix, (count, shapes) in self._vectors.items():
             vectors, rest = rest[:count], rest[count:]
             arrays |= {name + suffix: array for name, array in _split(vectors, shapes).items()}
+        for name, count in self._tables.items():
+            parts, rest = rest[:count], rest[count:]
+            arrays[name] = _deal_back(parts)
         if self._session is None:
             self._build(arrays)
         self._session.run(self._save, {self._path: path, **{self._arrays[name]: arrays[name] for name in arrays}})

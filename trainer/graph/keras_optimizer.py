@@ -19,7 +19,7 @@ from tensorflow.python.eager import context  # not public API; Keras's optimizer
 
 from trainer.errors import ConfigurationError
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard, ShardArray, join_arrays, split_arrays
+from trainer.graph.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
 from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
@@ -29,6 +29,9 @@ _SLOT_NAME = re.compile(r"part_(\d+)_(.*)")
 KNOWN = "such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb"
 AVERAGE = "average"
 """The slot of the moving averages of the parameters (`use_ema`)."""
+
+VARYING = -1
+"""The size of an array that consists of the rows of a step."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,39 @@ class KerasOptimizer(Optimizer):
             slots = _slots_of(_build(self.keras, [np.zeros(1, np.float32)]))
             return {name: float(slot.numpy()[0]) for name, (slot,) in slots.items()}
 
-    def _update(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
+    def _update(
+        self, shard: Shard, updates: Tensor, gradient: Tensor, rows: Rows, of_rows: Sequence[Tensor]
+    ) -> Operation:
+        """As Keras's optimizer updates its variables.
+
+        Rows of tables are updated as an array that consists of them alone, so the moments of other rows stay as they
+        are, as in "lazy" optimizers.
+        """
         size = int(shard.values.shape[0])
         factor = self._factor(shard, updates, gradient)
-        template = self._template(shard.arrays or (ShardArray((size,)),), factor is not None)
+        factors = [] if factor is None else [factor]
+        template = self._template(shard.arrays or (ShardArray((size,)),), bool(factors))
         variables = [shard.values, *shard.slots]
 
         def update() -> Operation:
-            with tf.control_dependencies([gradient]):
-                before, count = [each.read_value() for each in variables], shard.updates.read_value()
-            after = template.copy([*before, gradient, count, *([] if factor is None else [factor])], "optimizer")
-            assigned = [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
-            return tf.group(*assigned)
+            with tf.control_dependencies([gradient, *of_rows]):
+                count = shard.updates.read_value()
+                before = [each.read_value() for each in variables]
+                of_tables = [
+                    [join_rows(each, own) for each in table.variables]
+                    for table, own in zip(shard.tables, rows, strict=False)
+                ]
+            after = template.copy([*before, gradient, count, *factors], "optimizer")
+            done = [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
+            for table, own, read, change in zip(shard.tables, rows, of_tables, of_rows, strict=False):
+                for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
+                after = for_rows.copy([*read, change, count, *factors], "optimizer")
+                changed = [tf.reshape(value, [-1, table.dim]) for value in after]
+                done += [
+                    tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=own, updates=value)
+                    for each, value in zip(table.variables, changed, strict=True)
+                ]
+            return tf.group(*done)
 
         return self._alone(shard, update)
 
@@ -89,13 +113,16 @@ class KerasOptimizer(Optimizer):
         factor of the learning rate; the outputs are the new values and slots.
         """
         with context.eager_mode():
-            optimizer = _build(self.keras, [np.zeros(each.shape, np.float32) for each in arrays])
+            optimizer = _build(self.keras, [np.zeros(np.abs(each.shape), np.float32) for each in arrays])
             initial = [each.numpy() for each in optimizer.variables]
         of_variable = {id(each): array for each, array in zip(optimizer._trainable_variables, arrays, strict=True)}
         for variable, array in zip(optimizer._trainable_variables, arrays, strict=True):
             variable.constraint = array.constraint
         optimizer._use_weight_decay = lambda variable: of_variable[id(variable)].decays
         slots, rate = _slots_of(optimizer), optimizer._get_current_learning_rate
+        for variables in ([*optimizer._trainable_variables], *slots.values()):
+            for variable, array in zip(variables, arrays, strict=True):
+                variable._shape = tuple(None if size == VARYING else size for size in array.shape)
         positions = {name: [_position(optimizer.variables, each) for each in slot] for name, slot in slots.items()}
 
         def update(*inputs: Tensor) -> list[Tensor]:
@@ -115,9 +142,15 @@ class KerasOptimizer(Optimizer):
             slots = [join_arrays([state[place] for place in places]) for places in positions.values()]
             return [join_arrays(new_values), *slots]
 
-        vector = tf.TensorSpec([sum(math.prod(each.shape) for each in arrays)], tf.float32)
+        size = sum(math.prod(each.shape) for each in arrays)
+        vector = tf.TensorSpec([None if size == VARYING else size], tf.float32)
         scalars = [tf.TensorSpec([], tf.int64), *([tf.TensorSpec([], tf.float32)] if has_factor else [])]
         return trace(update, *[vector] * (len(positions) + 2), *scalars)
+
+
+def updates_rows(optimizer: Any) -> bool:
+    """Whether an optimizer can update rows of an array, without the others."""
+    return optimizer is not None and not optimizer.use_ema and is_element_wise(optimizer)
 
 
 def is_element_wise(optimizer: Any) -> bool:

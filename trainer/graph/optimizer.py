@@ -19,7 +19,7 @@ from typing import Any
 from typing_extensions import Self
 
 from trainer.config import Settings
-from trainer.graph.parameters import Shard, ShardArray, join_arrays, split_arrays
+from trainer.graph.parameters import Rows, Shard, ShardArray, join_arrays, split_arrays
 from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
@@ -65,53 +65,68 @@ class Optimizer:
         """The initial values of slots that are not 0."""
         return {}
 
-    def apply(self, shards: Sequence[Shard], updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Operation]:
+    def apply(
+        self, shards: Sequence[Shard], updates: Sequence[Tensor], gradients: Sequence[Tensor], rows: Sequence[Rows]
+    ) -> list[Operation]:
         """Add the ops of one update of all shards, each on the device of its shard.
 
         Args:
             shards: The shards to update.
             updates: int64 scalar for each shard: its update count when the parameters were read.
             gradients: float32 for each shard: the gradients of its trainable parameters, then the differences to add
-                to the others.
+                to the others, and then the gradients of the rows.
+            rows: The rows of each shard that have a gradient.
 
         Returns:
             For each shard, an op that completes when the shard is updated and the update is counted.
         """
-        return [
-            self._apply(shard, count, gradient)
-            for shard, count, gradient in zip(shards, updates, gradients, strict=True)
-        ]
+        return [self._apply(*each) for each in zip(shards, updates, gradients, rows, strict=True)]
 
     @property
     def global_clipnorm(self) -> float | None:
         """The largest norm of the whole gradient; None does not clip it."""
         return self.settings.global_clipnorm
 
-    def clip(self, shards: Sequence[Shard], changes: Sequence[Tensor]) -> Sequence[Tensor]:
+    def clip(self, shards: Sequence[Shard], changes: Sequence[Tensor], rows: Sequence[Rows]) -> Sequence[Tensor]:
         """Clip gradients, in the form of those of `apply`, by their global norm, if the settings say so."""
         if self.global_clipnorm is None:
             return changes
-        parts = [shard.split(change) for shard, change in zip(shards, changes, strict=True)]
-        clipped, _ = tf.clip_by_global_norm([gradient for gradient, *_ in parts], self.global_clipnorm)
-        joined = [[gradient, *differences] for gradient, (_, *differences) in zip(clipped, parts, strict=True)]
-        return [each[0] if len(each) == 1 else tf.concat(each, axis=0) for each in joined]
+        norms, parts = [], []
+        for shard, change, own in zip(shards, changes, rows, strict=True):
+            dense, of_rows = shard.split_rows(change, own)
+            gradient, *differences = shard.split(dense)
+            norms += [gradient, *of_rows]
+            parts.append((differences, len(of_rows)))
+        clipped, _ = tf.clip_by_global_norm(norms, self.global_clipnorm)
+        found = []
+        for differences, count in parts:
+            gradient, of_rows, clipped = clipped[0], clipped[1 : 1 + count], clipped[1 + count :]
+            joined = [gradient, *differences, *of_rows]
+            found.append(gradient if len(joined) == 1 else tf.concat(joined, axis=0))
+        return found
 
-    def _apply(self, shard: Shard, updates: Tensor, change: Tensor) -> Operation:
+    def _apply(self, shard: Shard, updates: Tensor, change: Tensor, rows: Rows) -> Operation:
         with tf1.device(shard.device):
             change = tf.identity(change)  # on this device, so that control dependencies on it cross no wire
             if shard.accepted_from is not None:
                 with tf.control_dependencies([change]):
                     is_accepted = updates >= shard.accepted_from.read_value()
                 change = tf.where(is_accepted, change, tf.zeros_like(change))
-            gradient, *differences = shard.split(change)
+            dense, of_rows = shard.split_rows(change, rows)
+            gradient, *differences = shard.split(dense)
             others = zip(shard.parameters[1:], differences, strict=True)
             applied = [other.assign_add(each, use_locking=True, read_value=False) for other, each in others]
-            applied.append(self._update(shard, updates, gradient))
+            applied.append(self._update(shard, updates, gradient, rows, of_rows))
             with tf.control_dependencies(applied):
                 return shard.updates.assign_add(1, read_value=False)
 
-    def _update(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Operation:
-        """Add the ops that update the trainable parameters and the slots, on the current device."""
+    def _update(
+        self, shard: Shard, updates: Tensor, gradient: Tensor, rows: Rows, of_rows: Sequence[Tensor]
+    ) -> Operation:
+        """Add the ops that update the trainable parameters, these rows of the tables, and the slots.
+
+        They are on the current device. `of_rows` has the gradients of the rows, flat. This optimizer has no tables.
+        """
         rate = self._divide_by_staleness(self.rate(updates, gradient), shard, updates, gradient)
         decayed = []
         if self.settings.weight_decay:

@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainer.graph.tables import TablePart
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor, Variable
 
 MIN_SHARD_SIZE = 16 << 10
 """Minimum elements per shard (64 KiB); smaller shards do not justify the round trip to another parameter server."""
+
+Rows = Sequence[Tensor]
+"""For each table of a shard, rows of its part: int64 [u], each once, on the shard's device."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Layout:
 
     def unpack(self, shards: Sequence[Tensor]) -> dict[str, Tensor]:
         """The parameters by name, from the shards of the vector."""
+        if not self.shapes:
+            return {}
         flat = shards[0] if len(shards) == 1 else tf.concat(shards, axis=0)
         pieces = tf.split(flat, [math.prod(shape) for shape in self.shapes.values()])
         return {
@@ -58,7 +64,7 @@ class Layout:
 
     def pack(self, arrays: Mapping[str, Tensor], counted: bool = False) -> list[Tensor]:
         """The shards of the vector, from the arrays by parameter name. With `counted`, 1.0 is appended to each."""
-        parts = [_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()]
+        parts = [_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()] or [tf.zeros([0])]
         if len(self.shards) == 1:
             return [tf.concat([*parts, *([tf.ones([1])] if counted else [])], axis=0)]
         shards = list(tf.split(tf.concat(parts, axis=0), self.shards))
@@ -83,7 +89,7 @@ class ShardArray:
 
 def split_arrays(vector: Tensor, arrays: Sequence[ShardArray]) -> list[Tensor]:
     """The arrays that a vector consists of."""
-    pieces = tf.split(vector, [math.prod(each.shape) for each in arrays])
+    pieces = [vector] if len(arrays) == 1 else tf.split(vector, [math.prod(each.shape) for each in arrays])
     return [tf.reshape(piece, each.shape) for piece, each in zip(pieces, arrays, strict=True)]
 
 
@@ -113,6 +119,8 @@ class Shard:
     """The trainable parameters in it, in their order, if the layout splits none of them."""
     wire_dtype: str = "float32"
     """The type of parameters and gradients on their way between a replica and this device."""
+    tables: tuple[TablePart, ...] = ()
+    """The parts of the tables on this device."""
 
     @property
     def is_constrained(self) -> bool:
@@ -133,16 +141,21 @@ class Shard:
     def variables(self) -> list[Variable]:
         """All variables of this shard."""
         more = [self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
-        return [*self.parameters, *self.slots, *more]
+        return [*self.parameters, *self.slots, *more, *(each for table in self.tables for each in table.variables)]
 
-    def read(self) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Rows = ()) -> tuple[Tensor, Tensor]:
         """Add ops that read parameters and updates after the current control dependencies, on the shard's device.
 
         Returns:
-            The parameters on the current device, float32 [n + m], and the updates, int64 scalar.
+            The parameters on the current device, float32 [n + m] and then these rows of the tables, flat; and the
+            updates, int64 scalar.
         """
         with tf1.device(self.device):
-            sent, updates = tf.cast(self.read_parameters(), self.wire_dtype), self.updates.read_value()
+            values = self.read_parameters()
+            if rows:
+                read = zip(self.tables, rows, strict=True)
+                values = tf.concat([values, *(join_rows(table.values, each) for table, each in read)], axis=0)
+            sent, updates = tf.cast(values, self.wire_dtype), self.updates.read_value()
         return tf.cast(sent, tf.float32), updates
 
     def send(self, gradient: Tensor) -> Tensor:
@@ -164,9 +177,23 @@ class Shard:
         sizes = [int(each.shape[0]) for each in self.parameters]
         return [vector] if len(sizes) == 1 else tf.split(vector, sizes)
 
+    def split_rows(self, vector: Tensor, rows: Rows, more: int = 0) -> tuple[Tensor, list[Tensor]]:
+        """Split a vector like that of `read`, with `more` elements after the parameters, into these and the rows."""
+        if not rows:
+            return vector, []
+        sizes = [self.size + more, *(tf.size(each) * table.dim for table, each in zip(self.tables, rows, strict=True))]
+        dense, *others = tf.split(vector, tf.stack(sizes), num=len(sizes))
+        dense.set_shape([self.size + more])
+        return dense, others
 
-def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True) -> Layout:
-    """Lay out the parameters over at most `servers` shards.
+
+def join_rows(variable: Variable, rows: Tensor) -> Tensor:
+    """Add the op that reads these rows of a variable [n, dim], flat."""
+    return tf.reshape(variable.sparse_read(rows), [-1])
+
+
+def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True, least: int = MIN_SHARD_SIZE) -> Layout:
+    """Lay out the parameters over at most `servers` shards, each of at least `least` elements if there are several.
 
     Shard sizes differ by at most one element. With `split=False` no parameter is split, and each shard has at least one
     trainable parameter.
@@ -175,7 +202,7 @@ def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True) 
     shapes = {name: parameter.shape for name, parameter in ordered}
     elements = sum(math.prod(shape) for shape in shapes.values())
     trainable = sum(math.prod(parameter.shape) for parameter in parameters.values() if parameter.trainable)
-    count = max(1, min(servers, elements // MIN_SHARD_SIZE))
+    count = max(1, min(servers, elements // least)) if least else servers
     ends = [elements * index // count for index in range(count + 1)]
     if not split:
         bounds = list(itertools.accumulate((math.prod(shape) for shape in shapes.values()), initial=0))

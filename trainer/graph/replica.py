@@ -3,8 +3,10 @@
 `build` only adds ops to a graph. `trainer.training.loop` runs them.
 """
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.cluster.spec import Cluster
@@ -12,16 +14,16 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
-from trainer.graph import devices, execution, keras_optimizer, step_graph
+from trainer.graph import devices, execution, keras_optimizer, step_graph, tables
 from trainer.graph.batches import Batches, FedBatches, Feeding, MultiDeviceBatches, make_batches
 from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard, create, plan
+from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, create, plan
 from trainer.graph.replication import (
-    GradientFunction,
     Replication,
-    StepOutputs,
+    Step,
+    StepFunction,
     allreduce,
     asynchronous,
     local_sgd,
@@ -33,6 +35,11 @@ from trainer.graph.step_graph import StepTemplate
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
+
+LARGE_BYTES = 100 << 20
+"""From this size on, a note says why a parameter is no table."""
+MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
+"""Upper limit of what crosses the wire at once: that of gRPC, less the rest of a message."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,8 @@ class Replica:
     """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
     """The `Saver` of the chief, with its ops on the chief; None on other tasks."""
+    notes: Sequence[str]
+    """Sentences on large parameters: the tables, and those that are none."""
 
 
 def build(
@@ -98,12 +107,17 @@ def build(
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
     at = _place(settings, cluster, gpus)
+    of_tables = {name: each for name, each in parameters.items() if _is_table(settings, model, each)}
+    parameters = {name: each for name, each in parameters.items() if name not in of_tables}
     by_array = not _is_element_wise(model.optimizer, parameters)
-    layout = plan(parameters, len(at.homes), split=not by_array)
+    layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
+    if cluster and cluster.ps:
+        _check_sizes(layout, of_tables)
     is_synchronous = _is_synchronous(settings, cluster)
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
-    templates = [step_graph.make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
+    make = functools.partial(step_graph.make, of_tables=of_tables)
+    templates = [make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
 
     graph = tf.Graph()
@@ -122,12 +136,15 @@ def build(
             by_array,
             settings.wire_dtype if cluster else "float32",
         )
+        initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
+        parts = tables.create(of_tables, [shard.device for shard in shards], initial)
+        shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
         with tf1.device(at.homes[0] if settings.strategy == "ps" else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
         batches = _make_batches(settings, source, at)
-        compute_gradients = _gradients(settings, at, templates, batches)
-        replication = _replicate(settings, optimizer, cluster, shards, compute_gradients, steps, at.compute[0], is_over)
+        make_step = _steps(settings, at, templates, batches, [shard.device for shard in shards])
+        replication = _replicate(settings, optimizer, cluster, shards, make_step, steps, at.compute[0], is_over)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             values += [] if is_over is None else [is_over]
@@ -155,6 +172,7 @@ def build(
             is_over_now=None if is_over is None else is_over.read_value(),
             epoch=epoch,
             end_early=_end_early(is_over, replication),
+            notes=[*_tables_note(of_tables, optimizer), *_dense_notes(settings, model, parameters)],
         )
     graph.finalize()
     return replica
@@ -205,16 +223,20 @@ def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement)
     return batches
 
 
-def _gradients(
-    settings: Settings, at: _Placement, templates: Sequence[StepTemplate], batches: Sequence[Batches]
-) -> GradientFunction:
-    """What computes the gradients of a step, averaged over the devices of this replica."""
+def _steps(
+    settings: Settings,
+    at: _Placement,
+    templates: Sequence[StepTemplate],
+    batches: Sequence[Batches],
+    homes: Sequence[str],
+) -> StepFunction:
+    """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
 
-    def on_device(template: StepTemplate, device_batches: Batches, learner: int) -> GradientFunction:
-        def compute_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
-            return template.copy(values, device_batches.tensors(number), (settings.seed, learner, number))
+    def on_device(template: StepTemplate, device_batches: Batches, learner: int) -> StepFunction:
+        def make_step(number: int) -> Step:
+            return template.copy(device_batches.tensors(number), homes, (settings.seed, learner, number))
 
-        return compute_gradients
+        return make_step
 
     learners = range(at.first_learner, at.first_learner + len(at.compute))
     functions = [on_device(*each) for each in zip(templates, batches, learners, strict=True)]
@@ -241,6 +263,62 @@ def _optimizer(settings: Settings, model: Model, shared: bool, device: str, scal
     return KerasOptimizer.create(settings, shared, device, scaled, keras=model.optimizer)
 
 
+def _is_table(settings: Settings, model: Model, parameter: Parameter) -> bool:
+    """Whether a parameter stays on the parameter servers except for the rows that a step needs."""
+    is_possible = parameter.is_table and settings.strategy == "ps" and settings.local_steps == 1
+    return is_possible and keras_optimizer.updates_rows(model.optimizer)
+
+
+def _tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer) -> list[str]:
+    if not of_tables:
+        return []
+    lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
+    named = ", ".join(map(_show, of_tables.items()))
+    return [f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}"]
+
+
+def _dense_notes(settings: Settings, model: Model, parameters: Mapping[str, Parameter]) -> list[str]:
+    """Why large parameters that have the shape of a table are none."""
+    if settings.strategy != "ps":
+        return []
+    found = []
+    for name, parameter in parameters.items():
+        if len(parameter.shape) != 2 or parameter.shape[0] < settings.table_rows or not parameter.trainable:
+            continue
+        if 4 * math.prod(parameter.shape) < LARGE_BYTES:
+            continue
+        if not parameter.is_table:
+            reason = "the model reads it in other ways than by ids, or constrains it"
+        elif settings.local_steps > 1:
+            reason = "local_steps is not 1"
+        else:
+            reason = f"the optimizer {type(model.optimizer).__name__} does not update rows by themselves"
+        found.append(f"each step moves all of {_show((name, parameter))}, because {reason}; see docs/tables.md")
+    return found
+
+
+def _show(item: tuple[str, Parameter]) -> str:
+    name, parameter = item
+    return f"{name} ({parameter.shape[0]:,} x {parameter.shape[1]})"
+
+
+def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter]) -> None:
+    """Check that what crosses the wire at once is below gRPC's limit.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    servers = len(layout.shards)
+    sizes = {"the dense parameters": sum(layout.shards)}
+    sizes |= {name: math.prod(each.shape) for name, each in of_tables.items()}
+    for name, size in sizes.items():
+        if 4 * size > servers * MAX_MESSAGE_BYTES:
+            raise ConfigurationError(
+                f"ps: {name} would be {4 * size / servers / 2**30:.1f} GiB on each of {servers} parameter servers, but "
+                f"gRPC moves less than 2 GiB at once; start at least {math.ceil(4 * size / MAX_MESSAGE_BYTES)}."
+            )
+
+
 def _is_element_wise(optimizer: Any, parameters: Mapping[str, Parameter]) -> bool:
     """Whether an update does the same to each element of all parameters, by a Keras optimizer or the trainer's own."""
     is_so = optimizer is None or keras_optimizer.is_element_wise(optimizer)
@@ -252,7 +330,7 @@ def _replicate(
     optimizer: Optimizer,
     cluster: Cluster | None,
     shards: Sequence[Shard],
-    compute_gradients: GradientFunction,
+    make_step: StepFunction,
     steps: int,
     device: str,
     is_over: Variable,
@@ -266,17 +344,17 @@ def _replicate(
             f"gradient per step; set at most {replicas}."
         )
     if settings.strategy == "allreduce":
-        return allreduce.build(shards, compute_gradients, optimizer, steps, replicas, is_chief=index == 0)
+        return allreduce.build(shards, make_step, optimizer, steps, replicas, is_chief=index == 0)
     if not _is_synchronous(settings, cluster):
         membership = (
             Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None
         )
-        return asynchronous.build(shards, compute_gradients, optimizer, steps, replicas, membership)
+        return asynchronous.build(shards, make_step, optimizer, steps, replicas, membership)
     membership = Membership.create(replicas, index, shards[0].device)
     if settings.local_steps > 1:
-        aggregation = local_sgd.aggregation(shards, compute_gradients, optimizer, settings.local_steps, device)
+        aggregation = local_sgd.aggregation(shards, make_step, optimizer, settings.local_steps, device)
     else:
-        aggregation = synchronous.gradients(shards, compute_gradients, optimizer)
+        aggregation = synchronous.gradients(shards, make_step, optimizer)
     return synchronous.build(
         shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership, is_over
     )

@@ -1,14 +1,15 @@
 """The ops of one step (loss, metrics, gradients), built once and copied for each step of an execution."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainer.data.examples import Signature
-from trainer.graph.parameters import Layout
-from trainer.graph.replication import StepOutputs
-from trainer.models import Model
+from trainer.graph import tables
+from trainer.graph.parameters import Layout, Rows
+from trainer.graph.replication import Step, StepOutputs
+from trainer.models import Model, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
@@ -19,39 +20,79 @@ class StepTemplate:
     """The ops of one step, to copy."""
 
     template: OpTemplate
-    """From the parameter shards, the leaves of a batch, and the seed of a model that is random, to the gradients of the
-    shards, the loss and the metrics."""
+    """From the parameter shards, the leaves of a batch, the seed of a model that is random and what `lookup` gives, to
+    the gradients of the shards, the loss and the metrics."""
     shards: int
     """The number of parameter shards."""
     metrics: Sequence[str]
     """Names of the metrics."""
     is_random: bool
     """Whether a copy needs a seed."""
+    lookup: OpTemplate | None = None
+    """From the leaves of a batch to the rows of tables that the step needs of each shard, and more inputs of
+    `template`. None without tables."""
+    tables: int = 0
+    """The number of tables."""
 
-    def copy(self, values: Sequence[Tensor], batch: Sequence[Tensor], seed: Sequence[int] = ()) -> StepOutputs:
-        """Add a copy of the ops, on the current device.
+    def copy(self, batch: Sequence[Tensor], devices: Sequence[str], seed: Sequence[int] = ()) -> Step:
+        """Add a copy of the ops, on the current device, in two parts: what finds the rows, and the rest.
 
         Args:
-            values: float32 [n] for each shard of the parameters.
             batch: The leaves of a batch.
+            devices: Those of the shards.
             seed: Determines the random numbers, which differ in each execution of the copy.
         """
-        inputs = [*values, *batch]
-        if self.is_random:
-            number = int(np.random.default_rng(list(seed)).integers(2**31))
-            inputs.append(tf.random.uniform([2], maxval=2**30, dtype=tf.int32, seed=number))
-        outputs = self.template.copy(inputs, "step_graph")
-        gradients, (loss, *metrics) = outputs[: self.shards], outputs[self.shards :]
-        return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
+        found = self.lookup.copy(batch, "lookup") if self.lookup else []
+
+        def compute(values: Sequence[Tensor]) -> StepOutputs:
+            inputs = [*values, *batch]
+            if self.is_random:
+                number = int(np.random.default_rng(list(seed)).integers(2**31))
+                inputs.append(tf.random.uniform([2], maxval=2**30, dtype=tf.int32, seed=number))
+            outputs = self.template.copy([*inputs, *found[self.tables * self.shards :]], "step_graph")
+            gradients, (loss, *metrics) = outputs[: self.shards], outputs[self.shards :]
+            return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
+
+        rows = found[: self.tables * self.shards]
+        return Step(compute, [_send(rows[number :: self.shards], device) for number, device in enumerate(devices)])
 
 
-def make(model: Model, layout: Layout, signature: Signature, size: int, counted: bool = False) -> StepTemplate:
-    """Build the template for batches of `size` examples. With `counted`, each shard's gradients end with 1.0."""
+def _send(rows: Sequence[Tensor], device: str) -> Rows:
+    """The rows of each table on the device of a shard, which get there in one message."""
+    if len(rows) < 2:
+        with tf1.device(device):
+            return [tf.identity(each) for each in rows]
+    sizes = tf.stack([tf.size(each, tf.int64) for each in rows])
+    message = tf.concat([sizes, *rows], axis=0)
+    with tf1.device(device):
+        message = tf.identity(message)
+        return list(tf.split(message[len(rows) :], message[: len(rows)], num=len(rows)))
+
+
+def make(
+    model: Model,
+    layout: Layout,
+    signature: Signature,
+    size: int,
+    counted: bool = False,
+    of_tables: Mapping[str, Parameter] | None = None,
+) -> StepTemplate:
+    """Build the template for batches of `size` examples. With `counted`, each shard's gradients end with 1.0.
+
+    The layout has all arrays that are not among the tables.
+    """
+    of_tables = of_tables or {}
     with tf.Graph().as_default() as graph:
         values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.shards]
         batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in signature.specs]
         seeds = [tf1.placeholder(tf.int32, [2])] if model.is_random else []
-        step = model.step(layout.unpack(values), batch, seeds[0] if seeds else None)
+        whole = {name: tf1.placeholder(tf.float32, each.shape) for name, each in of_tables.items()}
+        arrays = layout.unpack(values) | whole
+        step = model.step(arrays, batch, seeds[0] if seeds else None, list(of_tables))
         outputs = [*layout.pack(step.changes, counted), step.loss, *step.metrics.values()]
-    template = of_graph(graph, [*values, *batch, *seeds], outputs)
-    return StepTemplate(template, len(values), list(step.metrics), model.is_random)
+    inputs = [*values, *batch, *seeds]
+    if not of_tables:
+        return StepTemplate(of_graph(graph, inputs, outputs), len(values), list(step.metrics), model.is_random)
+    dims = {name: each.shape[1] for name, each in of_tables.items()}
+    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers)
+    return StepTemplate(made.step, len(values), list(step.metrics), model.is_random, made.lookup, len(of_tables))

@@ -13,7 +13,7 @@ The rest of the package sees the interface `Model`. A model does not depend on t
 places the arrays, and `trainer.graph.replication` shares them between replicas.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +40,20 @@ class Parameter:
     """Whether the weight decay of a compiled optimizer applies to it."""
     constraint: Any = field(default=None, compare=False)
     """A function of its values that each update ends with, such as Keras's `NonNeg`."""
+    is_table: bool = False
+    """Whether a step reads and changes only some of its rows, so that a large one can stay on the parameter servers."""
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A lookup in a table."""
+
+    ids: Tensor
+    """Whole numbers [*shape]: the rows. They depend on the batch alone."""
+    rows: Tensor
+    """float32 [*shape, dim]: the output of the op that reads them, which is the only use of the table and the ids."""
+    gradient: Tensor
+    """float32 [*shape, dim]: the gradient of the loss by them."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,8 @@ class StepTensors:
     """float32 scalars by name, such as accuracy."""
     changes: Mapping[str, Tensor]
     """For each array, its gradient, or for an array that is not trainable the difference to add."""
+    gathers: Mapping[str, Sequence[Gather]] = field(default_factory=dict)
+    """For each table, which has no gradient in `changes`, the lookups in it."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +121,21 @@ class Model(Protocol):
         """
         ...
 
-    def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
+    def step(
+        self,
+        arrays: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        seed: Tensor | None,
+        tables: Collection[str] = (),
+    ) -> StepTensors:
         """Add the ops of a step to the default graph.
 
         Args:
             arrays: The model's arrays by name.
             batch: The leaves of a batch.
             seed: int32 [2], another one for each step; None unless `is_random`.
+            tables: The arrays that are tables: the step has lookups in them instead of their gradients. They, the
+                batch and the seed are then placeholders.
 
         Raises:
             ConfigurationError: the model cannot be trained here.

@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tensorflow.python.eager import context  # not public API; the trainer itsel
 
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
-from trainer.models import ACCURACY, Parameter, Prediction, StepTensors, keras_limits, own_train_step
+from trainer.models import ACCURACY, Gather, Parameter, Prediction, StepTensors, gathers, keras_limits, own_train_step
 from trainer.models.op_template import OpTemplate, concrete, trace
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import scope_name
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 FILE = "model.keras"
 WEIGHTS = "model.weights.h5"
 """What is written if Keras cannot write a model."""
+_Trained = tuple[Tensor, Sequence[Tensor], Sequence[tuple[str, Sequence[Tensor]]], dict[str, Tensor], dict[str, Tensor]]
 MOST_VALUES = 100
 """Of a metric, such as one with a value for each class."""
 SEED_STATE = "seed_generator_state"
@@ -50,6 +51,7 @@ class KerasModel:
         weights: Path | None,
         class_weight: Mapping[int, float] | None = None,
         batch_size: int = 1,
+        table_rows: int | None = None,
     ) -> None:
         """Take the function of a model file.
 
@@ -60,7 +62,9 @@ class KerasModel:
             weights: A file of Keras's with other initial values.
             class_weight: The weight in the loss of examples with each label.
             batch_size: The examples of a step, for a model that takes batches of one size.
+            table_rows: The rows from which on an array may be a table; None if none is.
         """
+        self._table_rows = table_rows
         self._batch_size = batch_size
         self.fixed_batch: int | None = None
         self._class_weight = class_weight
@@ -140,23 +144,39 @@ class KerasModel:
             batch = [tf1.placeholder(each.dtype, [self.fixed_batch, *each.shape]) for each in self._signature.specs]
             self.predict(arrays, batch, [tf1.placeholder(each.dtype, each.shape) for each in self.no_counts])
 
-    def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
-        names: list[str] = []
+    def step(
+        self,
+        arrays: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        seed: Tensor | None,
+        tables: Collection[str] = (),
+    ) -> StepTensors:
+        metrics: dict[str, Tensor] = {}
+        changes = [name for name in self._arrays if name not in tables]
+        of_tables: list[str] = []
 
-        def compute(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
+        def compute(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> list[Any]:
             given = dict(zip(self._arrays, values, strict=True))
             counts = [tf.constant(each) for each in self.no_counts]
             train = self._train_by_own_step if self._has_own_step else self._train
-            loss, gradients, updated, measured = train(given, batch, counts, seed)
+            loss, gradients, found, updated, measured = train(given, batch, counts, seed, tables)
             differences = [updated[name] - given[name] for name in list(self._arrays)[self._trainable :]]
-            names[:] = measured
-            changes = [tf.convert_to_tensor(each) for each in (*gradients, *differences)]
-            return [loss, *changes, *measured.values()]
+            of_tables[:] = [name for name, _ in found]
+            metrics.update(measured)
+            dense = [tf.convert_to_tensor(each) for each in (*gradients, *differences)]
+            return [loss, *dense, *(each for _, gather in found for each in gather), *measured.values()]
 
         seed = tf.zeros([2], tf.int32) if seed is None else seed
-        loss, *others = self._add("step", compute, list(arrays.values()), list(batch), seed)
-        changes, metrics = others[: len(self._arrays)], others[len(self._arrays) :]
-        return StepTensors(loss, dict(zip(names, metrics, strict=True)), dict(zip(self._arrays, changes, strict=True)))
+        values = [arrays[name] for name in self._arrays]
+        loss, *others = self._add("step", compute, values, list(batch), seed)
+        dense, others = others[: len(changes)], others[len(changes) :]
+        lookups, measured = others[: 3 * len(of_tables)], others[3 * len(of_tables) :]
+        lookups_of: dict[str, list[Gather]] = {name: [] for name in tables}
+        for index, name in enumerate(of_tables):
+            ids, rows, gradient = lookups[3 * index : 3 * index + 3]
+            lookups_of[name].append(Gather(ids, gathers.source(rows), gradient))
+        by_name = dict(zip(metrics, measured, strict=True))
+        return StepTensors(loss, by_name, dict(zip(changes, dense, strict=True)), lookups_of)
 
     def predict(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> Prediction:
         names: list[str] = []
@@ -281,6 +301,7 @@ class KerasModel:
         self._constants = [(each, each.numpy()) for each in others if id(each) not in carried]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
         unused = self._find_unused() if self.optimizer and self.optimizer.weight_decay else set()
+        tables = self._find_tables()
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         return {
             name: Parameter(
@@ -289,26 +310,50 @@ class KerasModel:
                 trainable=position < self._trainable,
                 decays=position >= self._trainable or (decays(variable) and name not in unused),
                 constraint=variable.constraint if position < self._trainable else None,
+                is_table=name in tables,
             )
             for position, (name, variable) in enumerate(self._arrays.items())
         }
 
     def _train(
-        self, given: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor], seed: Tensor
-    ) -> tuple[Tensor, Sequence[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The loss, the gradients of the trainable arrays, the arrays after the call, and the metrics by name."""
-        wanted = list(given.values())[: self._trainable]
+        self,
+        given: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        counts: Sequence[Tensor],
+        seed: Tensor,
+        tables: Collection[str] = (),
+    ) -> _Trained:
+        """The loss, the gradients of the trainable arrays that are no tables, and more.
+
+        Returns:
+            The loss; the gradients; the lookups in tables by name, each as ids, rows and their gradients; the arrays
+            after the call; and the metrics by name.
+        """
+        trainable = list(given.items())[: self._trainable]
         with tf.GradientTape() as tape:
-            tape.watch(wanted)
+            tape.watch([value for _, value in trainable])
             with self._scope(given, counts, seed) as scope:
                 _, loss = self._call(batch, training=True)
-        gradients = tape.gradient(loss, wanted, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return loss, gradients, self._read(scope), self._measure(self._read_counts(scope))
+        found = [(name, op) for name in tables for op in gathers.find(given[name], [*given.values(), seed])]
+        wanted = [value for name, value in trainable if name not in tables]
+        rows = [op.outputs[0] for _, op in found]
+        gradients = tape.gradient(loss, [*wanted, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        lookups = [
+            (name, (op.inputs[1], op.outputs[0], tf.convert_to_tensor(gradient)))
+            for (name, op), gradient in zip(found, gradients[len(wanted) :], strict=True)
+        ]
+        measured = self._measure(self._read_counts(scope))
+        return loss, gradients[: len(wanted)], lookups, self._read(scope), measured
 
     def _train_by_own_step(
-        self, given: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor], seed: Tensor
-    ) -> tuple[Tensor, Sequence[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """As `_train`, by the model's own `train_step`."""
+        self,
+        given: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        counts: Sequence[Tensor],
+        seed: Tensor,
+        tables: Collection[str] = (),
+    ) -> _Trained:
+        """As `_train`, by the model's own `train_step`, which has no tables."""
         variables = list(self._arrays.values())[: self._trainable]
         with self._scope(given, counts, seed) as scope, own_train_step.recorded(self._model, scope, variables) as found:
             logs = self._model.train_step(self._data(batch, training=True))
@@ -321,7 +366,7 @@ class KerasModel:
             for variable, (_, value) in zip(variables, arrays, strict=True)
         ]
         loss, measured = own_train_step.split(logs)
-        return loss, gradients, updated, measured
+        return loss, gradients, [], updated, measured
 
     def _evaluate(self, batch: Sequence[Tensor], scope: Any) -> tuple[Any, Tensor]:
         """The outputs, if the model has any, and the loss, in this scope."""
@@ -476,10 +521,36 @@ class KerasModel:
             found = tape.gradient(loss, values[: self._trainable])
             unused.update(name for name, gradient in zip(names, found, strict=True) if gradient is None)
 
-        values = [tf.TensorSpec(each.shape, tf.float32) for each in self._arrays.values()]
-        batch = [tf.TensorSpec([self.fixed_batch or 2, *each.shape], each.dtype) for each in self._signature.specs]
-        concrete(call, values, batch)
+        concrete(call, *self._specs())
         return unused
+
+    def _find_tables(self) -> set[str]:
+        """The names of large trainable arrays of which a step reads only some rows."""
+        if self._has_own_step or self._table_rows is None:
+            return set()
+        least = self._table_rows
+        large = [
+            name
+            for name, each in list(self._arrays.items())[: self._trainable]
+            if len(each.shape) == 2 and each.shape[0] >= least and each.dtype == "float32" and not each.constraint
+        ]
+        found: set[str] = set()
+
+        def call(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> None:
+            given = dict(zip(self._arrays, values, strict=True))
+            with self._scope(given, [tf.constant(each) for each in self.no_counts], seed):
+                self._call(batch, training=True)
+            found.update(name for name in large if gathers.find(given[name], [*values, seed]))
+
+        if large:
+            concrete(call, *self._specs(), tf.TensorSpec([2], tf.int32))
+        return found
+
+    def _specs(self) -> tuple[list[Any], list[Any]]:
+        """The specs of the arrays and of a batch."""
+        values = [tf.TensorSpec(each.shape, tf.float32) for each in self._arrays.values()]
+        size = self.fixed_batch or 2
+        return values, [tf.TensorSpec([size, *each.shape], each.dtype) for each in self._signature.specs]
 
     def _find_changing(self, variables: Sequence[Any], inputs: Any) -> set[int]:
         """The ids of those of these variables that the model sets in training."""

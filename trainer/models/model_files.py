@@ -104,7 +104,13 @@ def model_of(
         if settings.initial_weights:
             _check_weights(settings.initial_weights)
         return KerasModel(
-            name, module.model, settings.seed, settings.initial_weights, class_weight, settings.batch_size
+            name,
+            module.model,
+            settings.seed,
+            settings.initial_weights,
+            class_weight,
+            settings.batch_size,
+            settings.table_rows,
         )
     if settings.initial_weights:
         raise ConfigurationError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorflow.python.eager import context  # not public API; it traces although this package builds graphs
 
-from trainer.tensorflow import tf
+from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import any_scope
 from trainer.tensorflow_types import Graph, Tensor
 
@@ -49,9 +49,11 @@ class OpTemplate:
         )
 
 
-def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> OpTemplate:
-    """The template of a graph, all of whose placeholders are inputs."""
+def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pruned: bool = False) -> OpTemplate:
+    """The template of a graph, all of whose placeholders are inputs. With `pruned`, of what its outputs need alone."""
     definition = graph.as_graph_def()
+    if pruned:
+        definition = tf1.graph_util.extract_sub_graph(definition, [each.op.name for each in outputs])
     for index in reversed(range(len(definition.node))):
         node = definition.node[index]
         if node.op == "Placeholder":  # a copy maps it to an input
@@ -59,6 +61,15 @@ def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
         elif "_class" in node.attr:  # colocation, perhaps with a placeholder
             del node.attr["_class"]
     return OpTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
+
+
+def cut(template: OpTemplate, inputs: Sequence[Tensor]) -> OpTemplate:
+    """A template without the ops of these tensors, which are among its inputs."""
+    removed = {each.op.name for each in inputs}
+    for index in reversed(range(len(template.definition.node))):
+        if template.definition.node[index].name in removed:
+            del template.definition.node[index]
+    return template
 
 
 def concrete(function: Callable[..., Any], *specs: Any) -> Any:

@@ -1,7 +1,7 @@
 """A model of plain ops: the two functions of its file as a `Model`, which learns to classify images."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,13 @@ class OpsModel:
         parameters = self._functions.parameters(shape, signature.classes, self._hidden_units)  # type: ignore[arg-type]
         return parameters | self._constants
 
-    def step(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], seed: Tensor | None) -> StepTensors:
+    def step(
+        self,
+        arrays: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        seed: Tensor | None,
+        tables: Collection[str] = (),
+    ) -> StepTensors:
         images, labels = batch
         # The identity op supports models that use the images in control dependencies or colocation, or not at all; the
         # inputs of a copy do not support these.

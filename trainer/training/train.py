@@ -64,6 +64,8 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         claimed.run_id if claimed else "",
         problem.steps_per_epoch if problem.fit.callbacks else None,
     )
+    for note in replica.notes if claimed else ():
+        logger.info(note)
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
     run = ChiefRun(context, problem, claimed, replica) if claimed else None

@@ -10,6 +10,7 @@ of the session run. Each step still reads a shard of the parameters after the pr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainer.graph.parameters import Rows
 from trainer.graph.replication.membership import Membership
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
@@ -20,15 +21,25 @@ class StepOutputs:
     """The gradients and metrics of one batch."""
 
     gradients: Sequence[Tensor]
-    """float32 [n] for each shard of the parameters."""
+    """float32 [n] for each shard of the parameters, followed by the gradients of the rows that the step reads."""
     loss: Tensor
     """float32 scalar."""
     metrics: Mapping[str, Tensor]
     """float32 scalars by name."""
 
 
-GradientFunction = Callable[[Sequence[Tensor], int], StepOutputs]
-"""Adds the ops that compute the `StepOutputs` of an execution's step with this index, from the parameter shards."""
+@dataclass(frozen=True)
+class Step:
+    """What a step reads, and what it computes from that."""
+
+    compute: Callable[[Sequence[Tensor]], StepOutputs]
+    """Adds the ops that compute the outputs from what `Shard.read` gives for each shard and its rows."""
+    rows: Sequence[Rows]
+    """For each shard, the rows that the step reads."""
+
+
+StepFunction = Callable[[int], Step]
+"""Adds the ops that find the rows of the step with this index in an execution, and returns the step."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tensorflow.python.ops import collective_ops  # not public API; tf.distribut
 
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
-from trainer.graph.replication import CollectiveGroup, GradientFunction, Replication, StepOutputs, asynchronous
+from trainer.graph.replication import CollectiveGroup, Replication, Step, StepFunction, StepOutputs, asynchronous
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 
@@ -45,7 +45,7 @@ class CollectiveOps:
 
 def build(
     shards: Sequence[Shard],
-    compute_gradients: GradientFunction,
+    make_step: StepFunction,
     optimizer: Optimizer,
     steps: int,
     replicas: int,
@@ -55,7 +55,7 @@ def build(
 
     Args:
         shards: The parameters, on this replica's device.
-        compute_gradients: Computes the gradients of a step.
+        make_step: Makes a step.
         optimizer: Applies the averaged gradients.
         steps: Steps per execution.
         replicas: Number of replicas.
@@ -71,11 +71,16 @@ def build(
     variables = [variable for shard in shards for variable in shard.variables] + optimizer.variables
     join = [each.assign(collectives.broadcast(each.read_value()), read_value=False) for each in variables]
 
-    def compute_average_gradients(values: Sequence[Tensor], number: int) -> StepOutputs:
-        outputs = compute_gradients(values, number)
-        averages = [collectives.sum(gradient) / replicas for gradient in outputs.gradients]
-        return dataclasses.replace(outputs, gradients=averages)
+    def make_average_step(number: int) -> Step:
+        step = make_step(number)
+
+        def compute(values: Sequence[Tensor]) -> StepOutputs:
+            outputs = step.compute(values)
+            averages = [collectives.sum(gradient) / replicas for gradient in outputs.gradients]
+            return dataclasses.replace(outputs, gradients=averages)
+
+        return dataclasses.replace(step, compute=compute)
 
     # Each replica holds the parameters and the averaged gradients, so it applies them like a single process.
-    single = asynchronous.build(shards, compute_average_gradients, optimizer, steps)
+    single = asynchronous.build(shards, make_average_step, optimizer, steps)
     return dataclasses.replace(single, join=tf.group(*join), collective=collective)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
-from trainer.graph.replication import Execution, GradientFunction, Replication
+from trainer.graph.replication import Execution, Replication, StepFunction
 from trainer.graph.replication.membership import Membership
 from trainer.graph.replication.steps import unroll
 from trainer.tensorflow import tf, tf1
@@ -17,7 +17,7 @@ from trainer.tensorflow import tf, tf1
 
 def build(
     shards: Sequence[Shard],
-    compute_gradients: GradientFunction,
+    make_step: StepFunction,
     optimizer: Optimizer,
     steps: int,
     replicas: int = 1,
@@ -27,14 +27,14 @@ def build(
 
     Args:
         shards: The parameters.
-        compute_gradients: Computes the gradients of a step.
+        make_step: Makes a step.
         optimizer: Applies the gradients.
         steps: Steps per execution.
         replicas: Number of listed replicas.
         membership: Which of them take part; None for a single process.
     """
     executions = {}
-    for number, (applied, outputs) in enumerate(unroll(shards, compute_gradients, optimizer, range(steps)), start=1):
+    for number, (applied, outputs) in enumerate(unroll(shards, make_step, optimizer, range(steps)), start=1):
         if number in (1, steps):
             with tf.control_dependencies(applied), tf1.device(shards[0].device):
                 step = shards[0].updates.read_value()

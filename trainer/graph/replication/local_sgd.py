@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from trainer.graph import parameters
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS, Optimizer
-from trainer.graph.parameters import Shard
-from trainer.graph.replication import GradientFunction, StepOutputs
+from trainer.graph.parameters import Rows, Shard
+from trainer.graph.replication import StepFunction, StepOutputs
 from trainer.graph.replication.steps import unroll
 from trainer.graph.replication.synchronous import Aggregation
 from trainer.tensorflow import tf, tf1
@@ -24,13 +24,13 @@ from trainer.tensorflow_types import Operation, Tensor, Variable
 
 
 def aggregation(
-    shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer, steps: int, device: str
+    shards: Sequence[Shard], make_step: StepFunction, optimizer: Optimizer, steps: int, device: str
 ) -> Aggregation:
     """The aggregation of the replicas' parameters and moments after each round.
 
     Args:
         shards: The shared parameters, with which all replicas start a round.
-        compute_gradients: Computes the gradients of a step.
+        make_step: Makes a step.
         optimizer: Applies the gradients to the local copy.
         steps: Local steps per round.
         device: Device of this replica's local copy.
@@ -39,7 +39,7 @@ def aggregation(
     keeps_largest = LARGEST_MOMENT in optimizer.slots
     largest: dict[str, Tensor] = {}  # second moment of each shard, at the start of the latest round
 
-    def push(round_number: int, start: Tensor) -> tuple[list[Tensor], StepOutputs]:
+    def push(round_number: int, start: Tensor) -> tuple[list[Tensor], Sequence[Rows], StepOutputs]:
         copied = []
         reads_largest = keeps_largest and round_number == 0
         for shard, local_shard in zip(shards, local_shards, strict=True):
@@ -53,11 +53,11 @@ def aggregation(
                 largest[shard.name] = state[-1]
                 copied.append(_assign(local_shard, state, count))
         numbers = range(round_number * steps, (round_number + 1) * steps)
-        *_, (applied, outputs) = unroll(local_shards, compute_gradients, optimizer, numbers, copied)
+        *_, (applied, outputs) = unroll(local_shards, make_step, optimizer, numbers, copied)
         with tf.control_dependencies(applied):
-            return [_contribution(local_shard) for local_shard in local_shards], outputs
+            return [_contribution(local_shard) for local_shard in local_shards], [() for _ in shards], outputs
 
-    def apply(averages: Sequence[Tensor]) -> list[Operation]:
+    def apply(averages: Sequence[Tensor], _: Sequence[Rows]) -> list[Operation]:
         counts = [shard.read()[1] for shard in shards]
         applied = []
         for shard, average, count in zip(shards, averages, counts, strict=True):

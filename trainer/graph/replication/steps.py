@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
-from trainer.graph.replication import GradientFunction, StepOutputs
+from trainer.graph.replication import StepFunction, StepOutputs
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation
 
 
 def unroll(
     shards: Sequence[Shard],
-    compute_gradients: GradientFunction,
+    make_step: StepFunction,
     optimizer: Optimizer,
     numbers: Iterable[int],
     ready: Sequence[Operation] | None = None,
@@ -20,7 +20,7 @@ def unroll(
 
     Args:
         shards: The parameters.
-        compute_gradients: Computes the gradients of a step.
+        make_step: Makes a step.
         optimizer: Applies the gradients.
         numbers: Indices of the steps in their execution, which select the batches.
         ready: For each shard, an op that must complete before the first step reads it.
@@ -30,15 +30,16 @@ def unroll(
     """
     before = [[op] for op in ready] if ready else [[] for _ in shards]
     for number in numbers:
+        step = make_step(number)
         values, updates = [], []
-        for shard, dependencies in zip(shards, before, strict=True):
+        for shard, rows, dependencies in zip(shards, step.rows, before, strict=True):
             with tf.control_dependencies(dependencies):  # of this shard only, to not wait for other parameter servers
-                value, count = shard.read()
+                value, count = shard.read(rows)
             values.append(value)
             updates.append(count)
-        outputs = compute_gradients(values, number)
-        clipped = optimizer.clip(shards, outputs.gradients)
+        outputs = step.compute(values)
+        clipped = optimizer.clip(shards, outputs.gradients, step.rows)
         sent = [shard.receive(shard.send(gradient)) for shard, gradient in zip(shards, clipped, strict=True)]
-        applied = optimizer.apply(shards, updates, sent)
+        applied = optimizer.apply(shards, updates, sent, step.rows)
         before = [[op] for op in applied]
         yield applied, outputs

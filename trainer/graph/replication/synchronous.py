@@ -11,6 +11,10 @@ tokens announces the rounds; a token is the global step at the start of the roun
 reads the parameters, contributes once, and waits for the next token. The chief's update loop takes the average of N
 contributions, applies it and enqueues the next tokens. Contributions above N between two updates are also dropped.
 
+The gradients of the rows of a table go to a sparse accumulator, which sums those of each row. A contribution to it has
+one more row of ones, so that the last row of the sum is the number of contributions. It is made before that of the
+dense parameters, so that a round which has all of these has all of those.
+
 Workers may come and go, so N is a variable on each parameter server, which the chief changes between two rounds
 (`trainer.training.replica_monitor`). A contribution ends with the element 1.0, and the average is the sum of the others
 divided by the sum of these. So the chief can end a round that waits for a lost replica: it adds zeros until N is
@@ -26,9 +30,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard
-from trainer.graph.replication import Execution, GradientFunction, Replication, Rounds, StepOutputs
+from trainer.graph.parameters import Rows, Shard
+from trainer.graph.replication import Execution, Replication, Rounds, StepFunction, StepOutputs
 from trainer.graph.replication.membership import Membership
+from trainer.graph.tables import TablePart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
@@ -44,30 +49,111 @@ class Aggregation:
     """Global steps per round."""
     size: Callable[[Shard], int]
     """The elements of an average for this shard. A contribution has one more: 1.0."""
-    push: Callable[[int, Tensor], tuple[Sequence[Tensor], StepOutputs]]
-    """Adds the ops of an execution's round with this index: the contribution for each shard, [size + 1], as
-    `Shard.send` prepares it, and the outputs of the last step. The second argument is an op after which the parameters
-    are read. Only the reads depend on it: any other dependency would be one more message over the wire."""
-    apply: Callable[[Sequence[Tensor]], list[Operation]]
-    """Adds the ops that apply the averages to their shards, on the shards' devices and after the current control
-    dependencies, so that their other inputs are read while the averages are pending. Returns for each shard the last
-    op, which counts the steps."""
+    push: Callable[[int, Tensor], tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]]
+    """Adds the ops of an execution's round with this index: the contribution for each shard, [size + 1] and then the
+    gradients of rows, as `Shard.send` prepares it; these rows for each shard; and the outputs of the last step. The
+    second argument is an op after which the parameters are read. Only the reads depend on it: any other dependency
+    would be one more message over the wire."""
+    apply: Callable[[Sequence[Tensor], Sequence[Rows]], list[Operation]]
+    """Adds the ops that apply the averages, each [size] and then the averages of rows, and these rows, to their shards,
+    on the shards' devices and after the current control dependencies, so that their other inputs are read while the
+    averages are pending. Returns for each shard the last op, which counts the steps."""
 
 
-def gradients(shards: Sequence[Shard], compute_gradients: GradientFunction, optimizer: Optimizer) -> Aggregation:
+def gradients(shards: Sequence[Shard], make_step: StepFunction, optimizer: Optimizer) -> Aggregation:
     """The aggregation of gradients, each with 1.0 at its end: each round is one step of the optimizer."""
 
-    def push(number: int, start: Tensor) -> tuple[Sequence[Tensor], StepOutputs]:
+    def push(number: int, start: Tensor) -> tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]:
+        step = make_step(number)
         with tf.control_dependencies([start]):
-            values, _ = zip(*[shard.read() for shard in shards], strict=True)
-        outputs = compute_gradients(values, number)
-        return [shard.send(gradient) for shard, gradient in zip(shards, outputs.gradients, strict=True)], outputs
+            values, _ = zip(*[shard.read(rows) for shard, rows in zip(shards, step.rows, strict=True)], strict=True)
+        outputs = step.compute(values)
+        sent = [shard.send(gradient) for shard, gradient in zip(shards, outputs.gradients, strict=True)]
+        return sent, step.rows, outputs
 
-    def apply(averages: Sequence[Tensor]) -> list[Operation]:
+    def apply(averages: Sequence[Tensor], rows: Sequence[Rows]) -> list[Operation]:
         counts = [shard.read()[1] for shard in shards]
-        return optimizer.apply(shards, counts, optimizer.clip(shards, averages))
+        return optimizer.apply(shards, counts, optimizer.clip(shards, averages, rows), rows)
 
     return Aggregation(1, lambda shard: shard.size, push, apply)
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What collects the contributions to a shard. All replicas share it by name."""
+
+    shard: Shard
+    size: int
+    """The elements of an average of the dense parameters."""
+    dense: Any
+    """The `ConditionalAccumulator` of contributions [size + 1]."""
+    sparse: Sequence[Any]
+    """For each table, the `SparseConditionalAccumulator` of contributions, with one more row."""
+
+    @classmethod
+    def create(cls, shard: Shard, size: int) -> "Accumulator":
+        """Add the ops to the default graph, on the shard's device."""
+
+        def named(name: str) -> dict[str, Any]:
+            return {"shared_name": name, "name": name, "reduction_type": "SUM"}
+
+        with tf1.device(shard.device):
+            dense = tf1.ConditionalAccumulator(tf.float32, [size + 1], **named(f"{shard.name}/gradients"))
+            sparse = [
+                tf1.SparseConditionalAccumulator(
+                    tf.float32, [_ones(table) + 1, table.dim], **named(f"{shard.name}/gradients_{number}")
+                )
+                for number, table in enumerate(shard.tables)
+            ]
+        return cls(shard, size, dense, sparse)
+
+    def add(self, contribution: Tensor, rows: Rows, step: Tensor) -> Operation:
+        """Add the ops of a contribution, computed at this global step."""
+        vector, gradients = self.shard.split_rows(contribution, rows, more=1)
+        added = []
+        for table, accumulator, own, gradient in zip(self.shard.tables, self.sparse, rows, gradients, strict=False):
+            order = tf.argsort(own)  # an accumulator merges sorted rows
+            values = tf.gather(tf.reshape(gradient, [-1, table.dim]), order)
+            ids = tf.concat([tf.gather(own, order), [_ones(table)]], axis=0)
+            values = tf.concat([values, tf.ones([1, table.dim])], axis=0)
+            added.append(accumulator.apply_grad(ids, values, local_step=step))
+        with tf.control_dependencies(added):
+            return self.dense.apply_grad(vector, step)
+
+    def fill(self, step: Tensor) -> Operation:
+        """Add the op of a contribution of zeros, which does not change the average."""
+        return self.dense.apply_grad(tf.zeros([self.size + 1]), step)
+
+    def take(self, count: Tensor) -> tuple[Tensor, Rows]:
+        """Add the ops that wait for this many contributions, and return their average and its rows."""
+        total = self.dense.take_grad(count)
+        average = total[:-1] / total[-1]
+        if not self.sparse:
+            return average, ()
+        parts, rows = [average], []
+        for accumulator in self.sparse:
+            with tf.control_dependencies([total]):
+                found = accumulator.take_indexed_slices_grad(1)
+            rows.append(found.indices[:-1])
+            parts.append(tf.reshape(found.values[:-1] / found.values[-1:], [-1]))
+        return tf.concat(parts, axis=0), rows
+
+    def start(self, step: Tensor) -> Operation:
+        """Add the ops that start a round at this global step: contributions to earlier ones are dropped."""
+        return tf.group(*[each.set_global_step(step) for each in (self.dense, *self.sparse)])
+
+    def empty(self) -> Operation:
+        """Add the ops that empty it. They add something first, so that the take does not block."""
+        added = [self.fill(tf.int64.max)]
+        for table, accumulator in zip(self.shard.tables, self.sparse, strict=False):
+            added.append(accumulator.apply_grad([_ones(table)], tf.ones([1, table.dim]), local_step=tf.int64.max))
+        with tf.control_dependencies(added):
+            return tf.group(self.dense.take_grad(1), *[each.take_indexed_slices_grad(1).values for each in self.sparse])
+
+
+def _ones(table: TablePart) -> int:
+    """The row that each contribution to a table has beside its own."""
+    return int(table.values.shape[0])
 
 
 def build(
@@ -94,7 +180,7 @@ def build(
         membership: Which of the replicas take part.
         is_over: bool variable: whether the run ends before its last step; None if it cannot.
     """
-    accumulators = [_accumulator(shard, aggregation.size(shard) + 1) for shard in shards]
+    accumulators = [Accumulator.create(shard, aggregation.size(shard)) for shard in shards]
     with tf1.device(shards[0].device):
         queues = [_token_queue(index) for index in range(replicas)]
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
@@ -117,7 +203,7 @@ def build(
         lead,
         updates,
         membership=membership,
-        rounds=_rounds(shards, aggregation, accumulators, wanted),
+        rounds=_rounds(shards, accumulators, wanted),
         release=lambda: _release(shards, accumulators, queues),
     )
 
@@ -127,7 +213,7 @@ def _follow(
     aggregation: Aggregation,
     rounds: int,
     is_running: Callable[[], Tensor],
-    accumulators: Sequence[Any],
+    accumulators: Sequence[Accumulator],
     queue: Any,
     limit: int | None,
     membership: Membership,
@@ -152,13 +238,13 @@ def _follow(
     for number in range(rounds):
         with tf.control_dependencies(pushed), tf1.device(home):
             local_step = tf.reduce_max(dequeue_tokens())  # without tokens, the smallest int64, which is a stale step
-        contributions, outputs = aggregation.push(number, local_step)
+        contributions, rows, outputs = aggregation.push(number, local_step)
         pushed = []
-        for shard, accumulator, contribution in zip(shards, accumulators, contributions, strict=True):
+        for shard, accumulator, contribution, own in zip(shards, accumulators, contributions, rows, strict=True):
             with tf1.device(shard.device):
                 arrived = tf.identity(shard.receive(contribution))
-                step = local_step if limit is None else _stale_if_full(accumulator, limit, arrived, local_step)
-                pushed.append(accumulator.apply_grad(arrived, step))
+                step = local_step if limit is None else _stale_if_full(accumulator.dense, limit, arrived, local_step)
+                pushed.append(accumulator.add(arrived, own, step))
         with tf.control_dependencies(pushed[:1]):  # of the first shard, which is on the same device
             pushed.append(membership.contributed(local_step))
         if number + 1 in (1, rounds):
@@ -175,7 +261,7 @@ def _lead(
     shards: Sequence[Shard],
     aggregation: Aggregation,
     rounds: int,
-    accumulators: Sequence[Any],
+    accumulators: Sequence[Accumulator],
     queues: Sequence[Any],
     wanted: Sequence[Variable],
 ) -> tuple[Operation, dict[int, Tensor]]:
@@ -194,7 +280,7 @@ def _lead(
         marked = []
         for shard, accumulator in zip(shards, accumulators, strict=True):
             with tf1.device(shard.device):
-                marked.append(accumulator.set_global_step(step))
+                marked.append(accumulator.start(step))
         with tf.control_dependencies(marked), tf1.device(home):
             return marked, tf.group(*[_enqueue(queue, step) for queue in queues])
 
@@ -203,7 +289,7 @@ def _lead(
     emptied = []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
-            emptied.append(_empty(accumulator, aggregation.size(shard) + 1))
+            emptied.append(accumulator.empty())
     emptied += [each.initializer for each in wanted]
     with tf.control_dependencies(emptied):
         _, lead = start_round(global_step.read_value())
@@ -212,12 +298,14 @@ def _lead(
     marked: list[Operation] = []
     enqueued: list[Operation] = []
     for number in range(rounds):
-        averages = []
+        averages, rows = [], []
         with tf.control_dependencies(marked):
             for shard, accumulator, count in zip(shards, accumulators, wanted, strict=True):
                 with tf1.device(shard.device):
-                    averages.append(_average(accumulator.take_grad(count.read_value())))
-            applied = aggregation.apply(averages)
+                    average, own = accumulator.take(count.read_value())
+                averages.append(average)
+                rows.append(own)
+            applied = aggregation.apply(averages, rows)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
         marked, tokens_enqueued = start_round(next_step)
@@ -228,46 +316,31 @@ def _lead(
     return lead, updates
 
 
-def _release(shards: Sequence[Shard], accumulators: Sequence[Any], queues: Sequence[Any]) -> Operation:
+def _release(shards: Sequence[Shard], accumulators: Sequence[Accumulator], queues: Sequence[Any]) -> Operation:
     """Add the op that gives each replica a token without a round, and drops what it contributes then."""
     step, dropped = shards[0].updates.read_value(), []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
-            dropped.append(accumulator.set_global_step(step + 1))
+            dropped.append(accumulator.start(step + 1))
     with tf.control_dependencies(dropped), tf1.device(shards[0].device):
         return tf.group(*[_enqueue(queue, step) for queue in queues])
 
 
-def _rounds(
-    shards: Sequence[Shard], aggregation: Aggregation, accumulators: Sequence[Any], wanted: Sequence[Variable]
-) -> Rounds:
+def _rounds(shards: Sequence[Shard], accumulators: Sequence[Accumulator], wanted: Sequence[Variable]) -> Rounds:
     """Add the ops with which the chief changes the number of contributions per round."""
     with tf1.device(shards[0].device):
         number, step = tf1.placeholder(tf.int32, []), tf1.placeholder(tf.int64, [])
     given, set_wanted, completed = [], [], []
     for shard, accumulator, variable in zip(shards, accumulators, wanted, strict=True):
         with tf1.device(shard.device):
-            count = accumulator.num_accumulated()
+            count = accumulator.dense.num_accumulated()
             given.append(tf.identity(count))
             set_wanted.append(variable.assign(number, read_value=False))
-            zeros = tf.zeros([aggregation.size(shard) + 1])
             has_all = count >= variable.read_value()
             # When the update has taken the contributions, the accumulator drops those to the same step.
-            completed.append(accumulator.apply_grad(zeros, tf.where(has_all, step, tf.int64.min)))
+            completed.append(accumulator.fill(tf.where(has_all, step, tf.int64.min)))
     with tf1.device(shards[0].device):
         return Rounds(number, tf.group(*set_wanted), tf.stack(given), step, tf.group(*completed))
-
-
-def _accumulator(shard: Shard, size: int) -> Any:
-    """The accumulator of a shard's contributions. All replicas share it by name."""
-    name = f"{shard.name}/gradients"
-    with tf1.device(shard.device):
-        return tf1.ConditionalAccumulator(tf.float32, [size], shared_name=name, name=name, reduction_type="SUM")
-
-
-def _average(total: Tensor) -> Tensor:
-    """The average of contributions, from their sum. The last element of the sum is their number."""
-    return total[:-1] / total[-1]
 
 
 def _wanted(number: int, device: str, contributions: int) -> Variable:
@@ -293,9 +366,3 @@ def _stale_if_full(accumulator: Any, limit: int, arrived: Tensor, local_step: Te
     """The step of an arrived contribution; a stale step if the accumulator already has `limit` contributions."""
     with tf.control_dependencies([arrived]):
         return tf.where(accumulator.num_accumulated() < limit, local_step, tf.int64.min)
-
-
-def _empty(accumulator: Any, length: int) -> Tensor:
-    """Empty an accumulator. It adds zeros first, so that the take does not block."""
-    with tf.control_dependencies([accumulator.apply_grad(tf.zeros([length]), tf.int64.max)]):
-        return accumulator.take_grad(1)

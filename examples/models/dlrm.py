@@ -1,0 +1,52 @@
+"""A recommender with large tables: what a user did, from numbers and from three ids with 300,000 possible values.
+
+Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019. The data is
+made here: ids are as frequent as words of a language, and hidden vectors decide which of them go together.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+SIZES = {"user": 300_000, "item": 200_000, "place": 100_000}
+"""How many values each id may have."""
+NUMBERS, DIM = 4, 16
+
+
+def make_data(seed: int, examples: int) -> tuple[Any, Any]:
+    """Numbers [n, 4] and an id [n] of each kind by name, and 1 where the user did it, else 0: float [n, 1]."""
+    truth, random = np.random.default_rng(0), np.random.default_rng(seed)
+    numbers = random.normal(size=(examples, NUMBERS)).astype(np.float32)
+    ids = {name: (random.zipf(1.3, examples) % size).astype(np.int32) for name, size in SIZES.items()}
+    hidden = {name: truth.normal(size=(size, 3)) for name, size in SIZES.items()}
+    user, item, place = (hidden[name][ids[name]] for name in SIZES)
+    score = numbers @ truth.normal(size=NUMBERS) + 2 * ((user * item).sum(1) + (item * place).sum(1)) - 1
+    did = random.random(examples) < 1 / (1 + np.exp(-score))
+    return {"numbers": numbers, **ids}, did.astype(np.float32)[:, None]
+
+
+def train_data(context: Any) -> tuple[Any, Any]:
+    """100,000 examples."""
+    return make_data(1, 100_000)
+
+
+def test_data(context: Any) -> tuple[Any, Any]:
+    """10,000 examples of the same kind."""
+    return make_data(2, 10_000)
+
+
+def model() -> keras.Model:
+    """Numbers and ids to the probability."""
+    numbers = keras.Input((NUMBERS,), name="numbers")
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in SIZES}
+    dense = layers.Dense(DIM, activation="relu")(layers.Dense(32, activation="relu")(numbers))
+    rows = [layers.Embedding(size, DIM, name=f"of_{name}")(ids[name]) for name, size in SIZES.items()]
+    vectors = ops.stack([dense, *rows], axis=1)
+    products = layers.Flatten()(ops.matmul(vectors, ops.transpose(vectors, (0, 2, 1))))
+    x = layers.Concatenate()([dense, products])
+    output = layers.Dense(1, activation="sigmoid")(layers.Dense(32, activation="relu")(x))
+    network = keras.Model({"numbers": numbers, **ids}, output)
+    network.compile(keras.optimizers.Adagrad(0.1), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    return network

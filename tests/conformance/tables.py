@@ -1,0 +1,121 @@
+"""Rows with tables: parameters that the model's graph reads by ids alone, and some that look like it and are none.
+
+No id occurs twice in a batch, except with SGD: Keras on TensorFlow, but not on JAX, squares the gradient of each
+occurrence by itself, and clips by their norm. The trainer squares and clips their sum.
+"""
+
+from tests.conformance.programs import program
+from tests.conformance.row import Row
+
+IDS = "random.permutation(60)[:40].reshape(8, 5)"
+REPEATED = "random.integers(0, 60, size=(8, 5))"
+LABELS = "random.integers(0, 2, size=8)"
+COMPILED = "optimizers.Adam(0.01, global_clipnorm=0.5), 'mse'"
+POOLED = """
+    def model():
+        ids = keras.Input((5,), dtype="int64")
+        pooled = layers.GlobalAveragePooling1D()({embedded})
+        network = keras.Model(ids, layers.Dense(2)(pooled))
+        network.compile({compiled})
+        return network
+    """
+
+
+def embedded(layer: str, compiled: str = COMPILED, inputs: str = IDS, tables: str = "embedding/embeddings") -> Row:
+    """The row of a model that averages what a layer gives for ids."""
+    text = POOLED.format(embedded=layer, compiled=compiled)
+    return program(text, inputs, table_rows=10, tables=tuple(tables.split()))
+
+
+TABLES: dict[str, Row] = {
+    "adagrad": embedded("layers.Embedding(60, 4)(ids)", "optimizers.Adagrad(0.1), 'mse'"),
+    "sgd_with_momentum": embedded(
+        "layers.Embedding(60, 4)(ids)", "optimizers.SGD(0.1, momentum=0.9), 'mse'", inputs=REPEATED
+    ),
+    "adam_clipped_by_global_norm": embedded("layers.Embedding(60, 4)(ids)"),
+    "a_schedule": embedded(
+        "layers.Embedding(60, 4)(ids)", "optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)), 'mse'"
+    ),
+    "ids_by_hashing": embedded(
+        "layers.Embedding(12, 4)(layers.Hashing(12)(ids))",
+        "optimizers.SGD(0.1), 'mse'",
+        inputs="random.integers(0, 2**31 - 1, size=(8, 5))",
+    ),
+    "negative_ids": embedded("layers.Embedding(60, 4)(ids)", inputs=f"{IDS} - 30"),
+    "masked": program(
+        """
+        def model():
+            network = keras.Sequential([layers.Embedding(60, 4, mask_zero=True), layers.LSTM(3), layers.Dense(2)])
+            network.compile(optimizers.SGD(0.1), "mse")
+            return network
+        """,
+        "random.integers(0, 4, size=(8, 5))",
+        table_rows=10,
+        tables=("sequential/embedding/embeddings",),
+    ),
+    "several_and_one_for_two_inputs": program(
+        """
+        def model():
+            user, item, seen = (keras.Input(shape, dtype="int64") for shape in ((), (), (5,)))
+            of_users, of_items = layers.Embedding(40, 3, name="users"), layers.Embedding(80, 4, name="items")
+            small = layers.Embedding(8, 2, name="small")(keras.ops.mod(user, 8))
+            history = layers.GlobalMaxPooling1D()(of_items(seen))
+            x = layers.Concatenate()([of_users(user), of_items(item), history, small])
+            network = keras.Model([user, item, seen], layers.Dense(2)(layers.Dense(6, "relu")(x)))
+            network.compile(optimizers.Adam(0.01), "mse")
+            return network
+        """,
+        f"[random.permutation(8), 60 + random.permutation(20)[:8], {IDS}]",
+        table_rows=10,
+        tables=("items/embeddings", "users/embeddings"),
+        quick=True,
+    ),
+    "nothing_but_tables": program(
+        """
+        def model():
+            user, item = (keras.Input((), dtype="int64") for _ in range(2))
+            of_users = layers.Embedding(40, 3, name="users")(user)
+            of_items = layers.Embedding(30, 3, name="items")(item)
+            network = keras.Model([user, item], layers.Dot(1)([of_users, of_items]))
+            network.compile(optimizers.Adam(0.05), "mse")
+            return network
+        """,
+        "[random.permutation(40)[:8], random.permutation(30)[:8]]",
+        "random.normal(size=(8, 1))",
+        table_rows=10,
+        tables=("users/embeddings", "items/embeddings"),
+    ),
+    "take_and_lookup_of_own_weights": program(
+        """
+        class Own(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.out = layers.Dense(2)
+
+            def build(self, shape):
+                self.a = self.add_weight((60, 4), name="a")
+                self.b = self.add_weight((60, 4), name="b")
+
+            def call(self, ids):
+                found = keras.ops.take(self.a, ids, axis=0)
+                return self.out(keras.ops.mean(found + tf.nn.embedding_lookup(tf.convert_to_tensor(self.b), ids), 1))
+
+        def model():
+            network = Own()
+            network.compile(optimizers.SGD(0.1), "mse")
+            return network
+        """,
+        IDS,
+        table_rows=10,
+        tables=("own/a", "own/b"),
+    ),
+    "regularized": embedded("layers.Embedding(60, 4, embeddings_regularizer='l2')(ids)", tables=""),
+    "constrained": embedded("layers.Embedding(60, 4, embeddings_constraint='non_neg')(ids)", tables=""),
+    "ids_that_depend_on_another_table": embedded(
+        "layers.Embedding(20, 4)(keras.ops.argmax(layers.Embedding(60, 20)(ids), -1))",
+        "optimizers.SGD(0.1), 'mse'",
+        tables="embedding_1/embeddings",
+    ),
+    "an_optimizer_by_norms": embedded("layers.Embedding(60, 4)(ids)", "optimizers.Lamb(0.01), 'mse'", tables=""),
+    "moving_averages": embedded("layers.Embedding(60, 4)(ids)", "optimizers.SGD(0.1, use_ema=True), 'mse'", tables=""),
+}

@@ -1,0 +1,107 @@
+"""Tables: rows dealt over parameter servers, and updated alone."""
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tensorflow.python.eager import context
+
+from trainer.config import Settings
+from trainer.data.examples import Examples
+from trainer.graph import parameters, tables
+from trainer.graph import replica as graph_replica
+from trainer.graph.checkpoints import Saver
+from trainer.graph.keras_optimizer import KerasOptimizer
+from trainer.graph.parameters import Shard
+from trainer.models import Parameter, model_files
+from trainer.tensorflow import tf, tf1
+
+from .conftest import Servers
+from .test_checkpoints import check_that_a_snapshot_stays
+
+ROWS, DIM = 7, 2
+MODEL = """
+    import keras
+
+    def model():
+        network = keras.Sequential([keras.layers.Embedding(50, 4), keras.layers.Flatten(), keras.layers.Dense(2)])
+        network.compile(keras.optimizers.Adam(0.01), "mse")
+        return network
+"""
+
+
+def make(values: Any, servers: int, slots: Sequence[str] = ()) -> tuple[parameters.Layout, list[Shard]]:
+    """A dense parameter, and a table with these values, in the default graph."""
+    dense = {"dense": Parameter((3,), value=np.arange(3, dtype=np.float32))}
+    layout = parameters.plan(dense, servers, least=0)
+    shards = parameters.create(dense, layout, [""] * servers, 0, slots)
+    table = {"table": Parameter(values.shape, value=values, is_table=True)}
+    parts = tables.create(table, [""] * servers, dict.fromkeys(slots, 0.0))
+    return layout, [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
+def test_a_checkpoint_fits_any_number_of_servers(before: int, after: int, tmp_path: Path) -> None:
+    values = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        layout, shards = make(values, before, ["slot"])
+        saver = Saver(layout, shards, ["slot"], [])
+        session.run([each.initializer for shard in shards for each in shard.variables])
+        for number, shard in enumerate(shards):
+            session.run(shard.tables[0].slots[0].assign(10 * values[number::before]))
+        path = saver.save(session, tmp_path / "model")
+    saved = tf1.train.load_checkpoint(path)
+    assert np.array_equal(saved.get_tensor("table"), values)
+    assert np.array_equal(saved.get_tensor("table/slot"), 10 * values)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        layout, shards = make(np.zeros_like(values), after, ["slot"])
+        saver = Saver(layout, shards, ["slot"], [])
+        session.run([each.initializer for shard in shards for each in shard.variables])
+        saver.restore(session, path)
+        for number, shard in enumerate(shards):
+            assert np.array_equal(session.run(shard.tables[0].values), values[number::after])
+            assert np.array_equal(session.run(shard.tables[0].slots[0]), 10 * values[number::after])
+
+
+def test_replicas_that_update_the_same_rows_lose_no_update() -> None:
+    """Each of two threads adds 1 to all rows 50 times. Without a lock, hundreds of the numbers lose some."""
+    shape, times = (5000, 100), 50
+    with context.eager_mode():
+        optimizer = KerasOptimizer(Settings(staleness_aware=False), True, keras=keras.optimizers.SGD(1.0))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        _, (shard,) = make(np.zeros(shape, np.float32), 1)
+        rows = [tf.range(shape[0], dtype=tf.int64)]
+        change = tf.concat([tf.zeros([shard.size]), -tf.ones([math.prod(shape)])], axis=0)
+        updates = [optimizer.apply([shard], [tf.zeros([], tf.int64)], [change], [rows]) for _ in range(2)]
+        session.run([each.initializer for each in shard.variables])
+
+        def run(update: Any) -> None:
+            for _ in range(times):
+                session.run(update)
+
+        threads = [threading.Thread(target=run, args=(each,)) for each in updates]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert np.array_equal(session.run(shard.tables[0].values), np.full(shape, 2 * times))
+
+
+def test_a_snapshot_of_a_table_stays_while_replicas_train(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL.replace("\n    ", "\n"))
+    settings = Settings(model=str(tmp_path / "mine.py"), batch_size=5, steps_per_execution=1, table_rows=10)
+    settings = replace(settings, sync_replicas=False)
+    random = np.random.default_rng(0)
+    examples = Examples(random.integers(0, 50, (20, 3)).astype(np.int32), random.normal(size=(20, 2)).astype("f4"))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    arrays = model.parameters(examples.signature)
+    found = graph_replica.build(settings, servers.member(0), model, arrays, examples, 0, "run")
+    assert "(50 x 4)" in found.notes[0]
+    with servers.session(found.graph) as session:
+        check_that_a_snapshot_stays(found, session, tmp_path)

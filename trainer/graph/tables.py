@@ -1,0 +1,183 @@
+"""Tables on the parameter servers: large parameters of which a step reads and changes only some rows.
+
+Row i of a table is row i // n of server i % n, so that frequent ids, which are often the smallest, are spread over all
+of them. A step sends each server the ids of the rows that it needs, each once, and gets the rows with the dense
+parameters; their gradients, summed for each row, return with the dense gradient. So a step costs what it touches, and
+not what the table has. A server never reads a table as a whole except for a checkpoint: after the first update of rows
+TensorFlow copies a variable for each read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.models import Gather, Parameter
+from trainer.models.op_template import OpTemplate, cut, of_graph
+from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Graph, Tensor, Variable
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """The rows of a table on one parameter server."""
+
+    name: str
+    """That of the parameter."""
+    dim: int
+    """Numbers of a row."""
+    values: Variable
+    """float32 variable [n, dim]."""
+    slots: tuple[Variable, ...]
+    """float32 variables [n, dim]: the optimizer slots."""
+    decays: bool
+    """Whether weight decay applies."""
+
+    @property
+    def variables(self) -> list[Variable]:
+        """All variables of this part."""
+        return [self.values, *self.slots]
+
+
+def create(
+    parameters: Mapping[str, Parameter], devices: Sequence[str], slots: Mapping[str, float]
+) -> list[tuple[TablePart, ...]]:
+    """Add the variables of tables to the default graph, and return the parts on each of these devices.
+
+    Args:
+        parameters: The tables by name, with their initial values.
+        devices: Devices of the parameter servers.
+        slots: Names of the optimizer's slots, and their initial values.
+    """
+    count = len(devices)
+
+    def part(name: str, parameter: Parameter, server: int) -> TablePart:
+        rows, dim = parameter.shape
+        shape = [len(range(server, rows, count)), dim]
+        with tf1.device("/device:CPU:0"):  # of the chief
+            initial = tf.numpy_function(lambda: parameter.value[server::count], [], tf.float32)
+        initial = tf.ensure_shape(initial, shape)
+
+        def variable(kind: str, value: Tensor) -> Variable:
+            return tf1.get_variable(f"table_{server}_of_{count}/{name}/{kind}", initializer=value, use_resource=True)
+
+        with tf1.device(devices[server]):
+            made = [variable(slot, tf.fill(shape, value)) for slot, value in slots.items()]
+            return TablePart(name, dim, variable("values", initial), tuple(made), parameter.decays)
+
+    return [tuple(part(name, each, server) for name, each in parameters.items()) for server in range(count)]
+
+
+@dataclass(frozen=True)
+class TableOps:
+    """The ops of a step that find the rows it needs and that compute with them, to copy."""
+
+    lookup: OpTemplate
+    """From the leaves of a batch to the rows of each server, for one table after the other, and what `step` needs to
+    know about them."""
+    step: OpTemplate
+    """From what each server sends, the leaves of a batch, the seed and the second part of `lookup`, to the gradients
+    for each server, the loss and the metrics."""
+
+
+def make(
+    graph: Graph,
+    sizes: Sequence[int],
+    batch: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    dims: Mapping[str, int],
+    gathers: Mapping[str, Sequence[Gather]],
+) -> TableOps:
+    """Build the ops of a step with tables.
+
+    Args:
+        graph: The graph of a step that reads its tables as a whole.
+        sizes: Elements of the dense parameters on each server.
+        batch: The leaves of the batch in that graph.
+        inputs: The shards of its dense parameters, the leaves and the seed.
+        outputs: The gradients of the shards, and others.
+        dims: Numbers of a row of each table.
+        gathers: The lookups in each.
+    """
+    by_table = [gathers[name] for name in dims]
+    flat = [gather for of_table in by_table for gather in of_table]
+    rows, gradients = [gather.rows for gather in flat], [gather.gradient for gather in flat]
+    ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
+    inner = cut(of_graph(graph, [*inputs, *rows], [*outputs, *gradients]), rows)
+    lookups = [(dim, len(of_table)) for dim, of_table in zip(dims.values(), by_table, strict=True)]
+    lookup = _lookup(ids, batch, [count for _, count in lookups], len(sizes))
+    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))
+
+
+def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int) -> OpTemplate:
+    """The ops that find the rows. `counts` has the lookups in each table.
+
+    The outputs are for each table the rows of each server, int64 [u]; then for each table the places of these among all
+    of its rows, int32 [u] for each server, and where they are looked up, int32 like the ids of each lookup.
+    """
+    with tf.Graph().as_default() as graph:
+        leaves = [tf1.placeholder(each.dtype, each.shape) for each in batch]
+        found = ids.copy(leaves, "ids")
+        sent: list[Tensor] = []
+        known: list[Tensor] = []
+        for count in counts:
+            own, found = found[:count], found[count:]
+            flat = [tf.cast(tf.reshape(each, [-1]), tf.int64) for each in own]
+            unique, positions = tf.unique(tf.concat(flat, axis=0))
+            rows, places = [unique], [tf.range(tf.size(unique))]
+            if servers > 1:
+                owners = tf.cast(unique % servers, tf.int32)
+                rows = tf.dynamic_partition(unique // servers, owners, servers)
+                places = tf.dynamic_partition(places[0], owners, servers)
+            parts = tf.split(positions, tf.stack([tf.size(each) for each in flat]), num=count)
+            sent += rows
+            known += [*places, *(tf.reshape(part, tf.shape(each)) for part, each in zip(parts, own, strict=True))]
+    return of_graph(graph, leaves, [*sent, *known])
+
+
+def _step(
+    inner: OpTemplate, sizes: Sequence[int], others: Sequence[Tensor], lookups: Sequence[tuple[int, int]]
+) -> OpTemplate:
+    """The ops that compute with the rows.
+
+    Args:
+        inner: From dense parameters, batch, seed and looked-up rows to gradients of dense parameters, others, and the
+            gradients of the rows.
+        sizes: Elements of the dense parameters on each server.
+        others: Tensors like the leaves of the batch, and the seed.
+        lookups: For each table the numbers of a row, and the number of lookups.
+    """
+    servers, total = len(sizes), sum(count for _, count in lookups)
+    with tf.Graph().as_default() as graph:
+        messages = [tf1.placeholder(tf.float32, [None]) for _ in sizes]
+        given = [tf1.placeholder(each.dtype, each.shape) for each in others]
+        known: list[tuple[list[Tensor], list[Tensor]]] = []
+        pulled: list[Tensor] = []
+        dense, left = [], []
+        for message, size in zip(messages, sizes, strict=True):
+            dense.append(tf.ensure_shape(message[:size], [size]))
+            left.append(message[size:])
+        for dim, count in lookups:
+            places = [tf1.placeholder(tf.int32, [None]) for _ in sizes]
+            positions = [tf1.placeholder(tf.int32) for _ in range(count)]
+            received = []
+            for server, place in enumerate(places):
+                end = tf.size(place) * dim
+                received.append(tf.reshape(left[server][:end], [-1, dim]))
+                left[server] = left[server][end:]
+            rows = received[0] if servers == 1 else tf.dynamic_stitch(places, received)
+            pulled += [tf.gather(rows, each) for each in positions]
+            known.append((places, positions))
+        outputs = inner.copy([*dense, *given, *pulled], "step")
+        rest = len(outputs) - total
+        changes, measured, gradients = outputs[:servers], outputs[servers:rest], outputs[rest:]
+        sent = [[change] for change in changes]
+        for (dim, count), (places, positions) in zip(lookups, known, strict=True):
+            own, gradients = gradients[:count], gradients[count:]
+            joined = tf.concat([tf.reshape(each, [-1, dim]) for each in own], axis=0)
+            where = tf.concat([tf.reshape(each, [-1]) for each in positions], axis=0)
+            summed = tf.math.unsorted_segment_sum(joined, where, tf.add_n([tf.size(each) for each in places]))
+            for server, place in enumerate(places):
+                part = summed if servers == 1 else tf.gather(summed, place)
+                sent[server].append(tf.reshape(part, [-1]))
+        inputs = [*messages, *given, *(each for places, positions in known for each in (*places, *positions))]
+        return of_graph(graph, inputs, [*(tf.concat(parts, axis=0) for parts in sent), *measured])
