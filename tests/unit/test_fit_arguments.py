@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorflow.python.eager import context
 
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
@@ -17,6 +16,7 @@ from trainer.models.keras_model import KerasModel
 from trainer.run_directory import problem
 from trainer.run_directory.evaluation import Score
 from trainer.run_directory.problem import Problem
+from trainer.tensorflow.private import eager_mode
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.outcome import Outcome
 
@@ -173,7 +173,7 @@ def test_a_callback_sees_the_logs_of_fit_and_the_weights_of_the_checkpoint(load:
     }
     assert isinstance(found.model, KerasModel)
     kernel = next(each for each in found.model.network.weights if each.name == "kernel")
-    with context.eager_mode():
+    with eager_mode():
         assert np.allclose(kernel.numpy(), found.parameters[kernel.path].value + 1)
 
 

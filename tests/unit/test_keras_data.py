@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tensorflow.python.eager import context
 
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
@@ -23,6 +22,7 @@ from trainer.models.keras_model import KerasModel
 from trainer.run_directory import evaluation, problem
 from trainer.run_directory.problem import Problem
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow.private import eager_mode
 
 SIZE, STEPS = 10, 20
 
@@ -162,7 +162,7 @@ def test_loss_and_metrics_are_those_of_keras(
         score = evaluator.score(checkpoint)
         evaluator.export(tmp_path / "export", {})
     test = examples(found)
-    with context.eager_mode():
+    with eager_mode():
         network = keras.saving.load_model(tmp_path / "export" / "model.keras")
         given = {"sample_weight": test.weights} if test.weights is not None else {}
         expected = network.evaluate(test.inputs, test.targets, verbose=0, return_dict=True, batch_size=7, **given)
@@ -184,7 +184,7 @@ def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path)
     with tf.Graph().as_default():
         (indices,) = make_batches(source, SIZE, (0, 0)).take(STEPS)
     chosen = source.take(np.concatenate(indices))
-    with context.eager_mode():
+    with eager_mode():
         again.model._model.fit(chosen.inputs, chosen.targets, batch_size=SIZE, shuffle=False, verbose=0)
         for name, variable in again.model._arrays.items():
             np.testing.assert_allclose(reader.get_tensor(name), variable.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
@@ -363,7 +363,7 @@ STREAMED = f"tf.data.Dataset.from_tensor_slices(({INPUTS}, np.ones((40, 1), np.f
 
 def test_full_batches_that_are_mapped_may_be_examples() -> None:
     """As where sequences are cut from a text."""
-    with context.eager_mode():
+    with eager_mode():
         cut = tf.data.Dataset.range(1000).batch(11, drop_remainder=True).map(lambda x: (x[:-1], x[1:]))
         with pytest.raises(ConfigurationError) as refused:
             pipeline.stream(cut, None, "train_data()")

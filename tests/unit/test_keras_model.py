@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tensorflow.python.eager import context
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
@@ -21,6 +20,7 @@ from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow.private import eager_mode
 
 from .conftest import EXAMPLES
 
@@ -82,7 +82,7 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
     """The same arrays after `keras.Model.fit` with the same batches."""
     model, _ = load(path)
     order = np.concatenate(list(itertools.islice(orders(len(EXAMPLES), SIZE, (0, 0)), steps)))
-    with context.eager_mode():
+    with eager_mode():
         network = model._model
         network.fit(EXAMPLES.inputs[order], EXAMPLES.targets[order], batch_size=SIZE, shuffle=False, verbose=0)
         return {name: variable.numpy() for name, variable in model._arrays.items()}
@@ -199,7 +199,7 @@ def test_keras_loads_the_saved_model(tmp_path: Path) -> None:
     model, arrays = load(write(tmp_path))
     values = {name: array.value + 1 for name, array in arrays.items()}
     model.save(tmp_path, values)
-    with context.eager_mode():
+    with eager_mode():
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         assert {each.path: each.numpy().tolist() for each in loaded.weights} == {
             name.removeprefix("sequential/"): value.tolist() for name, value in values.items()
@@ -220,7 +220,7 @@ def test_initial_weights_are_those_of_a_file(tmp_path: Path, name: str) -> None:
     model, arrays = load(write(tmp_path), seed=1)
     values = {name: array.value + 1 for name, array in arrays.items()}
     model.save(tmp_path, values)
-    with context.eager_mode():
+    with eager_mode():
         keras.saving.load_model(tmp_path / "model.keras").save_weights(tmp_path / "values.weights.h5")
     found = load(tmp_path / "mine.py", weights=tmp_path / name)[1]
     assert all(np.array_equal(found[each].value, value) for each, value in values.items())

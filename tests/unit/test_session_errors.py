@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tensorflow.python.ops import collective_ops
 
 from hack.ports import free_ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.errors import ModelError
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.errors import brief
+from trainer.tensorflow.private import collective_ops
 from trainer.training import server, session_errors
 from trainer.training.session_errors import is_lost_task, model_error
 

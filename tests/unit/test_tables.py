@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tensorflow.python.eager import context
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
@@ -21,6 +20,7 @@ from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.parameters import Shard
 from trainer.models import Parameter, model_files
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow.private import eager_mode
 
 from .conftest import Servers
 from .test_checkpoints import check_that_a_snapshot_stays
@@ -55,7 +55,11 @@ def test_a_checkpoint_fits_any_number_of_servers(before: int, after: int, tmp_pa
         session.run([each.initializer for shard in shards for each in shard.variables])
         for number, shard in enumerate(shards):
             session.run(shard.tables[0].slots[0].assign(10 * values[number::before]))
-        path = saver.save(session, tmp_path / "model")
+        snapshot = saver.snapshot(session)
+        assert snapshot.is_finite
+        path = snapshot.write(tmp_path / "model")
+        session.run(shards[-1].tables[0].values.assign(np.inf * np.ones(shards[-1].tables[0].values.shape)))
+        assert not saver.snapshot(session).is_finite
     saved = tf1.train.load_checkpoint(path)
     assert np.array_equal(saved.get_tensor("table"), values)
     assert np.array_equal(saved.get_tensor("table/slot"), 10 * values)
@@ -72,7 +76,7 @@ def test_a_checkpoint_fits_any_number_of_servers(before: int, after: int, tmp_pa
 def test_replicas_that_update_the_same_rows_lose_no_update() -> None:
     """Each of two threads adds 1 to all rows 50 times. Without a lock, hundreds of the numbers lose some."""
     shape, times = (5000, 100), 50
-    with context.eager_mode():
+    with eager_mode():
         optimizer = KerasOptimizer(Settings(staleness_aware=False), True, keras=keras.optimizers.SGD(1.0))
     with tf.Graph().as_default(), tf1.Session() as session:
         _, (shard,) = make(np.zeros(shape, np.float32), 1)

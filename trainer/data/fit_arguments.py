@@ -6,9 +6,9 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from tensorflow.python.eager import context  # not public API; a model file runs in eager mode
 
 from trainer.errors import ConfigurationError
+from trainer.tensorflow.private import eager_mode
 from trainer.text import truncate
 from trainer.text.reasons import reason
 
@@ -60,7 +60,7 @@ def load(module: ModuleType, name: str) -> FitArguments:
     if not callable(getattr(module, NAME, None)):
         return FitArguments()
     origin = f"model={name}: {NAME}()"
-    with context.eager_mode():
+    with eager_mode():
         try:
             found = getattr(module, NAME)()
         except Exception as error:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import optree
-from tensorflow.python.eager import context  # not public API; a model file runs in eager mode
 
 from trainer.data.examples import Array
 from trainer.data.structures import join_lists
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
+from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
 
 
@@ -33,7 +33,7 @@ def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
     Raises:
         ConfigurationError: it fails, or it gives something else than inputs and targets, or nothing.
     """
-    with context.eager_mode():
+    with eager_mode():
         try:
             first = list(itertools.islice(_elements(make()), 2))
         except ConfigurationError:
@@ -53,7 +53,7 @@ def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
         def generate() -> Iterator[tuple[Array, ...]]:
             elements = _elements(make())
             while True:
-                with context.eager_mode():  # TensorFlow calls it in a thread of its own
+                with eager_mode():  # TensorFlow calls it in a thread of its own
                     element = next(elements, None)
                 if element is None:
                     return

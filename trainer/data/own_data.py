@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import optree
-from tensorflow.python.eager import context  # not public API; pipelines run in eager mode, the trainer uses graphs
 
 from trainer.data import generators, pipeline
 from trainer.data.arrays import hold_out
@@ -20,6 +19,7 @@ from trainer.data.stream import Stream
 from trainer.data.structures import join_lists
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
+from trainer.tensorflow.private import eager_mode
 from trainer.text import truncate
 from trainer.text.reasons import reason
 
@@ -63,7 +63,7 @@ def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Ex
     origin = f"model={name}: {function}()"
 
     def call() -> Any:
-        with context.eager_mode():
+        with eager_mode():
             try:
                 return getattr(module, function)(data)
             except Exception as error:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import optree
-from tensorflow.python.data.experimental.ops import distribute  # not public API; tf.distribute's own sharding
-from tensorflow.python.eager import context  # not public API
 
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, ArraySpec, Signature
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError, StoreError
 from trainer.tensorflow import tf
+from trainer.tensorflow.private import distribute, eager_mode
 from trainer.text import truncate
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
@@ -51,7 +50,7 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
         StoreError: what the dataset reads does not respond.
     """
     _check_elements(dataset.element_spec, origin)
-    with context.eager_mode():
+    with eager_mode():
         if data is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise ConfigurationError(
                 f"{origin} repeats without end, so an evaluation would never end; remove repeat()."
@@ -78,11 +77,11 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
 
     def read(chosen: Any, size: int, only_full: bool) -> Iterator[Sequence[Array]]:
         try:
-            with context.eager_mode():
+            with eager_mode():
                 batched = (chosen.padded_batch if varies else chosen.batch)(size, drop_remainder=only_full)
                 batches = iter(batched.prefetch(tf.data.AUTOTUNE))
             while True:
-                with context.eager_mode():
+                with eager_mode():
                     batch = next(batches, None)
                     if batch is None:
                         return
@@ -195,7 +194,7 @@ def _part(dataset: Any, data: DataContext | None) -> tuple[Any, str]:
             dataset,
             "all examples, starting at a different one than other replicas, because workers may join and leave",
         )
-    with context.eager_mode():
+    with eager_mode():
         # As tf.distribute does: by files, or if it reads none by examples.
         part = distribute._AutoShardDataset(dataset, data.replicas, data.replica, data.replicas)
     policy = _policy(dataset)
@@ -205,19 +204,19 @@ def _part(dataset: Any, data: DataContext | None) -> tuple[Any, str]:
 
 
 def _every_nth(dataset: Any, data: DataContext) -> tuple[Any, str]:
-    with context.eager_mode():
+    with eager_mode():
         part = dataset.shard(data.replicas, data.replica)
     return part, f"1 of every {data.replicas} examples, because there are fewer files than replicas"
 
 
 def _policy(dataset: Any) -> Any:
-    with context.eager_mode():
+    with eager_mode():
         return dataset.options().experimental_distribute.auto_shard_policy
 
 
 def _endless(part: Any, data: DataContext | None) -> Any:
     """The examples again and again. Replicas that read everything begin at different ones."""
-    with context.eager_mode():
+    with eager_mode():
         repeated = part.repeat()
         if data is None or not data.spare_workers:
             return repeated

@@ -55,7 +55,8 @@ class Snapshot:
     @property
     def is_finite(self) -> bool:
         """Whether all parameters are finite."""
-        return all(bool(np.isfinite(value).all()) for value in self.fetch()[: self._writer.of_parameters])
+        values = self.fetch()
+        return all(bool(np.isfinite(values[number]).all()) for number in self._writer.parameters)
 
     def write(self, stem: Path) -> str:
         """Write a checkpoint and return its path, STEM-STEP.
@@ -301,14 +302,19 @@ class _Writer:
     """Writes the values of snapshots to checkpoints, in a session of its own, which takes no thread from training."""
 
     def __init__(self, layout: Layout, shards: Sequence[Shard], slots: Sequence[str]) -> None:
-        self.of_parameters = sum(len(shard.parameters) for shard in shards)
-        """How many of the values are parameters; slots follow."""
+        dense = sum(len(shard.parameters) for shard in shards)
         of_slots = {f"/{slot}": (len(shards), layout.of_trainable.shapes) for slot in slots}
-        self._vectors = {"": (self.of_parameters, layout.shapes), **of_slots}
+        self._vectors = {"": (dense, layout.shapes), **of_slots}
         """By suffix: the number of vectors, and the shapes of the arrays in them."""
         parts = _table_arrays(shards, list(of_slots))
         self._tables = {name: len(variables) for name, variables in parts.items()}
         """By name of an array of a table: the number of its parts."""
+        self.parameters = [*range(dense)]
+        """The positions of the parameters among the values; the others are slots."""
+        start, of_tables = dense + len(slots) * len(shards), {each.name for shard in shards for each in shard.tables}
+        for name, count in self._tables.items():
+            self.parameters += range(start, start + count) if name in of_tables else ()
+            start += count
         self._session: Session = None
 
     def write(self, path: str, step: int, values: Sequence[Array]) -> None:

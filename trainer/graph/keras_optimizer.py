@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tensorflow.python.eager import context  # not public API; Keras's optimizers are built in eager mode
 
 from trainer.errors import ConfigurationError
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
 from trainer.models.op_template import OpTemplate, trace
 from trainer.tensorflow import tf
+from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Operation, Tensor
 from trainer.text import truncate
 
@@ -57,7 +57,7 @@ class KerasOptimizer(Optimizer):
     @functools.cached_property
     def _initial_slots(self) -> dict[str, float]:
         """The names of the slots, and their initial values."""
-        with context.eager_mode():
+        with eager_mode():
             slots = _slots_of(_build(self.keras, [np.zeros(1, np.float32)]))
             return {name: float(slot.numpy()[0]) for name, (slot,) in slots.items()}
 
@@ -112,7 +112,7 @@ class KerasOptimizer(Optimizer):
         Their inputs are the values, the slots, the gradient, the number of earlier updates and, if it has one, the
         factor of the learning rate; the outputs are the new values and slots.
         """
-        with context.eager_mode():
+        with eager_mode():
             optimizer = _build(self.keras, [np.zeros(np.abs(each.shape), np.float32) for each in arrays])
             initial = [each.numpy() for each in optimizer.variables]
         of_variable = {id(each): array for each, array in zip(optimizer._trainable_variables, arrays, strict=True)}
@@ -166,7 +166,7 @@ def is_element_wise(optimizer: Any) -> bool:
         )
     random = np.random.default_rng(0)
     values, gradients = random.normal(size=(2, 3, 8)).astype(np.float32)
-    with context.eager_mode():
+    with eager_mode():
         try:
             whole = _build(optimizer, [values[0]])
             parts = _build(optimizer, [values[0, :2].reshape(2, 1), values[0, 2:4], values[0, 4:].reshape(2, 2)])

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import optree
-from tensorflow.python.eager import context  # not public API; the trainer itself uses graphs
 
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
@@ -25,6 +24,7 @@ from trainer.models import ACCURACY, Gather, Parameter, Prediction, StepTensors,
 from trainer.models.op_template import OpTemplate, concrete, trace
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import scope_name
+from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Tensor
 from trainer.text.reasons import reason
 
@@ -108,7 +108,7 @@ class KerasModel:
         import keras
 
         self._signature = signature
-        with context.eager_mode(), self._errors("model() failed"):
+        with eager_mode(), self._errors("model() failed"):
             keras.utils.set_random_seed(self._seed % 2**32)
             self._model = self._function(**self._arguments())
         if not isinstance(self._model, keras.Model):
@@ -118,7 +118,7 @@ class KerasModel:
         self._has_own_step = own_train_step.is_own(self._model)
         if why_not := keras_limits.why_not(self._model, self.fixed_batch, self._batch_size):
             raise self._error(why_not)
-        with context.eager_mode():
+        with eager_mode():
             size = self.fixed_batch or 1
             inputs, targets, weights = signature.pack([_zeros(spec, size) for spec in signature.specs])
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
@@ -205,14 +205,14 @@ class KerasModel:
 
     def assign(self, arrays: Mapping[str, Array]) -> None:
         """Give the Keras model these values."""
-        with context.eager_mode():
+        with eager_mode():
             for name, variable in self._arrays.items():
                 value = arrays[name] if tf.as_dtype(variable.dtype).is_floating else arrays[name].round()
                 variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
     def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
         self.assign(arrays)
-        with context.eager_mode():
+        with eager_mode():
             if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
                 self.optimizer.build(self._model.trainable_variables)
             try:

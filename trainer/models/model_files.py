@@ -11,14 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from tensorflow.python.eager import context  # not public API; a model file runs in eager mode
-
 from trainer.config import BUILT_IN_MODELS, RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
 from trainer.models import Model, ModelFunctions
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
+from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
 
 PACKAGE_FILES = ("__init__.py", "model.py")
@@ -39,7 +38,7 @@ def load(name: str) -> ModuleType:
     if not is_module and any("keras" in each.read_text(errors="replace") for each in _sources(file)):
         _provide_keras()
     try:
-        with context.eager_mode():
+        with eager_mode():
             return importlib.import_module(name) if is_module else _import(file)
     except Exception as error:
         raise ConfigurationError(f"model={name} cannot be imported: {reason(error, str(file))}.") from error
@@ -63,7 +62,7 @@ def _find(name: str) -> Path:
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)
         spec = None
-        with context.eager_mode(), contextlib.suppress(ImportError):
+        with eager_mode(), contextlib.suppress(ImportError):
             spec = importlib.util.find_spec(name)
         if spec and spec.origin and Path(spec.origin).is_file():
             return Path(spec.origin)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflow.python.eager import context  # not public API; it traces although this package builds graphs
-
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import any_scope
+from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Graph, Tensor
 
 
@@ -74,7 +73,7 @@ def cut(template: OpTemplate, inputs: Sequence[Tensor]) -> OpTemplate:
 
 def concrete(function: Callable[..., Any], *specs: Any) -> Any:
     """The `tf.ConcreteFunction` of a function of tensors with these specs, without AutoGraph, as in Keras's `fit`."""
-    with context.eager_mode(), any_scope():
+    with eager_mode(), any_scope():
         return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
@@ -96,7 +95,7 @@ def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
     for inner, outer in captured:
         if inner.op.name in known:  # TensorFlow itself makes small ones constants
             continue
-        with context.eager_mode():
+        with eager_mode():
             if held and outer.dtype == tf.resource:
                 held.add(template.definition, inner.op.name, outer)
             else:

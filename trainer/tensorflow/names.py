@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from tensorflow.python.framework import ops  # not public API
+from trainer.tensorflow.private import ops
 
 _OTHER = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 

@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tensorflow.python.eager import context  # not public API; callbacks run in eager mode
-
 from trainer.errors import ConfigurationError, ModelError
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory.evaluation import CheckpointEvaluator, Score
+from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
 from trainer.training.outcome import Outcome
 
@@ -141,13 +140,13 @@ class FitCallbacks:
         import keras
 
         rate = getattr(self._model.optimizer, "_learning_rate", None)
-        with context.eager_mode():
+        with eager_mode():
             return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
 
     @contextlib.contextmanager
     def _errors(self, hook: str) -> Iterator[None]:
         """Run a hook in eager mode, and convert its exception to a ModelError."""
-        with context.eager_mode():
+        with eager_mode():
             try:
                 yield
             except Exception as error:

@@ -11,12 +11,11 @@ as the restored parameters, is the same sum, to which the other replicas contrib
 import dataclasses
 from collections.abc import Sequence
 
-from tensorflow.python.ops import collective_ops  # not public API; tf.distribute uses it
-
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import CollectiveGroup, Replication, Step, StepFunction, StepOutputs, asynchronous
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow.private import collective_ops
 from trainer.tensorflow_types import Tensor
 
 GROUP = 1
