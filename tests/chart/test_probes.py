@@ -39,11 +39,13 @@ def test_an_evaluator_has_no_probe() -> None:
     [{}, {"train.strategy": "mirrored"}, {"common.image": {"repository": "mine"}, "common.command": ["run"]}],
     ids=["packaged", "mirrored", "own program"],
 )
-def test_a_worker_without_other_tasks_has_no_probe(values: dict[str, Any]) -> None:
-    """It is a single process, to which no other task connects."""
+def test_a_worker_without_other_tasks_needs_no_port(values: dict[str, Any]) -> None:
+    """It is a single process, to which no other task connects. If it fails for good, it is not ready."""
     alone = {"ps.replicas": 0, "chief.replicas": 0, "worker.replicas": 1, **values}
-    assert probes(alone, "worker") == {}
-    assert probes({**alone, "common.readinessProbe": OWN}, "worker") == {"readinessProbe": OWN}
+    script = ["sh", "/etc/distributed-tensorflow/ready.sh"]
+    assert [each["exec"]["command"] for each in probes(alone, "worker").values()] == [script, script]
+    with_ps = {**alone, "ps.replicas": 1, "train.strategy": "ps"}
+    assert [each["exec"]["command"] for each in probes(with_ps, "worker").values()] == [[*script, "2222"]] * 2
 
 
 def test_a_custom_readiness_probe_replaces_both_probes() -> None:

@@ -177,9 +177,9 @@ def test_arguments_are_passed_unchanged(shell: list[str], tmp_path: Path) -> Non
 def ready(shell: list[str], tmp_path: Path) -> Ready:
     """Runs ready.sh for a port; returns its exit code and its output."""
 
-    def probe(port: int) -> tuple[int, str]:
+    def probe(*ports: int) -> tuple[int, str]:
         environment = os.environ | {"TASK_DIR": str(tmp_path)}
-        done = subprocess.run([*shell, READY, str(port)], env=environment, capture_output=True, text=True)
+        done = subprocess.run([*shell, READY, *map(str, ports)], env=environment, capture_output=True, text=True)
         assert done.stderr == ""
         return done.returncode, done.stdout.strip()
 
@@ -216,7 +216,11 @@ def test_a_parked_task_that_ended_with_code_0_is_ready(ready: Ready, start: Star
 
 def test_a_task_that_failed_is_not_ready(ready: Ready, start: Start) -> None:
     start("exit 3").wait(10)
-    assert ready(1) == (3, "the task failed with code 3")
+    assert ready(1) == ready() == (3, "the task failed with code 3")
+
+
+def test_a_task_without_a_port_is_ready_while_it_runs(ready: Ready) -> None:
+    assert ready() == (0, "")
 
 
 def test_the_output_is_also_written_to_the_training_directory(start: Start, tmp_path: Path) -> None:

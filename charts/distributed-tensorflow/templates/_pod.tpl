@@ -280,23 +280,24 @@ spec:
       securityContext:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- $listens := not (or (has $spec.role (list "evaluator" "client")) (include "distributed-tensorflow.isAlone" $root)) }}
+      {{- $listens := not (has $spec.role (list "evaluator" "client")) }}
+      {{- $port := ternary list (list (toString $values.port)) (not (empty (include "distributed-tensorflow.isAlone" $root))) }}
       {{- if $spec.readinessProbe }}
       readinessProbe:
         {{- toYaml $spec.readinessProbe | nindent 8 }}
       {{- else if and $listens (or $spec.startupProbe $spec.livenessProbe) }}
       readinessProbe:
-        {{- include "distributed-tensorflow.probe" (dict "values" $values "periodSeconds" 3) | nindent 8 }}
+        {{- include "distributed-tensorflow.probe" (dict "port" $port "periodSeconds" 3) | nindent 8 }}
       {{- else if $listens }}
       {{- /*
       Each probe starts a program in the container, which takes CPU time from the training, so it runs often only until the
       task is ready. The failure threshold is the maximum, because a closed port must never restart a task.
       */}}
       startupProbe:
-        {{- include "distributed-tensorflow.probe" (dict "values" $values "periodSeconds" 3) | nindent 8 }}
+        {{- include "distributed-tensorflow.probe" (dict "port" $port "periodSeconds" 3) | nindent 8 }}
         failureThreshold: 2147483647
       readinessProbe:
-        {{- include "distributed-tensorflow.probe" (dict "values" $values "periodSeconds" 60) | nindent 8 }}
+        {{- include "distributed-tensorflow.probe" (dict "port" $port "periodSeconds" 60) | nindent 8 }}
       {{- end }}
       {{- range $key := list "livenessProbe" "startupProbe" "lifecycle" }}
       {{- with get $spec $key }}
@@ -319,10 +320,10 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* A probe of whether a task is ready. (dict $values periodSeconds) */}}
+{{/* A probe of whether a task is ready. (dict port periodSeconds), with a list of its port, or of nothing */}}
 {{- define "distributed-tensorflow.probe" -}}
 exec:
-  command: [sh, /etc/distributed-tensorflow/ready.sh, {{ .values.port | quote }}]
+  command: {{ concat (list "sh" "/etc/distributed-tensorflow/ready.sh") .port | toJson }}
 periodSeconds: {{ .periodSeconds }}
 timeoutSeconds: 5
 {{- end }}
