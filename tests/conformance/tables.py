@@ -119,7 +119,7 @@ TABLES: dict[str, Row] = {
         """,
         IDS,
         table_rows=10,
-        tables=("embedding/embeddings",),
+        tables=("sequential/embedding/embeddings",),
     ),
     "initialized_by_the_shape": embedded("layers.Embedding(60, 4, embeddings_initializer='glorot_normal')(ids)"),
     "regularized": embedded("layers.Embedding(60, 4, embeddings_regularizer='l2')(ids)", tables=""),
