@@ -109,6 +109,19 @@ TABLES: dict[str, Row] = {
         table_rows=10,
         tables=("own/a", "own/b"),
     ),
+    "weights_that_the_file_sets": program(
+        """
+        def model():
+            network = keras.Sequential([keras.Input((5,)), layers.Embedding(60, 4), layers.Flatten(), layers.Dense(2)])
+            network.layers[0].set_weights([np.arange(240, dtype="float32").reshape(60, 4) / 240])
+            network.compile(optimizers.SGD(0.1), "mse")
+            return network
+        """,
+        IDS,
+        table_rows=10,
+        tables=("sequential/embedding/embeddings",),
+    ),
+    "initialized_by_the_shape": embedded("layers.Embedding(60, 4, embeddings_initializer='glorot_normal')(ids)"),
     "regularized": embedded("layers.Embedding(60, 4, embeddings_regularizer='l2')(ids)", tables=""),
     "constrained": embedded("layers.Embedding(60, 4, embeddings_constraint='non_neg')(ids)", tables=""),
     "ids_that_depend_on_another_table": embedded(

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import psutil
 import pytest
 
 from trainer.config import Settings
@@ -95,6 +96,39 @@ def test_replicas_that_update_the_same_rows_lose_no_update() -> None:
         for each in threads:
             each.join()
         assert np.array_equal(session.run(shard.tables[0].values), np.full(shape, 2 * times))
+
+
+def test_servers_draw_their_own_rows(tmp_path: Path) -> None:
+    """One server draws what Keras does; the rows of two differ."""
+    (tmp_path / "mine.py").write_text(MODEL.replace("\n    ", "\n"))
+    settings = Settings(model=str(tmp_path / "mine.py"), table_rows=10)
+    examples = Examples(np.zeros((4, 3), np.int32), np.zeros((4, 2), np.float32))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    arrays = model.parameters(examples.signature)
+    given = {name: each for name, each in arrays.items() if each.is_table}
+    ((_, parameter),) = given.items()
+    assert parameter.value is None
+    with eager_mode():
+        wanted = parameter.draw.initializer((50, 4), "float32").numpy()
+    found = {}
+    for servers in (1, 2):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            parts = tables.create(given, [""] * servers, {})
+            values = [part.values for (part,) in parts]
+            session.run([each.initializer for each in values])
+            found[servers] = session.run(values)
+    assert np.array_equal(found[1][0], wanted)
+    assert len(np.unique(np.concatenate(found[2]), axis=0)) == 50
+
+
+def test_a_task_does_not_hold_a_table(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL.replace("\n    ", "\n").replace("50, 4", "5_000_000, 64"))
+    settings = Settings(model=str(tmp_path / "mine.py"))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    before = psutil.Process().memory_info().rss
+    arrays = model.parameters(Examples(np.zeros((4, 3), np.int32), np.zeros((4, 2), np.float32)).signature)
+    assert sum(each.is_table for each in arrays.values()) == 1
+    assert psutil.Process().memory_info().rss - before < 200 << 20, "the table has 1.2 GiB"
 
 
 def test_a_snapshot_of_a_table_stays_while_replicas_train(servers: Servers, tmp_path: Path) -> None:

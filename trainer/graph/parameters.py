@@ -318,6 +318,9 @@ def _given(parameter: Parameter) -> Tensor:
 
 
 def _draw(parameter: Parameter, seed: tuple[int, int]) -> Tensor:
+    if parameter.draw is not None:
+        (drawn,) = parameter.draw.template(parameter.shape).copy([], "draw")
+        return drawn
     if not parameter.stddev:
         return tf.zeros(parameter.shape)
     return tf.random.stateless_truncated_normal(parameter.shape, seed, stddev=parameter.stddev)

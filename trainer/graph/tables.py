@@ -52,18 +52,26 @@ def create(
     def part(name: str, parameter: Parameter, server: int) -> TablePart:
         rows, dim = parameter.shape
         shape = [len(range(server, rows, count)), dim]
-        with tf1.device("/device:CPU:0"):  # of the chief
-            initial = tf.numpy_function(lambda: parameter.value[server::count], [], tf.float32)
-        initial = tf.ensure_shape(initial, shape)
 
         def variable(kind: str, value: Tensor) -> Variable:
             return tf1.get_variable(f"table_{server}_of_{count}/{name}/{kind}", initializer=value, use_resource=True)
 
         with tf1.device(devices[server]):
+            initial = _initial(parameter, shape, server, count)
             made = [variable(slot, tf.fill(shape, value)) for slot, value in slots.items()]
             return TablePart(name, dim, variable("values", initial), tuple(made), parameter.decays)
 
     return [tuple(part(name, each, server) for name, each in parameters.items()) for server in range(count)]
+
+
+def _initial(parameter: Parameter, shape: Sequence[int], server: int, servers: int) -> Tensor:
+    """The initial values of a part, on the current device."""
+    if parameter.value is None:
+        (drawn,) = parameter.draw.template(tuple(shape), server).copy([], "draw")
+        return drawn
+    with tf1.device("/device:CPU:0"):  # of the chief
+        given = tf.numpy_function(lambda: parameter.value[server::servers], [], tf.float32)
+    return tf.ensure_shape(given, shape)
 
 
 @dataclass(frozen=True)

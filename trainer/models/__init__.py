@@ -40,6 +40,8 @@ class Parameter:
     """Whether the weight decay of a compiled optimizer applies to it."""
     constraint: Any = field(default=None, compare=False)
     """A function of its values that each update ends with, such as Keras's `NonNeg`."""
+    draw: Any = field(default=None, compare=False, repr=False)
+    """The `Draw` of the initial values, where `value` is None; None draws them from the normal distribution."""
     is_table: bool = False
     """Whether a step reads and changes only some of its rows, so that a large one can stay on the parameter servers."""
 

@@ -21,6 +21,7 @@ import optree
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.errors import ConfigurationError
 from trainer.models import ACCURACY, Gather, Parameter, Prediction, StepTensors, gathers, keras_limits, own_train_step
+from trainer.models.large_variables import LargeVariables
 from trainer.models.op_template import OpTemplate, concrete, trace
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import scope_name
@@ -84,6 +85,7 @@ class KerasModel:
         """The metric of a model that has none of its own."""
         self._metric_variables: list[Any] = []
         self.no_counts: Sequence[Array] = []
+        self._large = LargeVariables()
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
 
@@ -108,7 +110,7 @@ class KerasModel:
         import keras
 
         self._signature = signature
-        with eager_mode(), self._errors("model() failed"):
+        with eager_mode(), self._errors("model() failed"), self._deferring():
             keras.utils.set_random_seed(self._seed % 2**32)
             self._model = self._function(**self._arguments())
         if not isinstance(self._model, keras.Model):
@@ -122,11 +124,13 @@ class KerasModel:
             size = self.fixed_batch or 1
             inputs, targets, weights = signature.pack([_zeros(spec, size) for spec in signature.specs])
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
-            with self._errors(f"the model does not accept the data ({given})"):
+            with self._errors(f"the model does not accept the data ({given})"), self._deferring():
                 outputs = self._model(inputs) if own_train_step.has_call(self._model) else None
             self._check(outputs)
             self._ends_in_softmax = not self._model.compiled and self._find_softmax(inputs)
             if self._weights:
+                for each in self._model.variables:
+                    self._large.fill(each)
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
             with self._errors("the loss or the metrics of compile() do not fit the data"):
@@ -136,6 +140,10 @@ class KerasModel:
         if self._has_own_step or own_train_step.overrides(self._model, "test_step"):
             self._try_prediction()
         return parameters
+
+    def _deferring(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, variables that may be tables take no memory."""
+        return contextlib.nullcontext() if self._table_rows is None else self._large.found(self._table_rows)
 
     def _try_prediction(self) -> None:
         """Raise an error now if there would be one at the first evaluation."""
@@ -303,10 +311,15 @@ class KerasModel:
         unused = self._find_unused() if self.optimizer and self.optimizer.weight_decay else set()
         tables = self._find_tables()
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
+        draws = {name: self._large.draw_of(variable) for name, variable in self._arrays.items() if name in tables}
+        for name, variable in self._arrays.items():
+            if name not in tables:
+                self._large.fill(variable)
         return {
             name: Parameter(
                 tuple(variable.shape),
-                value=variable.numpy().astype(np.float32),
+                value=None if draws.get(name) else variable.numpy().astype(np.float32),
+                draw=draws.get(name),
                 trainable=position < self._trainable,
                 decays=position >= self._trainable or (decays(variable) and name not in unused),
                 constraint=variable.constraint if position < self._trainable else None,
