@@ -22,7 +22,7 @@ SAVES_ON_SIGTERM = 'trap "sleep 0.3; echo saved; exit 7" TERM; echo runs; while 
 """A program that needs 0.3 s after SIGTERM to save, and then exits with code 7."""
 
 Start = Callable[..., "subprocess.Popen[str]"]
-Ready = Callable[[int], tuple[int, str]]
+Ready = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(params=["dash", "bash", "busybox"])
