@@ -14,6 +14,7 @@ import pytest
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.errors import ModelError
 from trainer.graph import parameters, tables
 from trainer.graph import replica as graph_replica
 from trainer.graph.checkpoints import Saver
@@ -22,6 +23,7 @@ from trainer.graph.parameters import Shard
 from trainer.models import Parameter, model_files
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
+from trainer.training.session_errors import model_errors
 
 from .conftest import Servers
 from .test_checkpoints import check_that_a_snapshot_stays
@@ -119,6 +121,19 @@ def test_servers_draw_their_own_rows(tmp_path: Path) -> None:
             found[servers] = session.run(values)
     assert np.array_equal(found[1][0], wanted)
     assert len(np.unique(np.concatenate(found[2]), axis=0)) == 50
+
+
+def test_an_id_that_a_table_lacks_is_a_sentence() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        _, (shard,) = make(np.zeros((ROWS, DIM), np.float32), 1)
+        session.run([each.initializer for each in shard.variables])
+        read, _ = shard.read([tf.constant([ROWS], tf.int64)])
+        with pytest.raises(ModelError) as error, model_errors():
+            session.run(read)
+    assert str(error.value) == (
+        "the data has an id that its table lacks: indices[0] = 7 is not in [0, 7) (of several parameter servers, each "
+        "has the rows of its own part); give the embedding more rows, or hash the ids."
+    )
 
 
 def test_a_task_does_not_hold_a_table(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ MIN_SHARD_SIZE = 16 << 10
 Rows = Sequence[Tensor]
 """For each table of a shard, rows of its part: int64 [u], each once, on the shard's device."""
 
+TABLE_ROWS = "table_rows"
+"""The name of the ops that read rows of tables, for errors."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -189,7 +192,7 @@ class Shard:
 
 def join_rows(variable: Variable, rows: Tensor) -> Tensor:
     """Add the op that reads these rows of a variable [n, dim], flat."""
-    return tf.reshape(variable.sparse_read(rows), [-1])
+    return tf.reshape(variable.sparse_read(rows, name=TABLE_ROWS), [-1])
 
 
 def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True, least: int = MIN_SHARD_SIZE) -> Layout:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trainer
 from trainer.errors import ModelError
+from trainer.graph.parameters import TABLE_ROWS
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import LIST_PREFIX, brief
 from trainer.text import truncate
@@ -38,6 +39,7 @@ _OTHER_SERVER = "Received http2 header with status"
 """Part of an error if a server of another kind answers: a task is gone, and another pod has its address."""
 _MODEL_OP = re.compile(r"\{\{node (step_graph(?:_\d+)?/[^}]+)\}\}")
 """`trainer.graph.step_graph` copies the model into this scope."""
+_TABLE_OP = re.compile(rf"\b{TABLE_ROWS}(?:_\d+)?\b")
 _PYTHON_ERROR = re.compile(
     r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
     r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",
@@ -89,6 +91,11 @@ def model_error(error: Exception) -> ModelError | None:
         return ModelError(f"the model's own code failed: {found}.")
     if op := _MODEL_OP.search(message):
         return ModelError(f"the model's own code failed: {brief(error).rstrip('.')} (op {op[1].partition('/')[2]}).")
+    if _TABLE_OP.search(message) and isinstance(error, tf.errors.InvalidArgumentError):
+        return ModelError(
+            f"the data has an id that its table lacks: {brief(error).rstrip('.')} (of several parameter servers, each "
+            "has the rows of its own part); give the embedding more rows, or hash the ids."
+        )
     return None
 
 
