@@ -107,7 +107,7 @@ def build(
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
     at = _place(settings, cluster, gpus)
-    of_tables = {name: each for name, each in parameters.items() if _is_table(settings, model, each)}
+    of_tables = _choose_tables(settings, model, parameters)
     parameters = {name: each for name, each in parameters.items() if name not in of_tables}
     by_array = not _is_element_wise(model.optimizer, parameters)
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
@@ -263,10 +263,11 @@ def _optimizer(settings: Settings, model: Model, shared: bool, device: str, scal
     return KerasOptimizer.create(settings, shared, device, scaled, keras=model.optimizer)
 
 
-def _is_table(settings: Settings, model: Model, parameter: Parameter) -> bool:
-    """Whether a parameter stays on the parameter servers except for the rows that a step needs."""
-    is_possible = parameter.is_table and settings.strategy == "ps" and settings.local_steps == 1
-    return is_possible and keras_optimizer.updates_rows(model.optimizer)
+def _choose_tables(settings: Settings, model: Model, parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The parameters that stay on the parameter servers except for the rows that a step needs."""
+    found = {name: each for name, each in parameters.items() if each.is_table}
+    is_possible = settings.strategy == "ps" and settings.local_steps == 1
+    return found if found and is_possible and keras_optimizer.updates_rows(model.optimizer) else {}
 
 
 def _tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer) -> list[str]:
