@@ -45,7 +45,8 @@ def run_classic(workload: Workload, synchronous: bool) -> float:
     """The rate of the classic program."""
     addresses = [f"localhost:{port}" for port in free_ports(workload.ps + workload.workers)]
     command = [sys.executable, "-m", "benchmarks.classic_embedding", *workload.flags]
-    command += [f"--rows={workload.rows}", f"--optimizer={workload.optimizer}", *(["--sync"] if synchronous else [])]
+    command += [f"--warmup_steps={workload.steps // 10}", f"--rows={workload.rows}"]
+    command += [f"--optimizer={workload.optimizer}", *(["--sync"] if synchronous else [])]
     command += [f"--ps_hosts={','.join(addresses[: workload.ps])}"]
     command += [f"--worker_hosts={','.join(addresses[workload.ps :])}"]
     tasks = [
