@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.models import Gather, Parameter
-from trainer.models.op_template import OpTemplate, cut, of_graph
+from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Tensor, Variable
 
@@ -110,7 +110,7 @@ def make(
     flat = [gather for of_table in by_table for gather in of_table]
     rows, gradients = [gather.rows for gather in flat], [gather.gradient for gather in flat]
     ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
-    inner = cut(of_graph(graph, [*inputs, *rows], [*outputs, *gradients]), rows)
+    inner = of_graph(graph, [*inputs, *rows], [*outputs, *gradients])
     lookups = [(dim, len(of_table)) for dim, of_table in zip(dims.values(), by_table, strict=True)]
     lookup = _lookup(ids, batch, [count for _, count in lookups], len(sizes))
     return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))

@@ -51,9 +51,9 @@ class Gather:
     """A lookup in a table."""
 
     ids: Tensor
-    """Whole numbers [*shape]: the rows. They depend on the batch alone."""
+    """Whole numbers [*shape]: the rows. No parameter and no random number determines them."""
     rows: Tensor
-    """float32 [*shape, dim]: the output of the op that reads them, which is the only use of the table and the ids."""
+    """float32 [*shape, dim]: the output of the op that reads them."""
     gradient: Tensor
     """float32 [*shape, dim]: the gradient of the loss by them."""
 

@@ -49,26 +49,21 @@ class OpTemplate:
 
 
 def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pruned: bool = False) -> OpTemplate:
-    """The template of a graph, all of whose placeholders are inputs. With `pruned`, of what its outputs need alone."""
+    """The template of a graph without the ops of its inputs, which are its placeholders and perhaps others.
+
+    With `pruned`, it has what the outputs need alone.
+    """
     definition = graph.as_graph_def()
     if pruned:
         definition = tf1.graph_util.extract_sub_graph(definition, [each.op.name for each in outputs])
+    given = {each.op.name for each in inputs}
     for index in reversed(range(len(definition.node))):
         node = definition.node[index]
-        if node.op == "Placeholder":  # a copy maps it to an input
+        if node.op == "Placeholder" or node.name in given:  # a copy maps it to an input
             del definition.node[index]
         elif "_class" in node.attr:  # colocation, perhaps with a placeholder
             del node.attr["_class"]
     return OpTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
-
-
-def cut(template: OpTemplate, inputs: Sequence[Tensor]) -> OpTemplate:
-    """A template without the ops of these tensors, which are among its inputs."""
-    removed = {each.op.name for each in inputs}
-    for index in reversed(range(len(template.definition.node))):
-        if template.definition.node[index].name in removed:
-            del template.definition.node[index]
-    return template
 
 
 def concrete(function: Callable[..., Any], *specs: Any) -> Any:
