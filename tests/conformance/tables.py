@@ -121,6 +121,21 @@ TABLES: dict[str, Row] = {
         table_rows=10,
         tables=("sequential/embedding/embeddings",),
     ),
+    "weights_that_the_file_copies": program(
+        """
+        def model():
+            ids = keras.Input((5,))
+            first, second = layers.Embedding(60, 4, name="first"), layers.Embedding(60, 4, name="second")
+            pooled = layers.GlobalAveragePooling1D()(first(ids) * second(ids))
+            second.set_weights(first.get_weights())
+            network = keras.Model(ids, layers.Dense(2)(pooled))
+            network.compile(optimizers.SGD(0.5), "mse")
+            return network
+        """,
+        IDS,
+        table_rows=10,
+        tables=("first/embeddings", "second/embeddings"),
+    ),
     "initialized_by_the_shape": embedded("layers.Embedding(60, 4, embeddings_initializer='glorot_normal')(ids)"),
     "regularized": embedded("layers.Embedding(60, 4, embeddings_regularizer='l2')(ids)", tables=""),
     "constrained": embedded("layers.Embedding(60, 4, embeddings_constraint='non_neg')(ids)", tables=""),

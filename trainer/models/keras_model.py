@@ -110,7 +110,7 @@ class KerasModel:
         import keras
 
         self._signature = signature
-        with eager_mode(), self._errors("model() failed"), self._deferring():
+        with eager_mode(), self._errors("model() failed"), self._deferring(), self._large.filled_when_read():
             keras.utils.set_random_seed(self._seed % 2**32)
             self._model = self._function(**self._arguments())
         if not isinstance(self._model, keras.Model):

@@ -48,6 +48,21 @@ class LargeVariables:
         self._memory: dict[int, Array] = {}
 
     @contextlib.contextmanager
+    def filled_when_read(self) -> Iterator[None]:
+        """Within it, a large variable whose values are read gets them, as by a file that copies its weights."""
+        from keras.src.backend import Variable
+
+        original = Variable.value
+
+        def value(variable: Any) -> Any:
+            if tf.executing_eagerly():
+                self.fill(variable)
+            return original.fget(variable)
+
+        with mock.patch.object(Variable, "value", property(value)):
+            yield
+
+    @contextlib.contextmanager
     def found(self, rows: int) -> Iterator[None]:
         """Within it, matrices of float32 with at least this many rows take no memory."""
         import keras
@@ -75,7 +90,7 @@ class LargeVariables:
         memory = self._memory.get(id(variable))
         if memory is None:
             return None
-        now = np.from_dlpack(variable.value.read_value())
+        now = np.from_dlpack(variable._value.read_value())
         return self._draws[id(variable)] if now.ctypes.data == memory.ctypes.data else None
 
     def fill(self, variable: Any) -> None:
