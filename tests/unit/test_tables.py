@@ -21,6 +21,7 @@ from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.parameters import Shard
 from trainer.models import Parameter, model_files
+from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.training.session_errors import model_errors
@@ -120,6 +121,9 @@ def test_servers_draw_their_own_rows(tmp_path: Path) -> None:
             session.run([each.initializer for each in values])
             found[servers] = session.run(values)
     assert np.array_equal(found[1][0], wanted)
+    assert isinstance(model, KerasModel)
+    with eager_mode():
+        assert np.array_equal(model.network.layers[0].get_weights()[0], wanted), "a callback may read it"
     assert len(np.unique(np.concatenate(found[2]), axis=0)) == 50
 
 

@@ -91,7 +91,8 @@ class KerasModel:
 
     @property
     def network(self) -> Any:
-        """The Keras model."""
+        """The Keras model, whose variables have values."""
+        self._fill_large()
         return self._model
 
     @property
@@ -129,8 +130,7 @@ class KerasModel:
             self._check(outputs)
             self._ends_in_softmax = not self._model.compiled and self._find_softmax(inputs)
             if self._weights:
-                for each in self._model.variables:
-                    self._large.fill(each)
+                self._fill_large()
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
             with self._errors("the loss or the metrics of compile() do not fit the data"):
@@ -144,6 +144,12 @@ class KerasModel:
     def _deferring(self) -> contextlib.AbstractContextManager[None]:
         """Within it, variables that may be tables take no memory."""
         return contextlib.nullcontext() if self._table_rows is None else self._large.found(self._table_rows)
+
+    def _fill_large(self) -> None:
+        """Give the variables their values that lack them."""
+        with eager_mode():
+            for each in self._model.variables:
+                self._large.fill(each)
 
     def _try_prediction(self) -> None:
         """Raise an error now if there would be one at the first evaluation."""

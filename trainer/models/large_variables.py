@@ -97,3 +97,4 @@ class LargeVariables:
         """Give a variable its values, if it lacks them."""
         if draw := self.draw_of(variable):
             variable.assign(draw.initializer(tuple(variable.shape), "float32"))
+        self._memory.pop(id(variable), None)
