@@ -27,6 +27,7 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.graph.replica import Replica
+from trainer.graph.table_files import StoredArrays
 from trainer.models import mlp
 from trainer.models.ops_model import OpsModel
 from trainer.telemetry.metrics import Metrics
@@ -149,8 +150,8 @@ Values = dict[str, npt.NDArray[Any]]
 
 def values_in(checkpoint: str) -> Values:
     """All arrays of a checkpoint, by name."""
-    reader = tf1.train.load_checkpoint(checkpoint)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    arrays = StoredArrays(checkpoint)
+    return {name: arrays.whole(name) for name in arrays.names}
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_a_checkpoint_of_other_names_is_one_sentence(start: Callable[..., ChiefR
     run = start()
     with pytest.raises(ConfigurationError, match=f"none of the checkpoints in {tmp_path} can be read"):
         run.chief.prepare()
-    assert "not found in checkpoint" in run.log_lines[0]
+    assert "the checkpoint has no global_step" in run.log_lines[0]
 
 
 def test_checkpoints_are_saved_by_step(start: Callable[..., ChiefRun], tmp_path: Path) -> None:

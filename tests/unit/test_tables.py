@@ -17,7 +17,6 @@ from trainer.data.examples import Examples
 from trainer.errors import ModelError
 from trainer.graph import parameters, tables
 from trainer.graph import replica as graph_replica
-from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.parameters import Shard
 from trainer.models import Parameter, model_files
@@ -48,33 +47,6 @@ def make(values: Any, servers: int, slots: Sequence[str] = ()) -> tuple[paramete
     table = {"table": Parameter(values.shape, value=values, is_table=True)}
     parts = tables.create(table, [""] * servers, dict.fromkeys(slots, 0.0))
     return layout, [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
-def test_a_checkpoint_fits_any_number_of_servers(before: int, after: int, tmp_path: Path) -> None:
-    values = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        layout, shards = make(values, before, ["slot"])
-        saver = Saver(layout, shards, ["slot"], [])
-        session.run([each.initializer for shard in shards for each in shard.variables])
-        for number, shard in enumerate(shards):
-            session.run(shard.tables[0].slots[0].assign(10 * values[number::before]))
-        snapshot = saver.snapshot(session)
-        assert snapshot.is_finite
-        path = snapshot.write(tmp_path / "model")
-        session.run(shards[-1].tables[0].values.assign(np.inf * np.ones(shards[-1].tables[0].values.shape)))
-        assert not saver.snapshot(session).is_finite
-    saved = tf1.train.load_checkpoint(path)
-    assert np.array_equal(saved.get_tensor("table"), values)
-    assert np.array_equal(saved.get_tensor("table/slot"), 10 * values)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        layout, shards = make(np.zeros_like(values), after, ["slot"])
-        saver = Saver(layout, shards, ["slot"], [])
-        session.run([each.initializer for shard in shards for each in shard.variables])
-        saver.restore(session, path)
-        for number, shard in enumerate(shards):
-            assert np.array_equal(session.run(shard.tables[0].values), values[number::after])
-            assert np.array_equal(session.run(shard.tables[0].slots[0]), 10 * values[number::after])
 
 
 def test_replicas_that_update_the_same_rows_lose_no_update() -> None:

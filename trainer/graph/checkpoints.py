@@ -5,6 +5,8 @@ checkpoint does not depend on the sharding of the parameters. Its file name ends
 
 A save has two parts. The snapshot is taken between two executions and copies nothing: the variables and the snapshot
 share their memory until the next update writes to other memory. The snapshot is then fetched and written in any thread.
+
+Tables are in files of their own (`trainer.graph.table_files`).
 """
 
 import glob
@@ -13,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.data.files import write_atomically
+from trainer.graph import table_files
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS
 from trainer.graph.parameters import Layout, Shard
 from trainer.graph.shared_event import SAVING, SharedEvent
+from trainer.graph.table_files import StoredArrays
+from trainer.graph.table_saver import TableSaver, TableSnapshot
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_types import Operation, Session, Tensor
+from trainer.tensorflow_types import Operation, Session, Tensor, Variable
 
 GLOBAL_STEP = "global_step"
 STEP = re.compile(r"-([0-9]{1,18})$")
@@ -36,13 +42,13 @@ Array = npt.NDArray[Any]
 class Snapshot:
     """All values of a checkpoint as they were at one moment. Its file name ends with `step`."""
 
-    def __init__(self, step: int, fetch: Callable[[], Sequence[Array]], writer: "_Writer") -> None:
+    def __init__(self, step: int, fetch: Callable[[], "_Values"], writer: "_Writer") -> None:
         """`fetch` returns the values, from wherever they are; `writer` writes them."""
         self.step = step
         self._fetch, self._writer = fetch, writer
-        self._values: Sequence[Array] | None = None
+        self._values: _Values | None = None
 
-    def fetch(self) -> Sequence[Array]:
+    def fetch(self) -> "_Values":
         """Fetch the values into this process's memory, and return them. They do not depend on other tasks any more.
 
         Raises:
@@ -54,19 +60,27 @@ class Snapshot:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all parameters are finite."""
-        values = self.fetch()
-        return all(bool(np.isfinite(values[number]).all()) for number in self._writer.parameters)
+        """Whether all parameters are finite: of tables, those that have changed."""
+        return self._writer.is_finite(self.fetch())
 
     def write(self, stem: Path) -> str:
         """Write a checkpoint and return its path, STEM-STEP.
 
         Raises:
-            tf.errors.OpError: it cannot be written.
+            tf.errors.OpError, OSError: it cannot be written.
         """
         path = f"{stem}-{self.step}"
         self._writer.write(path, self.step, self.fetch())
         return path
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values of a snapshot."""
+
+    arrays: Sequence[Array]
+    """In the order of `_variables`."""
+    tables: TableSnapshot
 
 
 class Saver:
@@ -91,34 +105,48 @@ class Saver:
         """
         self._layout, self._shards = layout, shards
         self._slots = {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
-        self._path = tf1.placeholder(tf.string, [], "checkpoint")
         self._read: list[Tensor] = []
         self._stage: Tensor | None = None
         self._fetch: list[Tensor] = []
+        self.tables = TableSaver(shards, slots)
+        """Saves and restores the tables, which need bases before a snapshot."""
         self._add_snapshot(servers)
-        self._writer = _Writer(layout, shards, slots)
-        self._has_largest = LARGEST_MOMENT in slots
+        self._writer = _Writer(layout, shards, slots, self.tables)
         self._step = tf1.placeholder(tf.int64, [], "step")
-        ages = {False, self._has_largest}
-        self._restore = {lacks_largest: self._add_restore(lacks_largest) for lacks_largest in ages}
-        self._roll_back = {lacks_largest: self._add_roll_back(lacks_largest) for lacks_largest in ages if can_roll_back}
+        self._restored: Sequence[Array] = []
+        """What is being restored."""
+        trainable = layout.of_trainable
+        self._names = [*layout.shapes, *(name + suffix for suffix in self._slots for name in trainable.shapes)]
+        """The names of the arrays of a checkpoint but for tables, after the global step."""
+        self._restore = self._add_restore()
+        accepted_from = [shard.accepted_from for shard in shards if shard.accepted_from is not None]
+        self._refuse = tf.group(*[each.assign(tf.int64.max, read_value=False) for each in accepted_from])
+        """Op that makes the shards drop all gradients."""
+        self._roll_back = self._add_roll_back() if can_roll_back else None
         self._accept = tf.group(*[_accept(shard) for shard in shards if shard.accepted_from is not None])
 
     def save(self, session: Session, stem: Path) -> str:
         """Save a checkpoint and return its path, STEM-STEP."""
+        if not self.tables.has_bases:
+            self.tables.read_bases(session, stem.parent)
         return self.snapshot(session).write(stem)
 
     def snapshot(self, session: Session) -> Snapshot:
         """Take a snapshot of all shards. Take none before the previous one is fetched.
 
         Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
-        servers stay there until `fetch`; until then they keep the event `SAVING`.
+        servers, and tables, stay there until `fetch`; until then they keep the event `SAVING`.
         """
         if self._stage is None:
             step, *values = session.run(self._read)
-            return Snapshot(int(step), lambda: values, self._writer)
-        step = int(session.run(self._stage))
-        return Snapshot(step, lambda: list(session.run(self._fetch)), self._writer)
+            return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session)), self._writer)
+        step = int(session.run(self._stage, self.tables.begin_period()))
+
+        def fetch() -> _Values:
+            tables = self.tables.fetch(session)
+            return _Values(list(session.run(self._fetch)), tables)
+
+        return Snapshot(step, fetch, self._writer)
 
     def restore(self, session: Session, path: str) -> None:
         """Restore all shards from a checkpoint.
@@ -128,7 +156,10 @@ class Saver:
         Raises:
             tf.errors.OpError, ValueError: the checkpoint cannot be read.
         """
-        session.run(self._restore[self._lacks_largest(path)], {self._path: path})
+        stored = self._read_arrays(path)
+        self.tables.restore(session, stored, are_new=True)
+        session.run(self._restore)
+        self._restored = []
 
     def roll_back(self, session: Session, path: str, step: int) -> int:
         """Restore initialized shards from a checkpoint, set this global step, and return the resulting global step.
@@ -139,19 +170,28 @@ class Saver:
         Raises:
             tf.errors.OpError, ValueError: the checkpoint cannot be read.
         """
-        return int(session.run(self._roll_back[self._lacks_largest(path)], {self._path: path, self._step: step}))
+        stored = self._read_arrays(path)
+        session.run(self._refuse)
+        self.tables.restore(session, stored, are_new=False)
+        restored = int(session.run(self._roll_back, {self._step: step}))
+        self._restored = []
+        return restored
 
     def accept(self, session: Session) -> None:
         """Make shards accept gradients again after an interrupted rollback."""
         session.run(self._accept)
 
-    def _lacks_largest(self, path: str) -> bool:
-        """Whether the checkpoint lacks the largest second moment (AMSGrad) that the shards have."""
-        try:
-            names = tf1.train.load_checkpoint(path).get_variable_to_shape_map()
-        except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # raise a specific one
-            raise tf.errors.DataLossError(None, None, str(error)) from error
-        return self._has_largest and not any(name.endswith(f"/{LARGEST_MOMENT}") for name in names)
+    def _read_arrays(self, path: str) -> StoredArrays:
+        """Open a checkpoint, and read the arrays that the ops assign."""
+        stored = StoredArrays(path)
+        second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
+        lacks_largest = not any(name.endswith(largest) for name in stored.names)
+
+        def source(name: str) -> str:
+            return name.removesuffix(largest) + second if lacks_largest and name.endswith(largest) else name
+
+        self._restored = [stored.whole(source(name)) for name in (GLOBAL_STEP, *self._names)]
+        return stored
 
     def _add_snapshot(self, servers: Sequence[str]) -> None:
         """Add the ops of a snapshot, which read all vectors at once.
@@ -159,7 +199,7 @@ class Saver:
         Parameter servers keep what they have read in a staging area, from which the chief fetches it.
         """
         step = self._shards[0].updates.read_value()
-        if not servers:
+        if not servers and not self._shards[0].tables:
             vectors = _variables(self._shards, self._slots)
             self._read = [step, *[variable.read_value() for variable in vectors]]
             return
@@ -168,11 +208,18 @@ class Saver:
         staged, fetched = [], {}
         for number, shard in enumerate(self._shards):
             own = _variables([shard], {suffix: [slots[number]] for suffix, slots in self._slots.items()})
-            area = {"shared_name": "snapshot", "dtypes": [tf.float32] * len(own)}
-            with tf1.device(shard.device):
+            name = f"{shard.name}/snapshot"
+            area = {"shared_name": name, "dtypes": [tf.float32] * len(own)}
+
+            def stage(shard: Shard = shard, own: Sequence[Variable] = own, area: dict[str, Any] = area) -> Operation:
                 read = [variable.read_value() for variable in own]
-                with tf.control_dependencies([*begun, tf.raw_ops.StageClear(**area)]):  # an earlier chief's
-                    staged.append(tf.raw_ops.Stage(values=read, shared_name="snapshot"))
+                with tf.control_dependencies([tf.raw_ops.StageClear(**area)]):  # an earlier chief's
+                    kept = tf.raw_ops.Stage(values=read, shared_name=area["shared_name"])
+                return tf.group(kept, *self.tables.stage(shard))
+
+            with tf1.device(shard.device), tf.control_dependencies(begun):
+                staged.append(shard.alone(stage) if shard.tables else stage())
+            with tf1.device(shard.device):
                 kept = tf.raw_ops.Unstage(**area)
             for variable, value in zip(own, kept, strict=True):
                 fetched[variable.ref()] = tf.identity(value)  # as a tensor of this task, it has no limit of size
@@ -184,20 +231,19 @@ class Saver:
         with tf.control_dependencies(cleared):
             self._fetch = [tf.identity(value) for value in here]
 
-    def _add_restore(self, lacks_largest: bool) -> Operation:
+    def _add_restore(self) -> Operation:
         """Add an op that restores all shards."""
-        assigned, step = self._add_assignments(lacks_largest)
+        assigned, step = self._add_assignments()
         for shard in self._shards:
             assigned.append(shard.updates.assign(step, read_value=False))
             if shard.accepted_from is not None:
                 assigned.append(shard.accepted_from.assign(tf.zeros([], tf.int64), read_value=False))
         return tf.group(*assigned)
 
-    def _add_roll_back(self, lacks_largest: bool) -> Tensor:
+    def _add_roll_back(self) -> Tensor:
         """Add a tensor that rolls all shards back and is the resulting global step."""
         accepted_from = [shard.accepted_from for shard in self._shards if shard.accepted_from is not None]
-        with tf.control_dependencies([each.assign(tf.int64.max, read_value=False) for each in accepted_from]):
-            assigned, _ = self._add_assignments(lacks_largest)
+        assigned, _ = self._add_assignments()
         with tf.control_dependencies(assigned):
             step = tf.identity(self._step)
             if accepted_from:
@@ -209,33 +255,20 @@ class Saver:
         with tf.control_dependencies([*counted, *accepted]):
             return tf.identity(step)
 
-    def _add_assignments(self, lacks_largest: bool) -> tuple[list[Operation], Tensor]:
+    def _add_assignments(self) -> tuple[list[Operation], Tensor]:
         """Add ops that assign the restored arrays to all vectors; return these ops and the restored global step."""
-        second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
-        saved = {suffix: second if lacks_largest and suffix == largest else suffix for suffix in self._slots}
         trainable = self._layout.of_trainable
-        names = [*self._layout.shapes]
-        names += [name + suffix for suffix in dict.fromkeys(saved.values()) for name in trainable.shapes]
-        of_tables = _table_arrays(self._shards, list(self._slots))
-        names += of_tables
-        tensors = tf.raw_ops.RestoreV2(
-            prefix=self._path,
-            tensor_names=[GLOBAL_STEP, *names],
-            shape_and_slices=[""] * (1 + len(names)),
-            dtypes=[tf.int64] + [tf.float32] * len(names),
-        )
-        restored = dict(zip(names, tensors[1:], strict=True))
+        types = [tf.int64, *[tf.float32] * len(self._names)]
+        step, *arrays = tf.numpy_function(lambda: self._restored, [], types)
+        restored = dict(zip(self._names, arrays, strict=True))
         assigned = []
         for shard, vector in zip(self._shards, _pack(self._layout, restored, ""), strict=True):
             parts = zip(shard.parameters, shard.split(vector), strict=True)
             assigned += [each.assign(value, read_value=False) for each, value in parts]
         for suffix, variables in self._slots.items():
-            values = _pack(trainable, restored, saved[suffix])
+            values = _pack(trainable, restored, suffix)
             assigned += [each.assign(value, read_value=False) for each, value in zip(variables, values, strict=True)]
-        for name, variables in of_tables.items():
-            dealt = enumerate(variables)
-            assigned += [part.assign(restored[name][at :: len(variables)], read_value=False) for at, part in dealt]
-        return assigned, tf.reshape(tensors[0], [])
+        return assigned, tf.reshape(step, [])
 
 
 def _pack(layout: Layout, restored: Mapping[str, Tensor], suffix: str) -> list[Tensor]:
@@ -254,21 +287,9 @@ def _accept(shard: Shard) -> Operation:
 
 
 def _variables(shards: Sequence[Shard], slots: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """The float variables of these shards: parameters, in the order of the flat vector, then slots, then tables."""
+    """The float variables of these shards but for tables: parameters, in the order of the flat vector, then slots."""
     parameters = [variable for shard in shards for variable in shard.parameters]
-    of_slots = [variable for variables in slots.values() for variable in variables]
-    of_tables = _table_arrays(shards, list(slots)).values()
-    return [*parameters, *of_slots, *[variable for variables in of_tables for variable in variables]]
-
-
-def _table_arrays(shards: Sequence[Shard], suffixes: Sequence[str]) -> dict[str, list[Any]]:
-    """For each array of the tables, by its name in checkpoints, the variables of its parts."""
-    found: dict[str, list[Any]] = {}
-    for shard in shards:
-        for table in shard.tables:
-            for suffix, variable in zip(["", *suffixes], table.variables, strict=True):
-                found.setdefault(table.name + suffix, []).append(variable)
-    return found
+    return [*parameters, *(variable for variables in slots.values() for variable in variables)]
 
 
 def _split(vectors: Sequence[Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
@@ -288,48 +309,35 @@ def _split(vectors: Sequence[Array], shapes: Mapping[str, tuple[int, ...]]) -> d
     return found
 
 
-def _deal_back(parts: Sequence[Array]) -> Array:
-    """The array whose row i is row i // n of part i % n."""
-    if len(parts) == 1:
-        return parts[0]
-    found = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    for number, part in enumerate(parts):
-        found[number :: len(parts)] = part
-    return found
-
-
 class _Writer:
     """Writes the values of snapshots to checkpoints, in a session of its own, which takes no thread from training."""
 
-    def __init__(self, layout: Layout, shards: Sequence[Shard], slots: Sequence[str]) -> None:
-        dense = sum(len(shard.parameters) for shard in shards)
+    def __init__(self, layout: Layout, shards: Sequence[Shard], slots: Sequence[str], tables: TableSaver) -> None:
+        self._parameters = sum(len(shard.parameters) for shard in shards)
+        """The number of vectors with parameters. They are the first ones; the others are slots."""
         of_slots = {f"/{slot}": (len(shards), layout.of_trainable.shapes) for slot in slots}
-        self._vectors = {"": (dense, layout.shapes), **of_slots}
+        self._vectors = {"": (self._parameters, layout.shapes), **of_slots}
         """By suffix: the number of vectors, and the shapes of the arrays in them."""
-        parts = _table_arrays(shards, list(of_slots))
-        self._tables = {name: len(variables) for name, variables in parts.items()}
-        """By name of an array of a table: the number of its parts."""
-        self.parameters = [*range(dense)]
-        """The positions of the parameters among the values; the others are slots."""
-        start, of_tables = dense + len(slots) * len(shards), {each.name for shard in shards for each in shard.tables}
-        for name, count in self._tables.items():
-            self.parameters += range(start, start + count) if name in of_tables else ()
-            start += count
+        self._tables = tables
         self._session: Session = None
 
-    def write(self, path: str, step: int, values: Sequence[Array]) -> None:
-        """Write a checkpoint of these values, in the order of `_variables`."""
+    def is_finite(self, values: _Values) -> bool:
+        """Whether all parameters are finite."""
+        dense = values.arrays[: self._parameters]
+        return all(bool(np.isfinite(each).all()) for each in dense) and self._tables.is_finite(values.tables)
+
+    def write(self, path: str, step: int, values: _Values) -> None:
+        """Write a checkpoint of these values."""
         arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64)}
-        rest = list(values)
+        rest = list(values.arrays)
         for suffix, (count, shapes) in self._vectors.items():
             vectors, rest = rest[:count], rest[count:]
             arrays |= {name + suffix: array for name, array in _split(vectors, shapes).items()}
-        for name, count in self._tables.items():
-            parts, rest = rest[:count], rest[count:]
-            arrays[name] = _deal_back(parts)
         if self._session is None:
             self._build(arrays)
         self._session.run(self._save, {self._path: path, **{self._arrays[name]: arrays[name] for name in arrays}})
+        if values.tables.changes:
+            self._tables.write(path, values.tables)
 
     def _build(self, arrays: Mapping[str, Array]) -> None:
         graph = tf.Graph()
@@ -453,6 +461,7 @@ def move(path: str, directory: Path) -> str:
 
 
 def files_of(path: str) -> list[Path]:
-    """The files of a checkpoint."""
+    """The files of a checkpoint, without those that it shares with others."""
     stem = Path(path)
-    return [stem.with_name(f"{stem.name}.index"), *stem.parent.glob(f"{glob.escape(stem.name)}.data-*")]
+    own = [stem.with_name(f"{stem.name}.index"), *stem.parent.glob(f"{glob.escape(stem.name)}.data-*")]
+    return own + table_files.files_of(path)

@@ -89,10 +89,12 @@ class KerasOptimizer(Optimizer):
                 for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
                 after = for_rows.copy([*read, change, count, *factors], "optimizer")
                 changed = [tf.reshape(value, [-1, table.dim]) for value in after]
-                done += [
+                written = [
                     tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=own, updates=value)
                     for each, value in zip(table.variables, changed, strict=True)
                 ]
+                with tf.control_dependencies(written):
+                    done.append(table.mark(own))
             return tf.group(*done)
 
         return self._alone(shard, update)

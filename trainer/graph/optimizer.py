@@ -162,10 +162,11 @@ class Optimizer:
             return self._alone(shard, update_constrained) if shard.is_constrained else update()
 
     def _alone(self, shard: Shard, update: Callable[[], Operation]) -> Operation:
-        """Add an update during which no other replica updates the shard, or one of the two would be lost."""
-        if not self.shared:
-            return update()
-        return tf.CriticalSection(shared_name=f"{shard.name}/update").execute(update)
+        """Add an update during which no other replica updates the shard, or one of the two would be lost.
+
+        Nor does a snapshot read tables meanwhile.
+        """
+        return shard.alone(update) if self.shared or shard.tables else update()
 
     def scale_after(self, gradient: Tensor) -> Tensor:
         """The value of `scale` once a gradient is there: it may change while a synchronous update waits for that."""

@@ -7,14 +7,14 @@ in the vector. Checkpoints also contain arrays by name (`trainer.graph.checkpoin
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.graph.tables import TablePart
 from trainer.models import Parameter
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_types import Tensor, Variable
+from trainer.tensorflow_types import Operation, Tensor, Variable
 
 MIN_SHARD_SIZE = 16 << 10
 """Minimum elements per shard (64 KiB); smaller shards do not justify the round trip to another parameter server."""
@@ -144,7 +144,11 @@ class Shard:
     def variables(self) -> list[Variable]:
         """All variables of this shard."""
         more = [self.updates, *([] if self.accepted_from is None else [self.accepted_from])]
-        return [*self.parameters, *self.slots, *more, *(each for table in self.tables for each in table.variables)]
+        return [*self.parameters, *self.slots, *more, *(each for table in self.tables for each in table.all_variables)]
+
+    def alone(self, function: Callable[[], Operation]) -> Operation:
+        """Add the ops of a function, which run while no other function's do that was given here, by whatever task."""
+        return tf.CriticalSection(shared_name=f"{self.name}/update").execute(function)
 
     def read(self, rows: Rows = ()) -> tuple[Tensor, Tensor]:
         """Add ops that read parameters and updates after the current control dependencies, on the shard's device.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trainer.models import Gather, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow_types import Graph, Tensor, Variable
+from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,25 @@ class TablePart:
     """float32 variables [n, dim]: the optimizer slots."""
     decays: bool
     """Whether weight decay applies."""
+    periods: Variable
+    """int32 variable [n]: the period of the last update of each row, 0 for none."""
+    period: Variable
+    """int32 variable: the present period; see `trainer.graph.table_saver`."""
 
     @property
     def variables(self) -> list[Variable]:
-        """All variables of this part."""
+        """The values, and the slots."""
         return [self.values, *self.slots]
+
+    @property
+    def all_variables(self) -> list[Variable]:
+        """All variables of this part."""
+        return [*self.variables, self.periods, self.period]
+
+    def mark(self, rows: Tensor) -> Operation:
+        """Add the op that marks these rows, int64 [u], as updated in the present period."""
+        period = tf.fill(tf.shape(rows), self.period.read_value())
+        return tf.raw_ops.ResourceScatterUpdate(resource=self.periods.handle, indices=rows, updates=period)
 
 
 def create(
@@ -59,7 +73,9 @@ def create(
         with tf1.device(devices[server]):
             initial = _initial(parameter, shape, server, count)
             made = [variable(slot, tf.fill(shape, value)) for slot, value in slots.items()]
-            return TablePart(name, dim, variable("values", initial), tuple(made), parameter.decays)
+            values, marks = variable("values", initial), tf.zeros(shape[:1], tf.int32)
+            periods, period = variable("periods", marks), variable("period", tf.zeros([], tf.int32))
+            return TablePart(name, dim, values, tuple(made), parameter.decays, periods, period)
 
     return [tuple(part(name, each, server) for name, each in parameters.items()) for server in range(count)]
 

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainer.data.files import write_atomically
+from trainer.graph import table_files
 from trainer.graph.checkpoints import files_of, write_state
 from trainer.run_directory.evaluation import Score
 
@@ -54,15 +55,20 @@ def offer(folder: Path, checkpoint: str, score: Score) -> bool:
         name = f"model.ckpt-{score.global_step}"
         for file in files_of(checkpoint):
             _link(file, folder / (name + file.name.removeprefix(Path(checkpoint).name)))
+        for base in table_files.bases_of(checkpoint):
+            _link(base, folder / base.name)
         write_atomically(folder / SCORE, (json.dumps({"name": name, **asdict(score)}) + "\n").encode())
         write_state(folder, [str(folder / name)])
         for file in files_of(current.checkpoint) if current and Path(current.checkpoint).name != name else ():
             file.unlink(missing_ok=True)
+        table_files.remove_unused(folder)
         return True
 
 
 def _link(source: Path, target: Path) -> None:
     if source == target:
+        return
+    if target.exists() and target.samefile(source):
         return
     target.unlink(missing_ok=True)
     try:

@@ -16,12 +16,15 @@ import numpy as np
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.export.export_folder import DATA
+from trainer.export.sliced_variables import SlicedSaver
+from trainer.graph import stored_tables
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
-from trainer.models import ACCURACY, Model, Parameter
+from trainer.graph.table_files import StoredArrays
+from trainer.models import ACCURACY, Model, Parameter, Prediction
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import scope_name
-from trainer.tensorflow_types import Tensor
+from trainer.tensorflow_types import Graph, Session, Tensor, Variable
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,8 @@ PROBABILITIES = "probabilities"
 """The name of a classifier's output."""
 OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
 """Ops of a last layer that is not dense."""
+MODEL_BYTES = 1 << 30
+"""Upper limit of the tables in a model's own format, which are all in memory when it is written or read."""
 CHUNK = 1000
 """Examples per session run. It limits the memory for a large split."""
 
@@ -75,39 +80,58 @@ class Score:
 class CheckpointEvaluator:
     """Scores and exports checkpoints in its own graph and session. A context manager that closes the session.
 
-    If the optimizer averages the parameters, their averages are evaluated, as Keras does at the end of `fit`.
+    If the optimizer averages the parameters, their averages are evaluated, as Keras does at the end of `fit`. The rows
+    of tables are read from the checkpoint when a batch needs them.
     """
 
     def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples | Stream) -> None:
-        self._model, self._test = model, test
+        self._model, self._test, self._parameters = model, test, parameters
         self.test = test
         """The held-out split."""
         self._graph = tf.Graph()
         with self._graph.as_default(), tf1.device("/device:CPU:0"):
-            variables = {
-                name: tf1.get_variable(name, parameter.shape, tf.float32, tf.zeros_initializer(), use_resource=True)
-                for name, parameter in parameters.items()
-            }
-            step = tf1.get_variable(GLOBAL_STEP, [], tf.int64, tf.zeros_initializer(), use_resource=True)
+            self._tables = [name for name, each in parameters.items() if each.is_table]
+            dense = {name: each for name, each in parameters.items() if not each.is_table}
+            variables = _create_variables(dense)
+            self._given = {name: each.initial_value for name, each in variables.items()}
+            self._assign = [each.initializer for each in variables.values()]
             specs = test.signature.specs
             size = model.fixed_batch
             self._chunk = size or CHUNK
             self._batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in specs]
             self._counts = [tf1.placeholder(count.dtype, count.shape) for count in model.no_counts]
             self._arrays = {name: each.read_value() for name, each in variables.items()}
-            prediction = model.predict(self._arrays, self._batch, self._counts)
+            prediction, self._kept = self._predict()
             self._outputs = {name: tf.identity(each, scope_name(name)) for name, each in prediction.outputs.items()}
             self._after = [prediction.loss, *prediction.counts]
             self._metrics = model.measure(self._counts)
-            self._step = step.read_value()
-            averaged = model.optimizer is not None and model.optimizer.use_ema
-            saved = {
-                f"{name}/{AVERAGE}" if averaged and parameters[name].trainable else name: each
-                for name, each in variables.items()
-            }
-            self._saver = tf1.train.Saver({GLOBAL_STEP: step, **saved})
+        averaged = model.optimizer is not None and model.optimizer.use_ema
+        self._saved = {
+            name: f"{name}/{AVERAGE}" if averaged and each.trainable else name for name, each in parameters.items()
+        }
+        """The names of the arrays in checkpoints."""
+        self._stored: StoredArrays | None = None
+        """The checkpoint restored last."""
         # Leave the GPUs to training; this graph runs on the CPU.
         self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+
+    def _predict(self) -> tuple[Prediction, Graph]:
+        """Add the ops of a prediction; return it, and a graph to keep."""
+        if self._tables:
+            return stored_tables.predict(
+                self._model, self._parameters, self._arrays, self._batch, self._counts, self._read_table
+            )
+        return self._model.predict(self._arrays, self._batch, self._counts), self._graph
+
+    @property
+    def _restored(self) -> StoredArrays:
+        assert self._stored  # noqa: S101
+        return self._stored
+
+    def _read_table(self, name: str, ids: Array | None = None) -> Array:
+        """Rows of a table in the checkpoint restored last, or all of it."""
+        rows = self._restored.rows(self._saved[name])
+        return rows.between(0, rows.shape[0]) if ids is None else rows.take(ids)
 
     def __enter__(self) -> "CheckpointEvaluator":
         return self
@@ -121,7 +145,12 @@ class CheckpointEvaluator:
         Raises:
             Exception: one of UNREADABLE.
         """
-        self._saver.restore(self._session, checkpoint)
+        stored = StoredArrays(checkpoint)
+        given = {each: stored.whole(self._saved[name]) for name, each in self._given.items()}
+        for name in self._tables:
+            stored.rows(self._saved[name])
+        self._session.run(self._assign, given)
+        self._stored = stored
 
     def score(self, checkpoint: str) -> Score:
         """Restore a checkpoint and score it.
@@ -139,7 +168,7 @@ class CheckpointEvaluator:
             total_loss += float(loss) * len(batch[0])
         measured = self._session.run(self._metrics, dict(zip(self._counts, counts, strict=True)))
         metrics = {name: float(value) for name, value in measured.items()}
-        return Score(int(self._session.run(self._step)), total_loss / examples, metrics)
+        return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, metrics)
 
     @property
     def classifies(self) -> bool:
@@ -148,7 +177,8 @@ class CheckpointEvaluator:
 
     def values(self) -> dict[str, Array]:
         """The arrays of the checkpoint restored last, by name."""
-        return dict(self._session.run(self._arrays))
+        tables = {name: self._read_table(name) for name in self._tables}
+        return {**self._session.run(self._arrays), **tables}
 
     def predictions(self, examples: int | None = None) -> Iterator[tuple[Array, int]]:
         """The classes that the model predicts for chunks of the held-out split, each with its first index.
@@ -190,7 +220,7 @@ class CheckpointEvaluator:
         else:
             partial.mkdir(parents=True)
             logger.info("the model has no call(), so the export has no SavedModel")
-        self._model.save(partial, self._session.run(self._arrays))
+        self._save_model(partial)
         (partial / DATA).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
         with contextlib.suppress(FileNotFoundError):
@@ -198,13 +228,52 @@ class CheckpointEvaluator:
         partial.rename(path)
         shutil.rmtree(earlier, ignore_errors=True)
 
+    def _save_model(self, folder: Path) -> None:
+        """Write the model in its own format, unless that needs too much memory."""
+        size = 4 * sum(math.prod(self._parameters[name].shape) for name in self._tables)
+        if size <= MODEL_BYTES:
+            self._model.save(folder, self.values())
+        else:
+            logger.info(f"the export has no model.keras, as its tables have {size / 2**30:.1f} GiB; use the SavedModel")
+
     def _write_saved_model(self, folder: Path) -> None:
-        with self._graph.as_default():
+        if not self._tables:
+            self._write_graph(folder, self._session, self._batch, self._outputs)
+            return
+        with tf.Graph().as_default(), tf1.device("/device:CPU:0"), tf1.Session() as session:
+            variables = _create_variables(self._parameters)
+            batch = [tf1.placeholder(each.dtype, each.shape) for each in self._batch]
+            counts = [tf1.placeholder(each.dtype, each.shape) for each in self._counts]
+            arrays = {name: each.read_value() for name, each in variables.items()}
+            outputs = self._model.predict(arrays, batch, counts).outputs
+            named = {name: tf.identity(each, scope_name(name)) for name, each in outputs.items()}
+            of_variable = {name: each.op.name for name, each in variables.items()}
+            dense = {of_variable[name]: value for name, value in self._session.run(self._arrays).items()}
+            tables = {of_variable[name]: self._restored.rows(self._saved[name]) for name in self._tables}
+            self._write_graph(folder, session, batch, named, SlicedSaver(dense, tables))
+
+    def _write_graph(
+        self,
+        folder: Path,
+        session: Session,
+        batch: Sequence[Tensor],
+        outputs: Mapping[str, Tensor],
+        saver: SlicedSaver | None = None,
+    ) -> None:
+        with session.graph.as_default():
             builder = tf1.saved_model.Builder(str(folder))
-            inputs = dict(zip(self._test.signature.inputs, self._batch, strict=False))  # targets follow
-            signature = tf1.saved_model.predict_signature_def(inputs, self._outputs)
-            builder.add_meta_graph_and_variables(self._session, ["serve"], {"serving_default": signature})
+            inputs = dict(zip(self._test.signature.inputs, batch, strict=False))  # targets follow
+            signature = tf1.saved_model.predict_signature_def(inputs, outputs)
+            builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
             builder.save()
+
+
+def _create_variables(parameters: Mapping[str, Parameter]) -> dict[str, Variable]:
+    """Add variables for parameters to the default graph. Their initial values are placeholders."""
+    return {
+        name: tf1.get_variable(name, initializer=tf1.placeholder(tf.float32, each.shape), use_resource=True)
+        for name, each in parameters.items()
+    }
 
 
 def _last_hidden(outputs: Tensor) -> Tensor | None:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.errors import SupersededError
+from trainer.graph import table_files
 from trainer.graph.checkpoints import CheckpointList, Snapshot, move
+from trainer.graph.table_saver import TableSaver
 from trainer.run_directory.volume import WriteFailures
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
@@ -34,6 +36,8 @@ class CheckpointWriter:
         """The thread `run.writing` must be idle."""
         self._run, self._session, self._settings = run, session, run.task.settings
         self._directory, self._writing, self._replica = run.directory, run.writing, run.replica
+        self._tables: TableSaver = run.replica.saver.tables
+        self._tables.forget()
         shutil.rmtree(self._directory.saving, ignore_errors=True)  # of a process that was killed
         self.checkpoints = CheckpointList(
             self._directory.path, self._settings.keep_checkpoints, self._settings.keep_checkpoint_hours
@@ -56,6 +60,11 @@ class CheckpointWriter:
         """Whether the last snapshot is in the memory of this process."""
         self._fetched.set()
 
+    def begin(self) -> None:
+        """Start to read the tables, which snapshots need, beside training."""
+        if not self._tables.has_bases:
+            self._writing.start(lambda: self._in_thread(self._read_tables))
+
     def save_if_due(self, step: int) -> None:
         """Start to save when `save_steps` have passed, or the time that `save_seconds` and `save_share` allow."""
         every = self._settings.save_steps
@@ -74,7 +83,7 @@ class CheckpointWriter:
         with self._saving:
             began = self._saved_time = time.monotonic()
             self._directory.check_writer()
-            if self._global_step() == self.saved_step:
+            if self._global_step() == self.saved_step or not self._has_tables():
                 return
             snapshot = self._take_snapshot()
             self._fetched.clear()
@@ -97,6 +106,8 @@ class CheckpointWriter:
                 self._writing.wait()
             if step == self.saved_step:
                 return True
+            if not self._has_tables():
+                return False
             snapshot = self._take_snapshot()  # parameter servers do not exit while the thread writes an earlier one
             self._writing.wait()
             return self._finish_save(snapshot, time.monotonic())
@@ -110,10 +121,28 @@ class CheckpointWriter:
         with self._saving:
             began = time.monotonic()
             self._directory.check_writer()
+            if not self._has_tables():
+                evaluation.skip()
+                return
             snapshot = self._replica.saver.snapshot(self._session)
             evaluation.await_candidate()
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: self._finish_candidate(evaluation, snapshot, began)))
+
+    def _has_tables(self) -> bool:
+        """Wait for the tables to be read, or read them; return whether that worked."""
+        if not self._tables.has_bases:
+            self._writing.wait()
+        if not self._tables.has_bases:
+            self._read_tables()
+        return self._tables.has_bases
+
+    def _read_tables(self) -> None:
+        try:
+            self._tables.read_bases(self._session, self._directory.path)
+        except OSError as error:
+            self.failure = error
+            self._failures.failed(error)
 
     def _global_step(self) -> int:
         return int(self._session.run(self._replica.global_step))
@@ -145,6 +174,7 @@ class CheckpointWriter:
         try:
             path = move(self._write(snapshot, self._directory.saving), self._directory.path)
             self.checkpoints.add(path)
+            table_files.remove_unused(self._directory.path, self._tables.bases)
         except (OSError, tf.errors.OpError) as error:
             self.failure = error
             self._failures.failed(error)

@@ -109,6 +109,7 @@ class Chief(Callback):
 
     def on_train_begin(self) -> None:
         self._watchdog.save_before_exit = self.save_before_exit
+        self.checkpoints.begin()
         if self._run.fit:
             self._run.fit.begin(int(self._session.run(self._replica.global_step)))
             self._set_rate()
