@@ -5,7 +5,6 @@ from pathlib import Path
 
 from trainer.graph.table_files import Array, StoredRows
 from trainer.tensorflow import tf, tf1
-from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Session
 
 
@@ -25,18 +24,22 @@ class SlicedSaver(tf1.train.Saver):  # type: ignore[misc]
     def save(self, sess: Session, save_path: str, *_: object, **__: object) -> str:
         """Write the variables to a path."""
         parts: list[str] = []
+        with tf.Graph().as_default(), tf1.device("/device:CPU:0"), tf1.Session() as session:
+            path, name, part = (tf1.placeholder(tf.string, []) for _ in range(3))
+            values, paths = tf1.placeholder(tf.float32), tf1.placeholder(tf.string, [None])
+            write = tf.raw_ops.SaveV2(prefix=path, tensor_names=[name], shape_and_slices=[part], tensors=[values])
+            merge = tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=paths, destination_prefix=save_path)
 
-        def add(name: str, array: Array, part: str = "") -> None:
-            parts.append(f"{save_path}_part_{len(parts)}")
-            tf.raw_ops.SaveV2(prefix=parts[-1], tensor_names=[name], shape_and_slices=[part], tensors=[array])
+            def add(of: str, array: Array, where: str = "") -> None:
+                parts.append(f"{save_path}_part_{len(parts)}")
+                session.run(write, {path: parts[-1], name: of, part: where, values: array})
 
-        Path(save_path).parent.mkdir(exist_ok=True)
-        with eager_mode(), tf.device("/device:CPU:0"):
-            for name, array in self._dense.items():
-                add(name, array)
-            for name, table in self._tables.items():
+            Path(save_path).parent.mkdir(exist_ok=True)
+            for each, array in self._dense.items():
+                add(each, array)
+            for each, table in self._tables.items():
                 rows, dim = table.shape
-                for start, values in table.slices():
-                    add(name, values, f"{rows} {dim} {start},{len(values)}:-")
-            tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=save_path)
+                for start, found in table.slices():
+                    add(each, found, f"{rows} {dim} {start},{len(found)}:-")
+            session.run(merge, {paths: parts})
         return save_path

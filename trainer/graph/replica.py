@@ -304,14 +304,18 @@ def _show(item: tuple[str, Parameter]) -> str:
 
 
 def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter]) -> None:
-    """Check that what crosses the wire at once is below gRPC's limit.
+    """Check that what crosses the wire at once is below gRPC's limit. Tables whose servers draw them do not.
 
     Raises:
         ConfigurationError: it is not.
     """
     servers = len(layout.shards)
     sizes = {"the dense parameters": sum(layout.shards)}
-    sizes |= {name: math.prod(each.shape) for name, each in of_tables.items()}
+    sizes |= {
+        f"the given values of {name}": math.prod(each.shape)
+        for name, each in of_tables.items()
+        if each.value is not None
+    }
     for name, size in sizes.items():
         if 4 * size > servers * MAX_MESSAGE_BYTES:
             raise ConfigurationError(

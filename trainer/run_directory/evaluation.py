@@ -175,9 +175,13 @@ class CheckpointEvaluator:
         """Whether the model gives a probability for each class."""
         return PROBABILITIES in self._outputs
 
-    def values(self) -> dict[str, Array]:
-        """The arrays of the checkpoint restored last, by name."""
-        tables = {name: self._read_table(name) for name in self._tables}
+    def values(self, rows: int | None = None) -> dict[str, Array]:
+        """The arrays of the checkpoint restored last, by name; of tables at most this many rows, from all parts."""
+        tables = {}
+        for name in self._tables:
+            count = self._parameters[name].shape[0]
+            every = np.arange(0, count, math.ceil(count / rows)) if rows else None
+            tables[name] = self._read_table(name, every)
         return {**self._session.run(self._arrays), **tables}
 
     def predictions(self, examples: int | None = None) -> Iterator[tuple[Array, int]]:

@@ -28,6 +28,8 @@ EMBEDDED = 1000
 """The most examples of an embedding."""
 FEATURES = 4096
 """The most features of an embedding: more would make its file larger than 50 MB."""
+TABLE_ROWS = 10_000
+"""The most rows of a table in its histogram."""
 SPRITE_SIDE = 32
 """The longest side of an example in the projector."""
 
@@ -43,7 +45,8 @@ class ClassifierPictures:
         if not is_last and time.monotonic() - self._written < INTERVAL_SECONDS:
             return
         self._written = time.monotonic()
-        summaries.write_histograms(step, {f"weights/{name}": value for name, value in evaluator.values().items()})
+        values = evaluator.values(TABLE_ROWS)
+        summaries.write_histograms(step, {f"weights/{name}": value for name, value in values.items()})
         if (split := shown_split(evaluator)) is not None:
             picture = misread_picture(split, evaluator)
             if picture is not None:
