@@ -63,12 +63,12 @@ class Trained:
 
 
 @contextmanager
-def train(servers: int, values: Array = VALUES) -> Iterator[Trained]:
+def train(servers: int, values: Array = VALUES, run: str = "run") -> Iterator[Trained]:
     with eager_mode():
         optimizer = KerasOptimizer(Settings(), True, keras=keras.optimizers.SGD(1.0, momentum=0.5))
     with tf.Graph().as_default(), tf1.Session() as session:
-        layout, shards = make(values, servers, [SLOT])
-        saver = Saver(layout, shards, [SLOT], [])
+        layout, shards = make(values, servers, [SLOT], run)
+        saver = Saver(layout, shards, [SLOT], [], run="run")
         number = tf1.placeholder(tf.float32, [])
         rows = [[tf1.placeholder(tf.int64, [None])] for _ in shards]
         changes = [
@@ -97,7 +97,7 @@ def test_a_checkpoint_fits_any_number_of_servers(before: int, after: int, tmp_pa
         path = trained.saver.save(trained.session, tmp_path / "model")
         expected = trained.values()
     assert np.array_equal(stored(path), expected)
-    with train(after, np.zeros_like(VALUES)) as trained:
+    with train(after, np.zeros_like(VALUES), "another run") as trained:
         trained.saver.restore(trained.session, path)
         assert np.array_equal(trained.values(), expected)
         trained.add([7])
@@ -229,6 +229,24 @@ def test_the_best_checkpoint_has_its_own_base(tmp_path: Path) -> None:
         assert len([*folder.glob("table-*")]) == 1
 
 
+@pytest.mark.parametrize("run", ["run", "another run"])
+def test_a_server_that_was_not_lost_keeps_its_tables_if_they_are_of_this_run(run: str, tmp_path: Path) -> None:
+    with train(2) as trained:
+        trained.add([3, 4])
+        path = trained.saver.save(trained.session, tmp_path / "model")
+        saved = trained.values()
+    with train(2, np.zeros_like(VALUES), run) as trained:
+        trained.add([7])
+        before = trained.values()
+        lost = trained.shards[0].tables[0].slots[0]
+        trained.session.run(tf.raw_ops.DestroyResourceOp(resource=lost.handle))
+        kept = trained.saver.restore(trained.session, path)
+        after = trained.values()
+    assert np.array_equal(after[::2], saved[::2])
+    assert np.array_equal(after[1::2], (before if run == "run" else saved)[1::2])
+    assert kept == ([1] if run == "run" else [])
+
+
 def test_a_dense_parameter_continues_as_a_table_and_the_reverse(tmp_path: Path) -> None:
     with train(2) as trained:
         trained.add([3])
@@ -240,7 +258,7 @@ def test_a_dense_parameter_continues_as_a_table_and_the_reverse(tmp_path: Path) 
         variables = [tf1.get_variable(name, initializer=value) for name, value in whole.items()]
         session.run(tf1.global_variables_initializer())
         dense = tf1.train.Saver(variables).save(session, str(tmp_path / "dense"))
-    with train(3, np.zeros_like(VALUES)) as trained:
+    with train(3, np.zeros_like(VALUES), "another run") as trained:
         trained.saver.restore(trained.session, dense)
         assert np.array_equal(trained.values(), expected)
 

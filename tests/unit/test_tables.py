@@ -39,13 +39,15 @@ MODEL = """
 """
 
 
-def make(values: Any, servers: int, slots: Sequence[str] = ()) -> tuple[parameters.Layout, list[Shard]]:
+def make(
+    values: Any, servers: int, slots: Sequence[str] = (), run: str = "run"
+) -> tuple[parameters.Layout, list[Shard]]:
     """A dense parameter, and a table with these values, in the default graph."""
     dense = {"dense": Parameter((3,), value=np.arange(3, dtype=np.float32))}
     layout = parameters.plan(dense, servers, least=0)
     shards = parameters.create(dense, layout, [""] * servers, 0, slots)
     table = {"table": Parameter(values.shape, value=values, is_table=True)}
-    parts = tables.create(table, [""] * servers, dict.fromkeys(slots, 0.0))
+    parts = tables.create(table, [""] * servers, dict.fromkeys(slots, 0.0), run)
     return layout, [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
 
 
@@ -88,7 +90,7 @@ def test_servers_draw_their_own_rows(tmp_path: Path) -> None:
     found = {}
     for servers in (1, 2):
         with tf.Graph().as_default(), tf1.Session() as session:
-            parts = tables.create(given, [""] * servers, {})
+            parts = tables.create(given, [""] * servers, {}, "run")
             values = [part.values for (part,) in parts]
             session.run([each.initializer for each in values])
             found[servers] = session.run(values)

@@ -93,6 +93,7 @@ class Saver:
         slots: Sequence[str],
         servers: Sequence[str],
         can_roll_back: bool = False,
+        run: str = "",
     ) -> None:
         """Add the ops to the default graph, on the current device.
 
@@ -102,13 +103,14 @@ class Saver:
             slots: Slot names of the optimizer.
             servers: Devices of the parameter servers on which the event `SAVING` is set during a save.
             can_roll_back: Whether to add the ops of `roll_back`.
+            run: Unique identifier of the run.
         """
         self._layout, self._shards = layout, shards
         self._slots = {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
         self._read: list[Tensor] = []
         self._stage: Tensor | None = None
         self._fetch: list[Tensor] = []
-        self.tables = TableSaver(shards, slots)
+        self.tables = TableSaver(shards, slots, run)
         """Saves and restores the tables, which need bases before a snapshot."""
         self._add_snapshot(servers)
         self._writer = _Writer(layout, shards, slots, self.tables)
@@ -148,18 +150,24 @@ class Saver:
 
         return Snapshot(step, fetch, self._writer)
 
-    def restore(self, session: Session, path: str) -> None:
-        """Restore all shards from a checkpoint.
+    def restore(self, session: Session, path: str) -> Sequence[int]:
+        """Restore all shards from a checkpoint. A server that still has its part of the tables keeps that.
 
         A checkpoint that was saved without AMSGrad has no largest second moment; its second moment is used instead.
+
+        Returns:
+            The numbers of the servers that keep their tables.
 
         Raises:
             tf.errors.OpError, ValueError: the checkpoint cannot be read.
         """
         stored = self._read_arrays(path)
-        self.tables.restore(session, stored, are_new=True)
+        lost = self.tables.find_lost(session)
+        self.tables.create(session, lost)
+        self.tables.restore(session, stored, lost)
         session.run(self._restore)
         self._restored = []
+        return [server for server, shard in enumerate(self._shards) if shard.tables and server not in lost]
 
     def roll_back(self, session: Session, path: str, step: int) -> int:
         """Restore initialized shards from a checkpoint, set this global step, and return the resulting global step.
@@ -172,7 +180,7 @@ class Saver:
         """
         stored = self._read_arrays(path)
         session.run(self._refuse)
-        self.tables.restore(session, stored, are_new=False)
+        self.tables.restore(session, stored)
         restored = int(session.run(self._roll_back, {self._step: step}))
         self._restored = []
         return restored

@@ -137,7 +137,7 @@ def build(
             settings.wire_dtype if cluster else "float32",
         )
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
-        parts = tables.create(of_tables, [shard.device for shard in shards], initial)
+        parts = tables.create(of_tables, [shard.device for shard in shards], initial, run)
         shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
         with tf1.device(at.homes[0] if settings.strategy == "ps" else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
@@ -152,7 +152,7 @@ def build(
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
             servers = at.homes if cluster and settings.strategy == "ps" else []
-            saver = Saver(layout, shards, optimizer.slots, servers, can_roll_back) if is_chief else None
+            saver = Saver(layout, shards, optimizer.slots, servers, can_roll_back, run) if is_chief else None
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
             graph=graph,

@@ -39,8 +39,12 @@ class _Part:
     """int32 scalar: the period."""
     begin: Operation
     """Op that sets it."""
+    is_initialized: Tensor
+    """bool scalar: whether all variables are initialized."""
+    run_id: Tensor
+    """string scalar: the run that they belong to."""
     create: Operation
-    """Op that initializes all variables with 0."""
+    """Op that initializes them, the values with 0."""
     given: Tensor
     """float32 [n, (1 + slots) x dim] placeholder."""
     write: Operation
@@ -60,14 +64,15 @@ class TableSnapshot:
 class TableSaver:
     """Ops that save and restore the tables of all shards."""
 
-    def __init__(self, shards: Sequence[Shard], slots: Sequence[str]) -> None:
+    def __init__(self, shards: Sequence[Shard], slots: Sequence[str], run: str = "") -> None:
         """Add the ops to the default graph, on the current device.
 
         Args:
             shards: The shards, all with parts of the same tables.
             slots: Slot names of the optimizer.
+            run: Unique identifier of the run.
         """
-        self._servers = len(shards)
+        self._servers, self._run = len(shards), run
         self._start, self._end = (tf1.placeholder(tf.int64, []) for _ in range(2))
         self._period = tf1.placeholder(tf.int32, [])
         self._tables: list[Table] = []
@@ -99,7 +104,9 @@ class TableSaver:
                 tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=places, updates=value)
                 for each, value in zip(part.variables, tf.split(received, 1 + len(table.slots), axis=1), strict=True)
             ]
-            create = [each.assign(tf.zeros(each.shape, each.dtype), read_value=False) for each in part.all_variables]
+            floats = [each.assign(tf.zeros(each.shape), read_value=False) for each in part.variables]
+            others = [each.initializer for each in (part.periods, part.period, part.run_id)]
+            is_initialized = [tf1.is_variable_initialized(each) for each in part.all_variables]
             return _Part(
                 slice=tf.concat([each.sparse_read(sliced) for each in part.variables], axis=1),
                 count=tf.size(staged[0], tf.int64),
@@ -108,7 +115,9 @@ class TableSaver:
                 clear=tf.raw_ops.StageClear(**_area(part, shard)),
                 period=part.period.read_value(),
                 begin=part.period.assign(self._period, read_value=False),
-                create=tf.group(*create),
+                is_initialized=tf.reduce_all(tf.stack(is_initialized)),
+                run_id=part.run_id.read_value(),
+                create=tf.group(*floats, *others),
                 given=given,
                 write=tf.group(*write),
             )
@@ -214,23 +223,37 @@ class TableSaver:
                 changes[number] = Changes(changes[number].rows[:0], changes[number].values[:0])
         table_files.write(path, [table for table, _ in self._bases], changes)
 
-    def restore(self, session: Session, arrays: StoredArrays, are_new: bool) -> None:
-        """Restore all tables from a checkpoint. They have no base then. `are_new`: they are not initialized yet.
+    def find_lost(self, session: Session) -> Sequence[int]:
+        """The servers that lack a part of this run's tables."""
+        found = []
+        for server, parts in enumerate(zip(*self._parts, strict=True)):
+            is_there = all(session.run([part.is_initialized for part in parts]))
+            if not is_there or any(each.decode() != self._run for each in session.run([part.run_id for part in parts])):
+                found.append(server)
+        return found
+
+    def create(self, session: Session, servers: Sequence[int]) -> None:
+        """Initialize the variables of these servers, before `restore`."""
+        session.run([parts[server].create for parts in self._parts for server in servers])
+
+    def restore(self, session: Session, arrays: StoredArrays, servers: Sequence[int] | None = None) -> None:
+        """Restore the tables of these servers, by default of all, from a checkpoint. They have no base then.
 
         Raises:
             tf.errors.OpError: the checkpoint cannot be read.
         """
         self.forget()
+        servers = range(self._servers) if servers is None else servers
+        if not servers:
+            return
         for table, parts in zip(self._tables, self._parts, strict=True):
             found = [arrays.rows(table.name + suffix) for suffix in ("", *table.slots)]
             if any(each.shape != (table.rows, table.dim) for each in found):
                 raise tf.errors.InvalidArgumentError(None, None, f"{table.name} has another shape in the checkpoint")
-            if are_new:
-                session.run([part.create for part in parts])
             for start, end in table.slices(self._servers):
                 values = np.concatenate([each.between(start, end) for each in found], axis=1)
-                given = {part.given: values[server :: self._servers] for server, part in enumerate(parts)}
-                session.run([part.write for part in parts], {self._start: start // self._servers, **given})
+                given = {parts[server].given: values[server :: self._servers] for server in servers}
+                session.run([parts[server].write for server in servers], {self._start: start // self._servers, **given})
 
 
 def _area(part: TablePart, shard: Shard) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class TablePart:
     """int32 variable [n]: the period of the last update of each row, 0 for none."""
     period: Variable
     """int32 variable: the present period; see `trainer.graph.table_saver`."""
+    run_id: Variable
+    """string variable: the run that it belongs to."""
 
     @property
     def variables(self) -> list[Variable]:
@@ -43,7 +45,7 @@ class TablePart:
     @property
     def all_variables(self) -> list[Variable]:
         """All variables of this part."""
-        return [*self.variables, self.periods, self.period]
+        return [*self.variables, self.periods, self.period, self.run_id]
 
     def mark(self, rows: Tensor) -> Operation:
         """Add the op that marks these rows, int64 [u], as updated in the present period."""
@@ -52,7 +54,7 @@ class TablePart:
 
 
 def create(
-    parameters: Mapping[str, Parameter], devices: Sequence[str], slots: Mapping[str, float]
+    parameters: Mapping[str, Parameter], devices: Sequence[str], slots: Mapping[str, float], run: str
 ) -> list[tuple[TablePart, ...]]:
     """Add the variables of tables to the default graph, and return the parts on each of these devices.
 
@@ -60,6 +62,7 @@ def create(
         parameters: The tables by name, with their initial values.
         devices: Devices of the parameter servers.
         slots: Names of the optimizer's slots, and their initial values.
+        run: Unique identifier of the run.
     """
     count = len(devices)
 
@@ -75,7 +78,8 @@ def create(
             made = [variable(slot, tf.fill(shape, value)) for slot, value in slots.items()]
             values, marks = variable("values", initial), tf.zeros(shape[:1], tf.int32)
             periods, period = variable("periods", marks), variable("period", tf.zeros([], tf.int32))
-            return TablePart(name, dim, values, tuple(made), parameter.decays, periods, period)
+            of_run = variable("run_id", tf.constant(run))
+            return TablePart(name, dim, values, tuple(made), parameter.decays, periods, period, of_run)
 
     return [tuple(part(name, each, server) for name, each in parameters.items()) for server in range(count)]
 

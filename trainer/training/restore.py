@@ -33,13 +33,14 @@ def restore_newest(run: RunContext, session: Session, writer: CheckpointWriter) 
         logger.warning(f"{directory}/checkpoint is absent or damaged; continuing with the checkpoints found")
     for path in found:
         try:
-            run.replica.saver.restore(session, path)
+            kept = run.replica.saver.restore(session, path)
         except UNREADABLE as error:
             logger.warning(f"the checkpoint {path} cannot be read ({brief(error)}); trying the previous one")
             continue
         step, reached = int(session.run(run.replica.global_step)), run.task.metrics.global_step or 0
         again = f"; the steps from {step + 1} to {reached} are taken again" if reached > step else ""
-        report.log(logger, f"restored {directory.public(path)}{again}", restored=directory.public(path))
+        tables = f"; the tables on ps {', '.join(map(str, kept))} stay as they are" if kept else ""
+        report.log(logger, f"restored {directory.public(path)}{again}{tables}", restored=directory.public(path))
         writer.latest = path
         writer.saved_step = step if path in checkpoints.paths else -1
         return True
