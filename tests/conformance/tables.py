@@ -41,6 +41,30 @@ TABLES: dict[str, Row] = {
         "optimizers.SGD(0.1), 'mse'",
         inputs="random.integers(0, 2**31 - 1, size=(8, 5))",
     ),
+    "ids_of_64_bits_by_hashing": embedded(
+        "layers.Embedding(12, 4)(layers.Hashing(12)(ids))",
+        "optimizers.SGD(0.1), 'mse'",
+        inputs="random.integers(0, 2**62, size=(8, 5))",
+    ),
+    "texts_by_hashing": embedded(
+        "layers.Embedding(12, 4)(layers.Hashing(12)(layers.Lambda(tf.strings.as_string, dtype='string')(ids)))",
+        "optimizers.SGD(0.1), 'mse'",
+    ),
+    "lists_divided_by_the_root_of_their_lengths": program(
+        """
+        def model():
+            ids = keras.Input((5,), dtype="int32")
+            is_there = keras.ops.cast(ids > 0, "float32")[..., None]
+            rows = layers.Embedding(60, 4)(ids)
+            count = keras.ops.maximum(keras.ops.sum(is_there, axis=1), 1.0)
+            network = keras.Model(ids, layers.Dense(2)(keras.ops.sum(rows * is_there, axis=1) / keras.ops.sqrt(count)))
+            network.compile(optimizers.SGD(0.1), "mse")
+            return network
+        """,
+        "random.integers(0, 4, size=(8, 5))",
+        table_rows=10,
+        tables=("embedding/embeddings",),
+    ),
     "negative_ids": embedded("layers.Embedding(60, 4)(ids)", inputs=f"{IDS} - 30"),
     "masked": program(
         """

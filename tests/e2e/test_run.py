@@ -152,6 +152,19 @@ def test_a_keras_model_is_read_from_a_config_map(release: Release) -> None:
     assert "model.keras" in listed.stdout.split(), listed
 
 
+def test_a_lost_parameter_server_restores_its_part_of_the_tables(release: Release) -> None:
+    """With the values and the model in examples/."""
+    model = ROOT / "examples" / "models" / "dlrm.py"
+    release.kubectl("create", "configmap", "my-model", f"--from-file=mine.py={model}")
+    values = yaml.safe_load((ROOT / "examples" / "values-tables.yaml").read_text())
+    values["train"] |= {"train_steps": 3000, "save_seconds": 2}
+    release.install(values)
+    wait(lambda: "checkpoint" in curve_names(release), 180, release.describe)
+    release.kubectl("delete", "pod", "mnist-ps-1")
+    wait(lambda: "the tables on ps 0 stay as they are" in release.log("mnist-worker-0"), 180, release.describe)
+    assert release.wait_for_result(3000)["test_auc"] > 0.8
+
+
 @pytest.mark.parametrize(
     ("policy", "code", "parked"),
     [

@@ -136,11 +136,17 @@ def test_texts_as_inputs_stay_texts(tmp_path: Path) -> None:
         evaluator.export(tmp_path / "export", {})
 
 
-@pytest.mark.parametrize("data", [VARIABLE, RAGGED, GENERATED], ids=["variable", "ragged", "lists"])
-def test_examples_of_different_lengths_are_padded(tmp_path: Path, data: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [(VARIABLE, "int32"), (RAGGED, "int32"), (GENERATED, "int64")],
+    ids=["variable", "ragged", "lists"],
+)
+def test_examples_of_different_lengths_are_padded(
+    tmp_path: Path, data: str, dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     found, settings = load(tmp_path, PADDED + data)
-    assert [str(spec) for spec in found.dataset.signature.specs] == ["int32 [None]", "int32 []"]
+    assert [str(spec) for spec in found.dataset.signature.specs] == [f"{dtype} [None]", "int32 []"]
     assert isinstance(found.dataset.test, Stream)
     words = [batch[0] for batch in found.dataset.test.once(4)]
     assert words[0].tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0], [1, 2, 3, 4]]
@@ -261,3 +267,37 @@ def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
 def test_other_data_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^model=\S*mine\.py: {re.escape(sentence)}$"):
         load(tmp_path, text)
+
+
+WIDE = """
+    import numpy as np
+    import tensorflow as tf
+
+    def model():
+        import keras
+        return keras.Sequential([keras.layers.Hashing(9), keras.layers.Embedding(9, 2), keras.layers.Flatten(),
+                                 keras.layers.Dense(2)])
+
+    def train_data(context):
+        return TRAIN
+
+    def test_data(context):
+        return np.array([[1], [2]]), np.array([0, 1])
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "np.array([[2**40], [2]]), np.array([0, 1])",
+        "tf.data.Dataset.from_tensor_slices((np.array([[2**40], [2]]), np.array([0, 1])))",
+    ],
+    ids=["arrays", "dataset"],
+)
+def test_ids_of_64_bits_stay_whole_in_both_splits(tmp_path: Path, data: str) -> None:
+    found, _ = load(tmp_path, WIDE.replace("TRAIN", data))
+    for split in (found.dataset.train, found.dataset.test):
+        assert [str(spec) for spec in split.signature.specs] == ["int64 [1]", "int32 []"]
+    train = found.dataset.train
+    ids = train.inputs if isinstance(train, Examples) else next(train.once(2))[0]
+    assert ids.tolist() == [[2**40], [2]]

@@ -50,6 +50,7 @@ def load(module: ModuleType, name: str, data: DataContext, fit: FitArguments) ->
             "generator; let test_data() give the examples to evaluate on."
         )
     train, test, classes = _number_labels(train, test)
+    train, test = _widen(train, test), _widen(test, train)
     if train.signature.structure != test.signature.structure or train.signature.specs != test.signature.specs:
         ours, theirs = (", ".join(map(str, each.signature.specs)) for each in (train, test))
         raise ConfigurationError(
@@ -93,7 +94,9 @@ def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Strea
             f"{origin} returned {type(found).__name__}; return a tf.data.Dataset, or arrays (inputs, targets)."
         )
     given: Any = tuple(join_lists(each, origin) for each in pipeline.complete(found))
-    structure: Any = optree.tree_map(lambda each: _array(each, origin), given)
+    inputs: Any = optree.tree_map(lambda each: _array(each, origin, are_ids=True), given[0])
+    others: Any = optree.tree_map(lambda each: _array(each, origin), given[1:])
+    structure: Any = (inputs, *others)
     arrays: list[Array] = optree.tree_leaves(structure)
     if len({len(array) if array.ndim else None for array in arrays}) != 1 or not len(arrays[0]):
         shapes = ", ".join(str(list(array.shape)) for array in arrays)
@@ -101,8 +104,7 @@ def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Strea
     if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
         raise ConfigurationError(f"{origin}: some values are not finite in float32; replace NaN and infinite values.")
     targets = structure[1]
-    others: list[Array] = optree.tree_leaves(structure[1:])
-    texts = [array for array in others if array.dtype == object]
+    texts = [array for array in optree.tree_leaves(structure[1:]) if array.dtype == object]
     if texts and (texts[0] is not targets or targets.size != len(targets)):
         raise ConfigurationError(
             f"{origin}: numbers were expected, not {_shorten(texts[0].flat[0])}; number labels by "
@@ -111,8 +113,8 @@ def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Strea
     return Examples(*structure)
 
 
-def _array(found: Any, origin: str) -> Array:
-    """An array of numbers, or of texts, which are objects."""
+def _array(found: Any, origin: str, are_ids: bool = False) -> Array:
+    """An array of numbers, or of texts, which are objects. Integers `are_ids` may have 64 bits."""
     if isinstance(found, tf.RaggedTensor):
         raise ConfigurationError(
             f"{origin}: a ragged tensor is no array; pad it by to_tensor(), and let a layer such as Masking leave out "
@@ -133,9 +135,27 @@ def _array(found: Any, origin: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise ConfigurationError(f"{origin}: numbers or texts were expected, not {array.dtype} {list(array.shape)}.")
     try:
-        return pipeline.convert(array)
+        return pipeline.convert(array, are_ids and not _fits(array))
     except ValueError as error:
         raise ConfigurationError(f"{origin}: {error}.") from None
+
+
+def _fits(array: Array) -> bool:
+    """Whether integers fit into 32 bits."""
+    limits = np.iinfo(np.int32)
+    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
+
+
+def _widen(split: Examples | Stream, other: Examples | Stream) -> Examples | Stream:
+    """Inputs of 32 bits become those of 64 where the other split has these."""
+    if not isinstance(split, Examples) or split.signature.structure != other.signature.structure:
+        return split
+    wanted = [each.dtype for each in other.signature.specs]
+    widened = [
+        array.astype(dtype) if (str(array.dtype), dtype) == ("int32", "int64") else array
+        for array, dtype in zip(split.arrays, wanted, strict=True)
+    ]
+    return Examples(*optree.tree_unflatten(split.signature.structure, widened))
 
 
 def _number_labels(

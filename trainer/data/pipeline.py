@@ -85,8 +85,9 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
                     batch = next(batches, None)
                     if batch is None:
                         return
-                    leaves = [convert(each.numpy()) for each in optree.tree_leaves(batch)]
-                yield leaves
+                    inputs, others = (optree.tree_leaves(each) for each in (batch[0], batch[1:]))
+                    found = [convert(each.numpy(), are_ids=True) for each in inputs]
+                yield [*found, *(convert(each.numpy()) for each in others)]
         except UNAVAILABLE as error:
             raise StoreError(f"{origin} cannot be read: {truncate(str(error), 300)}.") from error
         except (tf.errors.OpError, ValueError) as error:
@@ -230,15 +231,15 @@ def complete(example: tuple[Any, ...]) -> Any:
     return example if len(example) == 3 else (*example, None)
 
 
-def convert(array: Array) -> Array:
-    """The array in a type in which the trainer computes: 32 bits for numbers of 64.
+def convert(array: Array, are_ids: bool = False) -> Array:
+    """The array in a type in which the trainer computes: 32 bits for numbers of 64, except for integers `are_ids`.
 
     Raises:
         ValueError: an integer does not fit.
     """
     if array.dtype == np.float64:
         return array.astype(np.float32)
-    if array.dtype != np.int64:
+    if array.dtype != np.int64 or are_ids:
         return array
     found = array.astype(np.int32)
     if not np.array_equal(found, array):
