@@ -38,6 +38,8 @@ from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
 
 LARGE_BYTES = 100 << 20
 """From this size on, a note says why a parameter is no table."""
+MARK_BYTES = 4
+"""What a row of a table takes beside its values and slots."""
 MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
 """Upper limit of what crosses the wire at once: that of gRPC, less the rest of a message."""
 
@@ -172,7 +174,7 @@ def build(
             is_over_now=None if is_over is None else is_over.read_value(),
             epoch=epoch,
             end_early=_end_early(is_over, replication),
-            notes=[*_tables_note(of_tables, optimizer), *_dense_notes(settings, model, parameters)],
+            notes=[*_tables_note(of_tables, optimizer, len(shards)), *_dense_notes(settings, model, parameters)],
         )
     graph.finalize()
     return replica
@@ -270,12 +272,17 @@ def _choose_tables(settings: Settings, model: Model, parameters: Mapping[str, Pa
     return found if found and is_possible and keras_optimizer.updates_rows(model.optimizer) else {}
 
 
-def _tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer) -> list[str]:
+def _tables_note(of_tables: Mapping[str, Parameter], optimizer: Optimizer, servers: int) -> list[str]:
     if not of_tables:
         return []
+    row_bytes = {name: 4 * each.shape[1] * (1 + len(optimizer.slots)) + MARK_BYTES for name, each in of_tables.items()}
+    size = sum(each.shape[0] * row_bytes[name] for name, each in of_tables.items()) / servers / 2**20
     lazy = ", and the optimizer's state of other rows stays as it is" if optimizer.slots else ""
     named = ", ".join(map(_show, of_tables.items()))
-    return [f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}"]
+    return [
+        f"tables, of which a step moves and updates only the rows that it needs{lazy}: {named}; "
+        f"{size:,.0f} MiB {'in memory' if servers == 1 else f'on each of {servers} parameter servers'}"
+    ]
 
 
 def _dense_notes(settings: Settings, model: Model, parameters: Mapping[str, Parameter]) -> list[str]:
