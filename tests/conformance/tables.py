@@ -46,6 +46,21 @@ TABLES: dict[str, Row] = {
         "optimizers.SGD(0.1), 'mse'",
         inputs="random.integers(0, 2**62, size=(8, 5))",
     ),
+    "mixed_bfloat16": program(
+        """
+        def model():
+            keras.mixed_precision.set_global_policy("mixed_bfloat16")
+            ids = keras.Input((5,), dtype="int32")
+            pooled = layers.GlobalAveragePooling1D()(layers.Embedding(60, 4)(ids))
+            network = keras.Model(ids, layers.Dense(2, dtype="float32")(pooled))
+            network.compile(optimizers.SGD(0.1), "mse")
+            keras.mixed_precision.set_global_policy("float32")
+            return network
+        """,
+        "random.permutation(60)[:40].reshape(8, 5)",
+        table_rows=10,
+        tables=("embedding/embeddings",),
+    ),
     "texts_by_hashing": embedded(
         "layers.Embedding(12, 4)(layers.Hashing(12)(layers.Lambda(tf.strings.as_string, dtype='string')(ids)))",
         "optimizers.SGD(0.1), 'mse'",

@@ -39,13 +39,13 @@ def predict(
     rows = [op.outputs[0] for _, op in found]
     ids = of_graph(graph, leaves, [op.inputs[1] for _, op in found], pruned=True).copy(batch, "ids") if found else []
 
-    def look_up(name: str, given: Sequence[Tensor], shape: Sequence[int | None]) -> Tensor:
+    def look_up(name: str, given: Sequence[Tensor], wanted: Tensor) -> Tensor:
         looked_up = tf.numpy_function(lambda *ids: read(name, *(ids or [None])), given, tf.float32)
-        return tf.ensure_shape(looked_up, shape)
+        return tf.cast(tf.ensure_shape(looked_up, wanted.shape), wanted.dtype)
 
-    looked_up = [look_up(name, [each], op.outputs[0].shape) for (name, op), each in zip(found, ids, strict=True)]
+    looked_up = [look_up(name, [each], op.outputs[0]) for (name, op), each in zip(found, ids, strict=True)]
     others = [name for name in tables if name not in {name for name, _ in found}]
-    dense = {**arrays, **{name: look_up(name, [], parameters[name].shape) for name in others}}
+    dense = {**arrays, **{name: look_up(name, [], whole[name]) for name in others}}
     outputs = [*traced.outputs.values(), traced.loss, *traced.counts]
     template = of_graph(graph, [*(whole[name] for name in dense), *leaves, *before, *rows], outputs, pruned=True)
     copied = template.copy([*dense.values(), *batch, *counts, *looked_up], "prediction")

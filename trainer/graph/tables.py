@@ -9,6 +9,7 @@ TensorFlow copies a variable for each read.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.models import Gather, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
@@ -131,8 +132,10 @@ def make(
     rows, gradients = [gather.rows for gather in flat], [gather.gradient for gather in flat]
     ids = of_graph(graph, batch, [gather.ids for gather in flat], pruned=True)
     inner = of_graph(graph, [*inputs, *rows], [*outputs, *gradients])
-    lookups = [(dim, len(of_table)) for dim, of_table in zip(dims.values(), by_table, strict=True)]
-    lookup = _lookup(ids, batch, [count for _, count in lookups], len(sizes))
+    lookups = [
+        (dim, [gather.rows.dtype for gather in of_table]) for dim, of_table in zip(dims.values(), by_table, strict=True)
+    ]
+    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], len(sizes))
     return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))
 
 
@@ -163,7 +166,7 @@ def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], ser
 
 
 def _step(
-    inner: OpTemplate, sizes: Sequence[int], others: Sequence[Tensor], lookups: Sequence[tuple[int, int]]
+    inner: OpTemplate, sizes: Sequence[int], others: Sequence[Tensor], lookups: Sequence[tuple[int, Sequence[Any]]]
 ) -> OpTemplate:
     """The ops that compute with the rows.
 
@@ -172,9 +175,9 @@ def _step(
             gradients of the rows.
         sizes: Elements of the dense parameters on each server.
         others: Tensors like the leaves of the batch, and the seed.
-        lookups: For each table the numbers of a row, and the number of lookups.
+        lookups: For each table the numbers of a row, and for each lookup the type in which the model reads it.
     """
-    servers, total = len(sizes), sum(count for _, count in lookups)
+    servers, total = len(sizes), sum(len(types) for _, types in lookups)
     with tf.Graph().as_default() as graph:
         messages = [tf1.placeholder(tf.float32, [None]) for _ in sizes]
         given = [tf1.placeholder(each.dtype, each.shape) for each in others]
@@ -184,24 +187,24 @@ def _step(
         for message, size in zip(messages, sizes, strict=True):
             dense.append(tf.ensure_shape(message[:size], [size]))
             left.append(message[size:])
-        for dim, count in lookups:
+        for dim, types in lookups:
             places = [tf1.placeholder(tf.int32, [None]) for _ in sizes]
-            positions = [tf1.placeholder(tf.int32) for _ in range(count)]
+            positions = [tf1.placeholder(tf.int32) for _ in types]
             received = []
             for server, place in enumerate(places):
                 end = tf.size(place) * dim
                 received.append(tf.reshape(left[server][:end], [-1, dim]))
                 left[server] = left[server][end:]
             rows = received[0] if servers == 1 else tf.dynamic_stitch(places, received)
-            pulled += [tf.gather(rows, each) for each in positions]
+            pulled += [tf.cast(tf.gather(rows, each), dtype) for each, dtype in zip(positions, types, strict=True)]
             known.append((places, positions))
         outputs = inner.copy([*dense, *given, *pulled], "step")
         rest = len(outputs) - total
         changes, measured, gradients = outputs[:servers], outputs[servers:rest], outputs[rest:]
         sent = [[change] for change in changes]
-        for (dim, count), (places, positions) in zip(lookups, known, strict=True):
-            own, gradients = gradients[:count], gradients[count:]
-            joined = tf.concat([tf.reshape(each, [-1, dim]) for each in own], axis=0)
+        for (dim, types), (places, positions) in zip(lookups, known, strict=True):
+            own, gradients = gradients[: len(types)], gradients[len(types) :]
+            joined = tf.concat([tf.cast(tf.reshape(each, [-1, dim]), tf.float32) for each in own], axis=0)
             where = tf.concat([tf.reshape(each, [-1]) for each in positions], axis=0)
             summed = tf.math.unsorted_segment_sum(joined, where, tf.add_n([tf.size(each) for each in places]))
             for server, place in enumerate(places):

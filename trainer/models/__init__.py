@@ -53,9 +53,9 @@ class Gather:
     ids: Tensor
     """Whole numbers [*shape]: the rows. No parameter and no random number determines them."""
     rows: Tensor
-    """float32 [*shape, dim]: the output of the op that reads them."""
+    """[*shape, dim]: the output of the op that reads them, float32 or of the type in which the model computes."""
     gradient: Tensor
-    """float32 [*shape, dim]: the gradient of the loss by them."""
+    """[*shape, dim], of the same type: the gradient of the loss by them."""
 
 
 @dataclass(frozen=True)

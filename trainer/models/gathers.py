@@ -12,7 +12,7 @@ from trainer.tensorflow_types import Operation, Tensor
 
 
 def find(table: Tensor, others: Collection[Tensor]) -> Sequence[Operation]:
-    """The gathers that read a parameter, in the order of their creation.
+    """The gathers that read a parameter, perhaps in another type, in the order of their creation.
 
     Args:
         table: The parameter, [rows, dim], an input of a graph.
@@ -22,11 +22,16 @@ def find(table: Tensor, others: Collection[Tensor]) -> Sequence[Operation]:
         Nothing if anything else reads the parameter, or if one of `others` determines the ids.
     """
     found: list[Operation] = []
-    for op in table.consumers():
-        if op.type == "Identity" and not op.outputs[0].consumers():
+    pending = [(table, op) for op in table.consumers()]
+    while pending:
+        read, op = pending.pop(0)
+        if op.type in ("Identity", "Cast") and not op.outputs[0].consumers():
+            continue
+        if op.type == "Cast" and op.outputs[0].dtype.is_floating:  # as in a model with mixed precision
+            pending += [(op.outputs[0], each) for each in op.outputs[0].consumers()]
             continue
         axis = tf.get_static_value(op.inputs[2]) if op.type == "GatherV2" else None
-        if axis != 0 or op.inputs[0] is not table or op.get_attr("batch_dims"):
+        if axis != 0 or op.inputs[0] is not read or op.get_attr("batch_dims"):
             return []
         found.append(op)
     names = {each.op.name for each in others}
