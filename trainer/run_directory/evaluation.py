@@ -16,10 +16,10 @@ import numpy as np
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.export.export_folder import DATA
-from trainer.export.sliced_variables import SlicedSaver
 from trainer.graph import stored_tables
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
+from trainer.graph.sliced_saver import SlicedSaver
 from trainer.graph.table_files import StoredArrays
 from trainer.models import ACCURACY, Model, Parameter, Prediction
 from trainer.tensorflow import tf, tf1
