@@ -23,23 +23,28 @@ class SlicedSaver(tf1.train.Saver):  # type: ignore[misc]
 
     def save(self, sess: Session, save_path: str, *_: object, **__: object) -> str:
         """Write the variables to a path."""
-        parts: list[str] = []
+        Path(save_path).parent.mkdir(exist_ok=True)
         with tf.Graph().as_default(), tf1.device("/device:CPU:0"), tf1.Session() as session:
             path, name, part = (tf1.placeholder(tf.string, []) for _ in range(3))
             values, paths = tf1.placeholder(tf.float32), tf1.placeholder(tf.string, [None])
             write = tf.raw_ops.SaveV2(prefix=path, tensor_names=[name], shape_and_slices=[part], tensors=[values])
             merge = tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=paths, destination_prefix=save_path)
-
-            def add(of: str, array: Array, where: str = "") -> None:
-                parts.append(f"{save_path}_part_{len(parts)}")
-                session.run(write, {path: parts[-1], name: of, part: where, values: array})
-
-            Path(save_path).parent.mkdir(exist_ok=True)
-            for each, array in self._dense.items():
-                add(each, array)
-            for each, table in self._tables.items():
+            parts = []
+            if self._dense:
+                parts.append(f"{save_path}_dense")
+                whole = {each: tf1.placeholder(tf.float32) for each in self._dense}
+                write_dense = tf.raw_ops.SaveV2(
+                    prefix=parts[0],
+                    tensor_names=list(whole),
+                    shape_and_slices=[""] * len(whole),
+                    tensors=list(whole.values()),
+                )
+                session.run(write_dense, {whole[each]: array for each, array in self._dense.items()})
+            for of, table in self._tables.items():
                 rows, dim = table.shape
                 for start, found in table.slices():
-                    add(each, found, f"{rows} {dim} {start},{len(found)}:-")
+                    parts.append(f"{save_path}_part_{len(parts)}")
+                    where = f"{rows} {dim} {start},{len(found)}:-"
+                    session.run(write, {path: parts[-1], name: of, part: where, values: found})
             session.run(merge, {paths: parts})
         return save_path
