@@ -20,6 +20,7 @@ from benchmarks.processes import Task, running
 from hack.ports import free_ports
 
 HERE = Path(__file__).parent
+OPTIMIZERS = ("SGD", "Adagrad", "Adam")
 TIMEOUT = 900.0
 """Seconds after which a run counts as hung."""
 
@@ -69,40 +70,62 @@ def run_trainer(workload: Workload, synchronous: bool) -> float:
         return float(json.loads(done.stdout)["steps_per_second"])
 
 
+def compare(cases: Sequence[tuple[Workload, bool]], rounds: int) -> str:
+    """Run all workloads, each synchronous or not, in rounds, and return the table."""
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for number in range(rounds):
+        for position, (workload, synchronous) in enumerate(cases):
+            rates = run_classic(workload, synchronous), run_trainer(workload, synchronous)
+            found[position].append(rates)
+            print(f"round {number}, {workload}, synchronous={synchronous}: {rates}", file=sys.stderr, flush=True)
+    lines = [
+        "| rows | batch | ps | workers | optimizer | mode | classic, steps/s | trainer, steps/s | ratio |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for position, (workload, synchronous) in enumerate(cases):
+        classic, trainer = zip(*found[position], strict=True)
+        ratios = [own / other for other, own in found[position]]
+        cells = [f"{workload.rows:,}", workload.batch_size, workload.ps, workload.workers, workload.optimizer]
+        cells += ["synchronous" if synchronous else "asynchronous"]
+        cells += [_spread(classic, 0), _spread(trainer, 0), _spread(ratios, 1)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def cases(
+    optimizers: Sequence[str] = OPTIMIZERS,
+    rows: Sequence[int] = (500_000,),
+    batch_sizes: Sequence[int] = (100,),
+    ps: int = 1,
+    workers: int = 2,
+    steps: int = 5000,
+) -> list[tuple[Workload, bool]]:
+    """All combinations. A synchronous run takes a third of the steps, and one with larger batches fewer."""
+    return [
+        (
+            Workload(optimizer, many, size, ps, workers, steps * 100 // max(size, 100) // (3 if synchronous else 1)),
+            synchronous,
+        )
+        for many in rows
+        for size in batch_sizes
+        for optimizer in optimizers
+        for synchronous in (False, True)
+    ]
+
+
 def main() -> None:
-    """Print a line for each round, and the table."""
+    """Print a line for each run, and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--optimizers", nargs="+", default=["SGD", "Adagrad", "Adam"])
+    parser.add_argument("--optimizers", nargs="+", default=OPTIMIZERS)
     parser.add_argument("--rows", nargs="+", type=int, default=[500_000])
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[100])
     parser.add_argument("--ps", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=5000, help="global steps; a third of them if synchronous")
-    given = parser.parse_args()
-    found: dict[tuple[str, int, int, bool], list[tuple[float, float]]] = defaultdict(list)
-    cases = [
-        (optimizer, rows, size, synchronous)
-        for rows in given.rows
-        for size in given.batch_sizes
-        for optimizer in given.optimizers
-        for synchronous in (False, True)
-    ]
-    for number in range(given.rounds):
-        for case in cases:
-            optimizer, rows, size, synchronous = case
-            steps = given.steps // (3 if synchronous else 1)
-            workload = Workload(optimizer, rows, size, given.ps, given.workers, steps)
-            found[case].append((run_classic(workload, synchronous), run_trainer(workload, synchronous)))
-            print(f"round {number}, {case}: {found[case][-1]}", file=sys.stderr, flush=True)
-    print("| rows | batch | optimizer | mode | classic, steps/s | trainer, steps/s | ratio |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for (optimizer, rows, size, synchronous), pairs in found.items():
-        classic, trainer = zip(*pairs, strict=True)
-        ratios = [own / other for other, own in pairs]
-        mode = "synchronous" if synchronous else "asynchronous"
-        cells = [f"{rows:,}", size, optimizer, mode, _spread(classic, 0), _spread(trainer, 0), _spread(ratios, 1)]
-        print(f"| {' | '.join(map(str, cells))} |")
+    parser.add_argument("--steps", type=int, default=5000, help="global steps of batches of 100 (5000)")
+    given = vars(parser.parse_args())
+    rounds = given.pop("rounds")
+    print(compare(cases(**given), rounds))
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
