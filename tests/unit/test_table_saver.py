@@ -17,7 +17,7 @@ from trainer.config import Settings
 from trainer.graph import table_files
 from trainer.graph.checkpoints import Saver, files_of
 from trainer.graph.keras_optimizer import KerasOptimizer
-from trainer.graph.table_files import Changes, StoredArrays, StoredTable, Table
+from trainer.graph.table_files import Changes, StoredArrays, StoredRows, StoredTable, Table
 from trainer.run_directory import best
 from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf, tf1
@@ -245,6 +245,49 @@ def test_a_server_that_was_not_lost_keeps_its_tables_if_they_are_of_this_run(run
     assert np.array_equal(after[::2], saved[::2])
     assert np.array_equal(after[1::2], (before if run == "run" else saved)[1::2])
     assert kept == ([1] if run == "run" else [])
+
+
+def test_tables_of_which_a_part_was_restored_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the chief were killed between two slices."""
+    monkeypatch.setattr(table_files, "SLICE_BYTES", 64)
+    with train(2) as trained:
+        trained.add([3, 4, 38])
+        path = trained.saver.save(trained.session, tmp_path / "model")
+        saved = trained.values()
+    read = StoredRows.between
+
+    def interrupt(rows: StoredRows, start: int, end: int) -> Array:
+        if start >= ROWS // 2:
+            raise KeyboardInterrupt
+        return read(rows, start, end)
+
+    with train(2, np.zeros_like(VALUES)) as trained:
+        lost = trained.shards[0].tables[0].slots[0]
+        trained.session.run(tf.raw_ops.DestroyResourceOp(resource=lost.handle))
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(StoredRows, "between", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                trained.saver.restore(trained.session, path)
+        assert trained.saver.restore(trained.session, path) == [1]
+        assert np.array_equal(trained.values()[::2], saved[::2])
+
+
+def test_what_no_checkpoint_has_is_removed(tmp_path: Path) -> None:
+    with train(2) as trained:
+        path = trained.saver.save(trained.session, tmp_path / "model")
+        base = listed(path)["base"]
+        (tmp_path / "table-0-00000000.npy").touch()
+        (tmp_path / ".table-0-00000001.npy").touch()
+        list_of_another = tmp_path / "best" / "model-3.tables.json"
+        list_of_another.parent.mkdir()
+        list_of_another.write_text("[")
+        list_of_another.with_name("model-3.index").touch()
+        table_files.remove_unused(tmp_path)
+        assert (tmp_path / "table-0-00000000.npy").exists(), "the other checkpoint may have it"
+        list_of_another.with_name("model-3.index").unlink()
+        table_files.remove_unused(tmp_path)
+        table_files.remove_partial(tmp_path)
+        assert [file.name for file in tmp_path.glob("*table-*-*.npy") if "model" not in file.name] == [base]
 
 
 def test_a_dense_parameter_continues_as_a_table_and_the_reverse(tmp_path: Path) -> None:

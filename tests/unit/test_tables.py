@@ -21,6 +21,7 @@ from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.parameters import Shard
 from trainer.models import Parameter, model_files
 from trainer.models.keras_model import KerasModel
+from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.training.session_errors import model_errors
@@ -136,3 +137,23 @@ def test_a_snapshot_of_a_table_stays_while_replicas_train(servers: Servers, tmp_
     assert "(50 x 4)" in found.notes[0]
     with servers.session(found.graph) as session:
         check_that_a_snapshot_stays(found, session, tmp_path)
+
+
+def test_a_held_out_id_that_a_table_lacks_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL.replace("\n    ", "\n"))
+    settings = Settings(model=str(tmp_path / "mine.py"), batch_size=2, steps_per_execution=1, table_rows=10)
+    examples = Examples(np.full((4, 3), 7, np.int32), np.zeros((4, 2), np.float32))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    arrays = model.parameters(examples.signature)
+    found = graph_replica.build(settings, None, model, arrays, examples, 0, "run")
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        path = found.saver.save(session, tmp_path / "model.ckpt")
+    held_out = Examples(np.full((4, 3), 50, np.int32), np.zeros((4, 2), np.float32))
+    with CheckpointEvaluator(model, arrays, held_out) as evaluator, pytest.raises(ModelError) as error:
+        evaluator.score(path)
+    (name,) = (name for name, each in arrays.items() if each.is_table)
+    assert str(error.value) == (
+        f"the held-out data has an id that the table {name} lacks: 50 is not in [0, 50); give the embedding more rows, "
+        "or hash the ids."
+    )

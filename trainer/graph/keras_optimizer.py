@@ -89,12 +89,11 @@ class KerasOptimizer(Optimizer):
                 for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
                 after = for_rows.copy([*read, change, count, *factors], "optimizer")
                 changed = [tf.reshape(value, [-1, table.dim]) for value in after]
-                written = [
-                    tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=own, updates=value)
-                    for each, value in zip(table.variables, changed, strict=True)
-                ]
-                with tf.control_dependencies(written):
-                    done.append(table.mark(own))
+                with tf.control_dependencies([table.mark(own)]):  # first, for an update that is interrupted
+                    done += [
+                        tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=own, updates=value)
+                        for each, value in zip(table.variables, changed, strict=True)
+                    ]
             return tf.group(*done)
 
         return self._alone(shard, update)

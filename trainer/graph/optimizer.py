@@ -113,6 +113,10 @@ class Optimizer:
                     is_accepted = updates >= shard.accepted_from.read_value()
                 change = tf.where(is_accepted, change, tf.zeros_like(change))
             dense, of_rows = shard.split_rows(change, rows)
+            if shard.accepted_from is not None and rows:  # without a gradient, moments still move a row
+                rows = [own[: tf.where(is_accepted, tf.size(own), 0)] for own in rows]
+                sizes = [table.dim * tf.size(own) for table, own in zip(shard.tables, rows, strict=True)]
+                of_rows = [each[:size] for each, size in zip(of_rows, sizes, strict=True)]
             gradient, *differences = shard.split(dense)
             others = zip(shard.parameters[1:], differences, strict=True)
             applied = [other.assign_add(each, use_locking=True, read_value=False) for other, each in others]

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -73,8 +73,7 @@ def write_base(folder: Path, number: int, table: Table, slices: Iterable[Array])
     partial = folder / f".{name}"
     try:
         with partial.open("wb") as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (table.rows, table.width)}
-            np.lib.format.write_array_header_1_0(file, header)
+            _begin(file, "<f4", (table.rows, table.width))
             for each in slices:
                 file.write(np.ascontiguousarray(each, np.float32).data)
             file.flush()
@@ -95,11 +94,18 @@ def merge(folder: Path, number: int, table: Table, changes: Changes) -> str:
     return write_base(folder, number, table, (stored.between(*each) for each in table.slices()))
 
 
+def _begin(file: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
+    """Write the header of NumPy's format. Its own function for whole files hides why a write failed."""
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+
+
 def write(path: str, tables: Sequence[Table], changes: Sequence[Changes]) -> None:
     """Write the files of a checkpoint for its tables."""
     for number, each in enumerate(changes):
-        np.save(f"{path}.table-{number}.rows.npy", each.rows)
-        np.save(f"{path}.table-{number}.values.npy", each.values)
+        for kind, array in (("rows", each.rows), ("values", each.values)):
+            with Path(f"{path}.table-{number}.{kind}.npy").open("wb") as file:
+                _begin(file, array.dtype.str, array.shape)
+                file.write(np.ascontiguousarray(array).data)
     write_atomically(Path(f"{path}.tables.json"), json.dumps([asdict(each) for each in tables], indent=2).encode())
 
 
@@ -130,15 +136,31 @@ def _base_of(path: str, table: Table) -> Path:
     return own if own.exists() else own.parent.parent / table.base
 
 
+def remove_partial(folder: Path) -> None:
+    """Remove bases that a process which was killed has not completed."""
+    for file in folder.glob(".table-*.npy"):
+        file.unlink(missing_ok=True)
+
+
 def bases_of(path: str) -> list[Path]:
     """The bases of the tables of a checkpoint."""
     return [_base_of(path, table) for table in read(path)]
 
 
 def remove_unused(folder: Path, kept: Collection[str] = ()) -> None:
-    """Remove the bases in a folder that are not among `kept` and that no checkpoint in it, or just below it, has."""
+    """Remove the bases in a folder that are not among `kept` and that no checkpoint in it, or just below it, has.
+
+    If the list of a checkpoint cannot be read, it removes nothing.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
     lists = [*folder.glob("*.tables.json"), *folder.glob("*/*.tables.json")]
-    used = {table.base for each in lists for table in read(str(each).removesuffix(".tables.json"))}
+    paths = [str(each).removesuffix(".tables.json") for each in lists]
+    try:
+        used = {table.base for path in paths if Path(f"{path}.index").exists() for table in read(path)}
+    except tf.errors.DataLossError:
+        return
     for file in folder.glob("table-*-*.npy"):
         if file.name not in used and file.name not in kept:
             file.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ each snapshot. So a snapshot consists of the rows whose mark is the period of th
 no update runs, so together with the base it is the table at one moment.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +45,9 @@ class _Part:
     run_id: Tensor
     """string scalar: the run that they belong to."""
     create: Operation
-    """Op that initializes them, the values with 0."""
+    """Op that initializes them, the values with 0, as those of no run."""
+    complete: Operation
+    """Op that makes them those of this run."""
     given: Tensor
     """float32 [n, (1 + slots) x dim] placeholder."""
     write: Operation
@@ -91,6 +94,7 @@ class TableSaver:
         """The period of all tables."""
         self._bases: list[tuple[Table, int]] = []
         """Each table with its base, and the first period whose changes the base lacks."""
+        self._is_base_finite = True
 
     def _add(self, table: Table, part: TablePart, shard: Shard) -> _Part:
         given = tf1.placeholder(tf.float32, [None, table.width])
@@ -100,12 +104,18 @@ class TableSaver:
             sliced = tf.range(self._start, tf.minimum(self._end, int(part.values.shape[0])))
             received = tf.identity(given)
             places = tf.range(self._start, self._start + tf.shape(received, tf.int64)[0])
-            write = [
-                tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=places, updates=value)
-                for each, value in zip(part.variables, tf.split(received, 1 + len(table.slots), axis=1), strict=True)
-            ]
+            written = list(zip(part.variables, tf.split(received, 1 + len(table.slots), axis=1), strict=True))
+
+            def write() -> Operation:
+                return tf.group(
+                    *[
+                        tf.raw_ops.ResourceScatterUpdate(resource=each.handle, indices=places, updates=value)
+                        for each, value in written
+                    ]
+                )
+
             floats = [each.assign(tf.zeros(each.shape), read_value=False) for each in part.variables]
-            others = [each.initializer for each in (part.periods, part.period, part.run_id)]
+            others = [part.periods.initializer, part.period.initializer, part.run_id.assign("", read_value=False)]
             is_initialized = [tf1.is_variable_initialized(each) for each in part.all_variables]
             return _Part(
                 slice=tf.concat([each.sparse_read(sliced) for each in part.variables], axis=1),
@@ -114,12 +124,13 @@ class TableSaver:
                 values=tf.concat(values, axis=1),
                 clear=tf.raw_ops.StageClear(**_area(part, shard)),
                 period=part.period.read_value(),
-                begin=part.period.assign(self._period, read_value=False),
+                begin=shard.alone(lambda: part.period.assign(self._period, read_value=False)),
                 is_initialized=tf.reduce_all(tf.stack(is_initialized)),
                 run_id=part.run_id.read_value(),
                 create=tf.group(*floats, *others),
+                complete=part.run_id.initializer,
                 given=given,
-                write=tf.group(*write),
+                write=shard.alone(write),
             )
 
     def stage(self, shard: Shard) -> list[Operation]:
@@ -159,7 +170,7 @@ class TableSaver:
             tf.errors.OpError, RuntimeError: a parameter server is lost, or the session is closed.
         """
         parts = [part for parts in self._parts for part in parts]
-        self._folder, self._bases = folder, []
+        self._folder, self._bases, self._is_base_finite = folder, [], True
         self._now = 1 + max(map(int, session.run([part.period for part in parts])))
         session.run([part.begin for part in parts], {self._period: self._now})
         bases = []
@@ -176,6 +187,7 @@ class TableSaver:
             parts = session.run(slices, {self._start: start // self._servers, self._end: -(-end // self._servers)})
             for server, part in enumerate(parts):
                 found[server :: self._servers] = part
+            self._is_base_finite &= bool(np.isfinite(found[:, : table.dim]).all())
             yield found
 
     def begin_period(self) -> dict[Tensor, int]:
@@ -205,9 +217,11 @@ class TableSaver:
         return TableSnapshot(period, changes)
 
     def is_finite(self, snapshot: TableSnapshot) -> bool:
-        """Whether all changed rows are finite."""
+        """Whether all rows are finite."""
         tables = zip(self._tables, snapshot.changes, strict=True)
-        return all(bool(np.isfinite(each.values[:, : table.dim]).all()) for table, each in tables)
+        return self._is_base_finite and all(
+            bool(np.isfinite(each.values[:, : table.dim]).all()) for table, each in tables
+        )
 
     def write(self, path: str, snapshot: TableSnapshot) -> None:
         """Write the files of a checkpoint. A table of which many rows have changed gets a new base.
@@ -215,6 +229,9 @@ class TableSaver:
         Raises:
             OSError: they cannot be written.
         """
+        if absent := [name for name in sorted(self.bases) if not (self._folder / name).exists()]:
+            self.forget()
+            raise OSError(errno.ENOENT, "it was removed", absent[0])
         changes = list(snapshot.changes)
         for number, (table, _) in enumerate(self._bases):
             if len(changes[number].rows) > table_files.MERGED_SHARE * table.rows:
@@ -254,6 +271,7 @@ class TableSaver:
                 values = np.concatenate([each.between(start, end) for each in found], axis=1)
                 given = {parts[server].given: values[server :: self._servers] for server in servers}
                 session.run([parts[server].write for server in servers], {self._start: start // self._servers, **given})
+        session.run([parts[server].complete for parts in self._parts for server in servers])
 
 
 def _area(part: TablePart, shard: Shard) -> dict[str, Any]:

@@ -52,11 +52,12 @@ def offer(folder: Path, checkpoint: str, score: Score) -> bool:
         current = read(folder)
         if not score.is_finite or (current and current.score.key >= score.key):
             return False
-        name = f"model.ckpt-{score.global_step}"
+        name, bases = f"model.ckpt-{score.global_step}", table_files.bases_of(checkpoint)
         for file in files_of(checkpoint):
             _link(file, folder / (name + file.name.removeprefix(Path(checkpoint).name)))
-        for base in table_files.bases_of(checkpoint):
-            _link(base, folder / base.name)
+        for base in bases:
+            if not (folder / base.name).exists():  # no other file has this name
+                _link(base, folder / base.name)
         write_atomically(folder / SCORE, (json.dumps({"name": name, **asdict(score)}) + "\n").encode())
         write_state(folder, [str(folder / name)])
         for file in files_of(current.checkpoint) if current and Path(current.checkpoint).name != name else ():
@@ -68,13 +69,13 @@ def offer(folder: Path, checkpoint: str, score: Score) -> bool:
 def _link(source: Path, target: Path) -> None:
     if source == target:
         return
-    if target.exists() and target.samefile(source):
-        return
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:  # some file systems have no hard links
-        shutil.copyfile(source, target)
+        partial = target.with_name(f".{target.name}")
+        shutil.copyfile(source, partial)
+        partial.rename(target)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
+from trainer.errors import ModelError
 from trainer.export.export_folder import DATA
 from trainer.graph import stored_tables
 from trainer.graph.checkpoints import GLOBAL_STEP
@@ -110,6 +111,8 @@ class CheckpointEvaluator:
             name: f"{name}/{AVERAGE}" if averaged and each.trainable else name for name, each in parameters.items()
         }
         """The names of the arrays in checkpoints."""
+        self._wrong_id: ModelError | None = None
+        """Why a lookup in a table has failed."""
         self._stored: StoredArrays | None = None
         """The checkpoint restored last."""
         # Leave the GPUs to training; this graph runs on the CPU.
@@ -131,7 +134,16 @@ class CheckpointEvaluator:
     def _read_table(self, name: str, ids: Array | None = None) -> Array:
         """Rows of a table in the checkpoint restored last, or all of it."""
         rows = self._restored.rows(self._saved[name])
-        return rows.between(0, rows.shape[0]) if ids is None else rows.take(ids)
+        if ids is None:
+            return rows.between(0, rows.shape[0])
+        try:
+            return rows.take(ids)
+        except ValueError as error:
+            self._wrong_id = ModelError(
+                f"the held-out data has an id that the table {name} lacks: {error}; give the embedding more rows, or "
+                "hash the ids."
+            )
+            raise
 
     def __enter__(self) -> "CheckpointEvaluator":
         return self
@@ -157,13 +169,19 @@ class CheckpointEvaluator:
 
         Raises:
             Exception: one of UNREADABLE.
+            ModelError: the held-out data has an id that a table lacks.
         """
         self.restore(checkpoint)
         counts: Sequence[Any] = self._model.no_counts
         examples, total_loss = 0, 0.0
         for batch in self._read():
             feeds = dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
-            loss, *counts = self._session.run(self._after, feeds)
+            try:
+                loss, *counts = self._session.run(self._after, feeds)
+            except tf.errors.InvalidArgumentError:
+                if self._wrong_id:
+                    raise self._wrong_id from None
+                raise
             examples += len(batch[0])
             total_loss += float(loss) * len(batch[0])
         measured = self._session.run(self._metrics, dict(zip(self._counts, counts, strict=True)))

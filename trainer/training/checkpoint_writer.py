@@ -3,6 +3,7 @@
 A save begins with a snapshot between two executions; the thread `RunContext.writing` then writes it beside training.
 """
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -39,6 +40,7 @@ class CheckpointWriter:
         self._tables: TableSaver = run.replica.saver.tables
         self._tables.forget()
         shutil.rmtree(self._directory.saving, ignore_errors=True)  # of a process that was killed
+        self._remove_unused()
         self.checkpoints = CheckpointList(
             self._directory.path, self._settings.keep_checkpoints, self._settings.keep_checkpoint_hours
         )
@@ -62,7 +64,7 @@ class CheckpointWriter:
 
     def begin(self) -> None:
         """Start to read the tables, which snapshots need, beside training."""
-        if not self._tables.has_bases:
+        if not self._tables.has_bases and not self._writing.is_busy:
             self._writing.start(lambda: self._in_thread(self._read_tables))
 
     def save_if_due(self, step: int) -> None:
@@ -83,7 +85,12 @@ class CheckpointWriter:
         with self._saving:
             began = self._saved_time = time.monotonic()
             self._directory.check_writer()
-            if self._global_step() == self.saved_step or not self._has_tables():
+            step = self._global_step()
+            if step == self.saved_step:
+                return
+            if not self._tables.has_bases:
+                self._tried_step = step
+                self.begin()
                 return
             snapshot = self._take_snapshot()
             self._fetched.clear()
@@ -121,7 +128,7 @@ class CheckpointWriter:
         with self._saving:
             began = time.monotonic()
             self._directory.check_writer()
-            if not self._has_tables():
+            if not self._tables.has_bases:
                 evaluation.skip()
                 return
             snapshot = self._replica.saver.snapshot(self._session)
@@ -138,11 +145,21 @@ class CheckpointWriter:
         return self._tables.has_bases
 
     def _read_tables(self) -> None:
+        began = time.monotonic()
         try:
             self._tables.read_bases(self._session, self._directory.path)
         except OSError as error:
             self.failure = error
             self._failures.failed(error)
+        finally:
+            self._saving_seconds = time.monotonic() - began
+
+    def _remove_unused(self) -> None:
+        """Remove the tables that no checkpoint has."""
+        self._directory.check_writer()
+        with contextlib.suppress(OSError):
+            table_files.remove_partial(self._directory.path)
+            table_files.remove_unused(self._directory.path, self._tables.bases)
 
     def _global_step(self) -> int:
         return int(self._session.run(self._replica.global_step))
@@ -174,12 +191,12 @@ class CheckpointWriter:
         try:
             path = move(self._write(snapshot, self._directory.saving), self._directory.path)
             self.checkpoints.add(path)
-            table_files.remove_unused(self._directory.path, self._tables.bases)
         except (OSError, tf.errors.OpError) as error:
             self.failure = error
             self._failures.failed(error)
             return False
         self._failures.succeeded()
+        self._remove_unused()
         self.latest, self.saved_step = path, snapshot.step
         self._run.task.metrics.checkpoints += 1
         if self.saved_step < self._settings.train_steps or not self._run.record.is_done:
