@@ -35,6 +35,8 @@ def _begin(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
+    # Grappler changes the order of sums. The trainer does not use it on CPUs.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not getattr(module, "GRAPPLER", True)})
     return module
 
 

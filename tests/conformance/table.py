@@ -18,6 +18,9 @@ the trainer on the same batches. They compare the loss and the metrics of each s
 held-out split, and the predictions of the exported SavedModel and of `model.keras`. `make conformance` runs all of
 them; `make test` runs one for each mechanism. `make conformance-docs` writes this page from them.
 
+The models of `keras.applications` train without dropout. They are deep, so they amplify the rounding of sums: for them
+`fit` runs without Grappler, which changes the order of sums, and which the trainer does not use on CPUs.
+
 - **as fit**: all of these are equal, within the rounding of float32.
 - **as fit, in learning**: the class draws random numbers, which differ. Training with it lowers the loss as `fit` does.
 - **refused**: before the first step, with this sentence after the name of the model's file.
@@ -43,6 +46,7 @@ def page() -> str:
         *(_table(f"`keras.{module}`", "class", module, public_classes(module)) for module in MODULES),
         _table("Other programs", "program", "programs", {}),
         _table("Tables, and what is none (docs/tables.md)", "program", "tables", {}),
+        _table("`keras.applications`: the smallest model of each family", "model", "applications", {}),
     ]
     return "\n".join([INTRODUCTION, *tables])
 
@@ -58,7 +62,7 @@ def _table(title: str, column: str, group: str, aliases: Mapping[str, list[str]]
 
 
 def _name(name: str, group: str) -> str:
-    return name.replace("_", " ") if group not in MODULES else f"`{name}`"
+    return name.replace("_", " ") if group in ("programs", "tables") else f"`{name}`"
 
 
 def _cell(text: str) -> str:
