@@ -55,6 +55,8 @@ def main() -> int:
         publish(machine, runs)
         return 0
     if TABLES in arguments.sections:
+        if len(arguments.sections) > 1:
+            parser.error(f"--sections {TABLES} has a report of its own; run the other sections by another command")
         short = arguments.short
         print(tables.compare(tables.cases(steps=300 if short else 5000), 1 if short else arguments.pairs))
         return 0

@@ -135,15 +135,11 @@ def _array(found: Any, origin: str, are_ids: bool = False) -> Array:
     if array.dtype.kind not in "biuf":
         raise ConfigurationError(f"{origin}: numbers or texts were expected, not {array.dtype} {list(array.shape)}.")
     try:
-        return pipeline.convert(array, are_ids and not _fits(array))
+        return pipeline.convert(array)
     except ValueError as error:
+        if are_ids:
+            return array
         raise ConfigurationError(f"{origin}: {error}.") from None
-
-
-def _fits(array: Array) -> bool:
-    """Whether integers fit into 32 bits."""
-    limits = np.iinfo(np.int32)
-    return not array.size or bool(limits.min <= array.min() and array.max() <= limits.max)
 
 
 def _widen(split: Examples | Stream, other: Examples | Stream) -> Examples | Stream:

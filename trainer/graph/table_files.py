@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 
 MERGED_SHARE = 0.25
 """Once more than this share of the rows has changed, a checkpoint gets a new base."""
+ALL = slice(None)
 SLICE_BYTES = 32 << 20
 """What is read or written at once."""
 
@@ -187,11 +188,11 @@ class StoredTable:
             raise tf.errors.DataLossError(None, None, f"{files[2]} does not have the rows of {files[1]}")
         return cls(arrays[0], Changes(*arrays[1:]))
 
-    def between(self, start: int, end: int) -> Array:
-        """The rows from `start` to `end`, float32 [end - start, (1 + slots) x dim]."""
-        found = np.array(self._base[start:end])
+    def between(self, start: int, end: int, columns: slice = ALL) -> Array:
+        """These columns of the rows from `start` to `end`, float32 [end - start, columns]."""
+        found = np.array(self._base[start:end, columns])
         first, last = np.searchsorted(self._changes.rows, [start, end])
-        found[self._changes.rows[first:last] - start] = self._changes.values[first:last]
+        found[self._changes.rows[first:last] - start] = self._changes.values[first:last, columns]
         return found
 
     def take(self, ids: Array, columns: slice) -> Array:
@@ -226,7 +227,7 @@ class StoredRows:
 
     def between(self, start: int, end: int) -> Array:
         """The rows from `start` to `end`, float32 [end - start, dim]."""
-        return self._table.between(start, end)[:, self._columns]
+        return self._table.between(start, end, self._columns)
 
     def slices(self) -> Iterator[tuple[int, Array]]:
         """All rows in slices, each with its first row."""

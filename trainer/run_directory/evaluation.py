@@ -133,11 +133,10 @@ class CheckpointEvaluator:
 
     def _read_table(self, name: str, ids: Array | None = None) -> Array:
         """Rows of a table in the checkpoint restored last, or all of it."""
-        rows = self._restored.rows(self._saved[name])
         if ids is None:
-            return rows.between(0, rows.shape[0])
+            return self._restored.whole(self._saved[name])
         try:
-            return rows.take(ids)
+            return self._restored.rows(self._saved[name]).take(ids)
         except ValueError as error:
             self._wrong_id = ModelError(
                 f"the held-out data has an id that the table {name} lacks: {error}; give the embedding more rows, or "

@@ -196,7 +196,8 @@ class CheckpointWriter:
             self._failures.failed(error)
             return False
         self._failures.succeeded()
-        self._remove_unused()
+        if self._tables.bases:
+            self._remove_unused()
         self.latest, self.saved_step = path, snapshot.step
         self._run.task.metrics.checkpoints += 1
         if self.saved_step < self._settings.train_steps or not self._run.record.is_done:
