@@ -1,7 +1,9 @@
-"""The rate of a model with a large embedding, by the trainer and by the classic program: `python -m benchmarks.tables`.
+"""The rate of a model with a large embedding, by the trainer and by others: `python -m benchmarks.tables`.
 
-Both train the model of embedding.py with batches of the same sizes, on one machine, in interleaved rounds. The table
-has the median and the range of the rates in global steps/s, and of the ratio in the same round.
+All train the model of embedding.py with batches of the same sizes, on one machine, in interleaved rounds: the trainer,
+the classic program, ParameterServerStrategy, and `keras.Model.fit` in one process, whose step has one batch. The table
+has the median and the range of the rates in global steps/s, and how many times the rate of each other program the
+trainer has in the same round.
 """
 
 import argparse
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,7 @@ TIMEOUT = 900.0
 
 @dataclass(frozen=True)
 class Workload:
-    """What both programs train."""
+    """What the programs train."""
 
     optimizer: str
     rows: int
@@ -35,59 +37,94 @@ class Workload:
     ps: int
     workers: int
     steps: int
+    synchronous: bool
 
     @property
     def flags(self) -> list[str]:
-        """The flags that both programs know."""
+        """The flags that all programs know."""
         return [f"--train_steps={self.steps}", f"--batch_size={self.batch_size}"]
 
-
-def run_classic(workload: Workload, synchronous: bool) -> float:
-    """The rate of the classic program."""
-    addresses = [f"localhost:{port}" for port in free_ports(workload.ps + workload.workers)]
-    command = [sys.executable, "-m", "benchmarks.classic_embedding", *workload.flags]
-    command += [f"--warmup_steps={workload.steps // 10}", f"--rows={workload.rows}"]
-    command += [f"--optimizer={workload.optimizer}", *(["--sync"] if synchronous else [])]
-    command += [f"--ps_hosts={','.join(addresses[: workload.ps])}"]
-    command += [f"--worker_hosts={','.join(addresses[workload.ps :])}"]
-    tasks = [
-        Task(role, [*command, f"--job_name={role}", f"--task_index={index}"])
-        for role, count in (("ps", workload.ps), ("worker", workload.workers))
-        for index in range(count)
-    ]
-    with tempfile.TemporaryDirectory() as folder, running(tasks, Path(folder), TIMEOUT) as processes:
-        return float(json.loads(processes.wait_for_line(workload.ps))["rate"])
+    @property
+    def environment(self) -> dict[str, str]:
+        """What embedding.py reads."""
+        return {"ROWS": str(self.rows), "OPTIMIZER": self.optimizer}
 
 
-def run_trainer(workload: Workload, synchronous: bool) -> float:
+def run_trainer(workload: Workload) -> float:
     """The rate of the trainer."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "trainer", "launch", "--json", *workload.flags, f"--ps={workload.ps}"]
-        command += [f"--workers={workload.workers}", f"--sync_replicas={synchronous}", f"--train_dir={folder}/run"]
-        command += [f"--model={HERE / 'embedding.py'}", "--eval_seconds=600", "--save_share=0"]
-        environment = {**os.environ, "ROWS": str(workload.rows), "OPTIMIZER": workload.optimizer}
+        command += [f"--workers={workload.workers}", f"--sync_replicas={workload.synchronous}"]
+        command += [f"--train_dir={folder}/run", f"--model={HERE / 'embedding.py'}"]
+        command += ["--eval_seconds=600", "--save_share=0"]
+        environment = {**os.environ, **workload.environment}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=TIMEOUT)
         return float(json.loads(done.stdout)["steps_per_second"])
 
 
-def compare(cases: Sequence[tuple[Workload, bool]], rounds: int) -> str:
-    """Run all workloads, each synchronous or not, in rounds, and return the table."""
-    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for number in range(rounds):
-        for position, (workload, synchronous) in enumerate(cases):
-            rates = run_classic(workload, synchronous), run_trainer(workload, synchronous)
-            found[position].append(rates)
-            print(f"round {number}, {workload}, synchronous={synchronous}: {rates}", file=sys.stderr, flush=True)
-    lines = [
-        "| rows | batch | ps | workers | optimizer | mode | classic, steps/s | trainer, steps/s | ratio |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+def run_classic(workload: Workload) -> float:
+    """The rate of the classic program."""
+    more = [f"--warmup_steps={workload.steps // 10}", *(["--sync"] if workload.synchronous else [])]
+    return _run_tasks("classic_embedding", workload, more, leader=workload.ps)
+
+
+def run_strategy(workload: Workload) -> float:
+    """The rate of ParameterServerStrategy, whose coordinator is one more worker, which computes nothing."""
+    return _run_tasks("strategy_embedding", workload, [], leader=workload.ps, coordinators=1)
+
+
+def run_fit(workload: Workload) -> float:
+    """The rate of `keras.Model.fit`."""
+    tasks = [Task("fit", [sys.executable, "-m", "benchmarks.fit_embedding", *workload.flags], workload.environment)]
+    with tempfile.TemporaryDirectory() as folder, running(tasks, Path(folder), TIMEOUT) as processes:
+        return float(json.loads(processes.wait_for_line(0))["rate"])
+
+
+PROGRAMS: Mapping[str, Callable[[Workload], float]] = {
+    "classic": run_classic,
+    "strategy": run_strategy,
+    "fit": run_fit,
+}
+"""The other programs. The last two have no synchronous form."""
+
+
+def _run_tasks(program: str, workload: Workload, more: Sequence[str], leader: int, coordinators: int = 0) -> float:
+    """The rate that the task with the number `leader` prints."""
+    workers = workload.workers + coordinators
+    addresses = [f"localhost:{port}" for port in free_ports(workload.ps + workers)]
+    command = [sys.executable, "-m", f"benchmarks.{program}", *workload.flags, *more, f"--rows={workload.rows}"]
+    command += [f"--optimizer={workload.optimizer}", f"--ps_hosts={','.join(addresses[: workload.ps])}"]
+    command += [f"--worker_hosts={','.join(addresses[workload.ps :])}"]
+    tasks = [
+        Task(role, [*command, f"--job_name={role}", f"--task_index={index}"])
+        for role, count in (("ps", workload.ps), ("worker", workers))
+        for index in range(count)
     ]
-    for position, (workload, synchronous) in enumerate(cases):
-        classic, trainer = zip(*found[position], strict=True)
-        ratios = [own / other for other, own in found[position]]
-        cells = [f"{workload.rows:,}", workload.batch_size, workload.ps, workload.workers, workload.optimizer]
-        cells += ["synchronous" if synchronous else "asynchronous"]
-        cells += [_spread(classic, 0), _spread(trainer, 0), _spread(ratios, 1)]
+    with tempfile.TemporaryDirectory() as folder, running(tasks, Path(folder), TIMEOUT) as processes:
+        return float(json.loads(processes.wait_for_line(leader))["rate"])
+
+
+def compare(cases: Sequence[Workload], rounds: int, programs: Sequence[str] = tuple(PROGRAMS)) -> str:
+    """Run all workloads by the trainer and these programs, in rounds, and return the table."""
+    found: dict[tuple[Workload, str], list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for case in cases:
+            others = [each for each in programs if each == "classic" or not case.synchronous]
+            for name in (*others, "trainer"):
+                found[case, name].append(PROGRAMS.get(name, run_trainer)(case))
+            rates = {name: round(found[case, name][-1], 1) for name in (*others, "trainer")}
+            print(f"round {number}, {case}: {rates}", file=sys.stderr, flush=True)
+    names = [*programs, "trainer"]
+    titles = ["rows", "batch", "ps", "workers", "optimizer", "mode", *names]
+    titles += [f"trainer / {name}" for name in programs]
+    lines = [f"| {' | '.join(titles)} |", f"| {' | '.join('---' for _ in titles)} |"]
+    for case in cases:
+        cells = [f"{case.rows:,}", case.batch_size, case.ps, case.workers, case.optimizer]
+        cells += ["synchronous" if case.synchronous else "asynchronous"]
+        cells += [_spread(found[case, name]) for name in names]
+        for name in programs:
+            pairs = zip(found[case, "trainer"], found[case, name], strict=False)
+            cells.append(_spread([own / other for own, other in pairs]))
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -96,17 +133,23 @@ def cases(
     optimizers: Sequence[str] = OPTIMIZERS,
     rows: Sequence[int] = (500_000,),
     batch_sizes: Sequence[int] = (100,),
-    ps: int = 1,
+    ps: Sequence[int] = (1,),
     workers: int = 2,
     steps: int = 5000,
-) -> list[tuple[Workload, bool]]:
+) -> list[Workload]:
     """All combinations. A synchronous run takes a third of the steps, and one with larger batches fewer."""
     return [
-        (
-            Workload(optimizer, many, size, ps, workers, steps * 100 // max(size, 100) // (3 if synchronous else 1)),
+        Workload(
+            optimizer,
+            many,
+            size,
+            servers,
+            workers,
+            max(100, steps * 100 // max(size, 100) // (3 if synchronous else 1)),
             synchronous,
         )
         for many in rows
+        for servers in ps
         for size in batch_sizes
         for optimizer in optimizers
         for synchronous in (False, True)
@@ -117,21 +160,27 @@ def main() -> None:
     """Print a line for each run, and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--optimizers", nargs="+", default=OPTIMIZERS)
+    parser.add_argument("--programs", nargs="*", choices=PROGRAMS, default=list(PROGRAMS), help="beside the trainer")
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=OPTIMIZERS)
     parser.add_argument("--rows", nargs="+", type=int, default=[500_000])
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[100])
-    parser.add_argument("--ps", type=int, default=1)
+    parser.add_argument("--ps", nargs="+", type=int, default=[1])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5000, help="global steps of batches of 100 (5000)")
     given = vars(parser.parse_args())
-    rounds = given.pop("rounds")
-    print(compare(cases(**given), rounds))
+    rounds, programs = given.pop("rounds"), given.pop("programs")
+    print(compare(cases(**given), rounds, programs))
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    """Median and range."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+def _spread(values: Sequence[float]) -> str:
+    """Median and range, with at least two digits."""
+    if not values:
+        return ""
+
+    def show(value: float) -> str:
+        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+    return f"{show(statistics.median(values))} ({show(min(values))}–{show(max(values))})"
 
 
 if __name__ == "__main__":

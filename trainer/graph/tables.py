@@ -181,23 +181,22 @@ def _step(
     with tf.Graph().as_default() as graph:
         messages = [tf1.placeholder(tf.float32, [None]) for _ in sizes]
         given = [tf1.placeholder(each.dtype, each.shape) for each in others]
-        known: list[tuple[list[Tensor], list[Tensor]]] = []
+        known = [
+            ([tf1.placeholder(tf.int32, [None]) for _ in sizes], [tf1.placeholder(tf.int32) for _ in types])
+            for _, types in lookups
+        ]
+        dense: list[Tensor] = []
+        received: list[list[Tensor]] = [[] for _ in lookups]
+        for server, (message, size) in enumerate(zip(messages, sizes, strict=True)):
+            ends = [tf.size(places[server]) * dim for (dim, _), (places, _) in zip(lookups, known, strict=True)]
+            first, *parts = tf.split(message, tf.stack([size, *ends]), num=1 + len(ends))
+            dense.append(tf.ensure_shape(first, [size]))
+            for (dim, _), own, part in zip(lookups, received, parts, strict=True):
+                own.append(tf.reshape(part, [-1, dim]))
         pulled: list[Tensor] = []
-        dense, left = [], []
-        for message, size in zip(messages, sizes, strict=True):
-            dense.append(tf.ensure_shape(message[:size], [size]))
-            left.append(message[size:])
-        for dim, types in lookups:
-            places = [tf1.placeholder(tf.int32, [None]) for _ in sizes]
-            positions = [tf1.placeholder(tf.int32) for _ in types]
-            received = []
-            for server, place in enumerate(places):
-                end = tf.size(place) * dim
-                received.append(tf.reshape(left[server][:end], [-1, dim]))
-                left[server] = left[server][end:]
-            rows = received[0] if servers == 1 else tf.dynamic_stitch(places, received)
+        for (_, types), (places, positions), own in zip(lookups, known, received, strict=True):
+            rows = own[0] if servers == 1 else tf.dynamic_stitch(places, own)
             pulled += [tf.cast(tf.gather(rows, each), dtype) for each, dtype in zip(positions, types, strict=True)]
-            known.append((places, positions))
         outputs = inner.copy([*dense, *given, *pulled], "step")
         rest = len(outputs) - total
         changes, measured, gradients = outputs[:servers], outputs[servers:rest], outputs[rest:]
