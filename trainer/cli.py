@@ -52,7 +52,7 @@ commands:
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
   data           make versions of data from raw files, name, compare and watch them
   report         write one HTML page about a run
-  models         compare two trained models, predict the classes of images with one, or publish one to MLflow
+  models         compare two trained models, predict with one, write what differs in a newer one, or publish one
   serve          serve a model by HTTP and gRPC: a packaged one, that of a run, or a version in MLflow
   tensorboard    run TensorBoard, also on directories on object stores
   supervise      supervise a run inside Kubernetes: the chart's Job runs this

@@ -238,9 +238,9 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     run.chief.prepare()
     really_write, may_end = Snapshot.write, threading.Event()
 
-    def write_slowly(self: Snapshot, stem: Path) -> str:
+    def write_slowly(self: Snapshot, stem: Path, may_merge: bool) -> str:
         may_end.wait(60)
-        return really_write(self, stem)
+        return really_write(self, stem, may_merge)
 
     monkeypatch.setattr(Snapshot, "write", write_slowly)
     for _ in range(10):
@@ -384,11 +384,11 @@ def test_the_save_before_exit_waits_for_a_save_in_progress_and_does_not_repeat_i
     run.step()
     really_write, saves, under_way = Snapshot.write, [], threading.Event()
 
-    def write_slowly(self: Snapshot, stem: Path) -> str:
+    def write_slowly(self: Snapshot, stem: Path, may_merge: bool) -> str:
         saves.append(stem)
         under_way.set()
         time.sleep(0.3)
-        return really_write(self, stem)
+        return really_write(self, stem, may_merge)
 
     monkeypatch.setattr(Snapshot, "write", write_slowly)
     main = threading.Thread(target=run.chief.checkpoints.save_and_wait)

@@ -13,6 +13,7 @@ import glob
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,14 +64,14 @@ class Snapshot:
         """Whether all parameters are finite: of tables, those that have changed."""
         return self._writer.is_finite(self.fetch())
 
-    def write(self, stem: Path) -> str:
-        """Write a checkpoint and return its path, STEM-STEP.
+    def write(self, stem: Path, may_merge: bool = True) -> str:
+        """Write a checkpoint and return its path, STEM-STEP. `may_merge` allows new bases for its tables.
 
         Raises:
             tf.errors.OpError, OSError: it cannot be written.
         """
         path = f"{stem}-{self.step}"
-        self._writer.write(path, self.step, self.fetch())
+        self._writer.write(path, self.step, self.fetch(), may_merge)
         return path
 
 
@@ -112,6 +113,9 @@ class Saver:
         self._fetch: list[Tensor] = []
         self.tables = TableSaver(shards, slots, run)
         """Saves and restores the tables, which need bases before a snapshot."""
+        self._saving = [SharedEvent(SAVING, device) for device in servers]
+        self._begin = tf.group(*[event.set() for event in self._saving])
+        self._end = tf.group(*[event.clear() for event in self._saving])
         self._add_snapshot(servers)
         self._writer = _Writer(layout, shards, slots, self.tables)
         self._step = tf1.placeholder(tf.int64, [], "step")
@@ -130,8 +134,21 @@ class Saver:
     def save(self, session: Session, stem: Path) -> str:
         """Save a checkpoint and return its path, STEM-STEP."""
         if not self.tables.has_bases:
-            self.tables.read_bases(session, stem.parent)
+            self.read_tables(session, stem.parent)
         return self.snapshot(session).write(stem)
+
+    def read_tables(self, session: Session, folder: Path) -> None:
+        """Read all tables, and write their bases to a folder. Parameter servers do not exit meanwhile.
+
+        Raises:
+            OSError: they cannot be written.
+            tf.errors.OpError, RuntimeError: a parameter server is lost, or the session is closed.
+        """
+        session.run(self._begin)
+        try:
+            self.tables.read_bases(session, folder)
+        finally:
+            session.run(self._end)
 
     def snapshot(self, session: Session) -> Snapshot:
         """Take a snapshot of all shards. Take none before the previous one is fetched.
@@ -211,8 +228,7 @@ class Saver:
             vectors = _variables(self._shards, self._slots)
             self._read = [step, *[variable.read_value() for variable in vectors]]
             return
-        saving = [SharedEvent(SAVING, device) for device in servers]
-        begun = [event.set() for event in saving]
+        begun = [event.set() for event in self._saving]
         staged, fetched = [], {}
         for number, shard in enumerate(self._shards):
             own = _variables([shard], {suffix: [slots[number]] for suffix, slots in self._slots.items()})
@@ -235,7 +251,7 @@ class Saver:
             self._stage = tf.identity(step)
         here = [fetched[variable.ref()] for variable in _variables(self._shards, self._slots)]
         with tf.control_dependencies(here):
-            cleared = [event.clear() for event in saving]
+            cleared = [event.clear() for event in self._saving]
         with tf.control_dependencies(cleared):
             self._fetch = [tf.identity(value) for value in here]
 
@@ -334,7 +350,7 @@ class _Writer:
         dense = values.arrays[: self._parameters]
         return all(bool(np.isfinite(each).all()) for each in dense) and self._tables.is_finite(values.tables)
 
-    def write(self, path: str, step: int, values: _Values) -> None:
+    def write(self, path: str, step: int, values: _Values, may_merge: bool) -> None:
         """Write a checkpoint of these values."""
         arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64)}
         rest = list(values.arrays)
@@ -345,7 +361,7 @@ class _Writer:
             self._build(arrays)
         self._session.run(self._save, {self._path: path, **{self._arrays[name]: arrays[name] for name in arrays}})
         if values.tables.changes:
-            self._tables.write(path, values.tables)
+            self._tables.write(path, values.tables, may_merge)
 
     def _build(self, arrays: Mapping[str, Array]) -> None:
         graph = tf.Graph()
@@ -466,6 +482,30 @@ def move(path: str, directory: Path) -> str:
             os.fsync(written.fileno())
         file.rename(directory / file.name)
     return str(directory / Path(path).name)
+
+
+def link(path: str, folder: Path, name: str) -> str:
+    """Link the files of a checkpoint, but for those that it shares, under this name to a folder; return its path there.
+
+    Raises:
+        OSError: a file is absent, or cannot be linked or copied.
+    """
+    for file in files_of(path):
+        link_file(file, folder / (name + file.name.removeprefix(Path(path).name)))
+    return str(folder / name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Link a file, or copy it to file systems without hard links. Another target is replaced."""
+    if source == target:
+        return
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        partial = target.with_name(f".{target.name}")
+        shutil.copyfile(source, partial)
+        partial.rename(target)
 
 
 def files_of(path: str) -> list[Path]:

@@ -296,9 +296,11 @@ def _dense_notes(settings: Settings, model: Model, parameters: Mapping[str, Para
         if 4 * math.prod(parameter.shape) < LARGE_BYTES:
             continue
         if not parameter.is_table:
-            reason = "the model reads it in other ways than by ids, or constrains it"
+            reason = "the model reads it in other ways than by ids, constrains it, or has its own train_step"
         elif settings.local_steps > 1:
             reason = "local_steps is not 1"
+        elif model.optimizer is None:
+            reason = "the model is not compiled with an optimizer"
         else:
             reason = f"the optimizer {type(model.optimizer).__name__} does not update rows by themselves"
         found.append(f"each step moves all of {_show((name, parameter))}, because {reason}; see docs/tables.md")

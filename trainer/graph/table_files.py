@@ -125,6 +125,11 @@ def read(path: str) -> Sequence[Table]:
         raise tf.errors.DataLossError(None, None, f"{file}: {error}") from error
 
 
+def has_tables(path: str) -> bool:
+    """Whether a checkpoint has tables."""
+    return Path(f"{path}.tables.json").exists()
+
+
 def files_of(path: str) -> list[Path]:
     """The files of a checkpoint for its tables, without bases."""
     stem = Path(path)

@@ -204,16 +204,21 @@ class TableSaver:
         """
         period, changes = self._now, []
         for table, parts in zip(self._tables, self._parts, strict=True):
-            rows, values = [np.zeros(0, np.int64)], [np.zeros((0, table.width), np.float32)]
-            for server, part in enumerate(parts):
-                for start, end in replace(table, rows=int(session.run(part.count))).slices():
-                    found = session.run([part.rows, part.values], {self._start: start, self._end: end})
-                    rows.append(found[0] * self._servers + server)
-                    values.append(found[1])
-                session.run(part.clear)
-            joined = np.concatenate(rows)
+            slices = [
+                (server, part, {self._start: start, self._end: end})
+                for server, part in enumerate(parts)
+                for start, end in replace(table, rows=int(session.run(part.count))).slices()
+            ]
+            rows = [session.run(part.rows, feeds) * self._servers + server for server, part, feeds in slices]
+            joined = np.concatenate([np.zeros(0, np.int64), *rows])
             order = np.argsort(joined)
-            changes.append(Changes(joined[order], np.concatenate(values)[order]))
+            places, values = np.argsort(order), np.empty((len(order), table.width), np.float32)
+            for _, part, feeds in slices:
+                found = session.run(part.values, feeds)
+                values[places[: len(found)]] = found
+                places = places[len(found) :]
+            session.run([part.clear for part in parts])
+            changes.append(Changes(joined[order], values))
         return TableSnapshot(period, changes)
 
     def is_finite(self, snapshot: TableSnapshot) -> bool:
@@ -223,8 +228,8 @@ class TableSaver:
             bool(np.isfinite(each.values[:, : table.dim]).all()) for table, each in tables
         )
 
-    def write(self, path: str, snapshot: TableSnapshot) -> None:
-        """Write the files of a checkpoint. A table of which many rows have changed gets a new base.
+    def write(self, path: str, snapshot: TableSnapshot, may_merge: bool) -> None:
+        """Write the files of a checkpoint. A table of which many rows have changed gets a new base, if it may.
 
         Raises:
             OSError: they cannot be written.
@@ -234,7 +239,7 @@ class TableSaver:
             raise OSError(errno.ENOENT, "it was removed", absent[0])
         changes = list(snapshot.changes)
         for number, (table, _) in enumerate(self._bases):
-            if len(changes[number].rows) > table_files.MERGED_SHARE * table.rows:
+            if may_merge and len(changes[number].rows) > table_files.MERGED_SHARE * table.rows:
                 base = table_files.merge(self._folder, number, table, changes[number])
                 self._bases[number] = (replace(table, base=base), snapshot.period)
                 changes[number] = Changes(changes[number].rows[:0], changes[number].values[:0])

@@ -5,8 +5,6 @@ The chief and the evaluator both offer the checkpoints that they have evaluated.
 
 import fcntl
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +15,7 @@ from pydantic import TypeAdapter
 
 from trainer.data.files import write_atomically
 from trainer.graph import table_files
-from trainer.graph.checkpoints import files_of, write_state
+from trainer.graph.checkpoints import files_of, link, link_file, write_state
 from trainer.run_directory.evaluation import Score
 
 SCORE = "score.json"
@@ -53,29 +51,16 @@ def offer(folder: Path, checkpoint: str, score: Score) -> bool:
         if not score.is_finite or (current and current.score.key >= score.key):
             return False
         name, bases = f"model.ckpt-{score.global_step}", table_files.bases_of(checkpoint)
-        for file in files_of(checkpoint):
-            _link(file, folder / (name + file.name.removeprefix(Path(checkpoint).name)))
+        link(checkpoint, folder, name)
         for base in bases:
             if not (folder / base.name).exists():  # no other file has this name
-                _link(base, folder / base.name)
+                link_file(base, folder / base.name)
         write_atomically(folder / SCORE, (json.dumps({"name": name, **asdict(score)}) + "\n").encode())
         write_state(folder, [str(folder / name)])
         for file in files_of(current.checkpoint) if current and Path(current.checkpoint).name != name else ():
             file.unlink(missing_ok=True)
         table_files.remove_unused(folder)
         return True
-
-
-def _link(source: Path, target: Path) -> None:
-    if source == target:
-        return
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # some file systems have no hard links
-        partial = target.with_name(f".{target.name}")
-        shutil.copyfile(source, partial)
-        partial.rename(target)
 
 
 @contextmanager

@@ -5,6 +5,7 @@
     divergences.jsonl               a JSON line for each roll-back after a divergence
     .candidate/                     a checkpoint during its evaluation
     .saving/                        a checkpoint that is being written
+    .evaluating/                    a checkpoint with tables that the evaluator reads
     writer.json                     the chief that writes here; an earlier one stops
     run.json                        the run's model and data set; a run of another model or data set is refused
     settings.yaml                   the settings of the run's chief; `--config` reads it
@@ -16,7 +17,8 @@
     mlflow.json                     the identifier by which `trainer models publish` finds the run in MLflow
     logs/                           each task's log; `trainer launch` adds config.yaml, the settings of the tasks
 
-Only the chief (or a single process) writes here, with these exceptions: the evaluator writes `test/` and `best/`, and
+Only the chief (or a single process) writes here, with these exceptions: the evaluator writes `test/`, `best/` and
+`.evaluating/`, and
 the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`; `trainer models publish` writes `mlflow.json`.
 """
 
@@ -85,6 +87,11 @@ class TrainingDirectory:
     def saving(self) -> Path:
         """The folder of a checkpoint that is being written."""
         return self.path / ".saving"
+
+    @property
+    def evaluating(self) -> Path:
+        """The folder of a checkpoint that the evaluator reads."""
+        return self.path / ".evaluating"
 
     @property
     def train_summaries(self) -> Path:

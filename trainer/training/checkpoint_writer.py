@@ -117,7 +117,7 @@ class CheckpointWriter:
                 return False
             snapshot = self._take_snapshot()  # parameter servers do not exit while the thread writes an earlier one
             self._writing.wait()
-            return self._finish_save(snapshot, time.monotonic())
+            return self._finish_save(snapshot, time.monotonic(), may_merge=False)  # which takes long
 
     def save_candidate(self, evaluation: PeriodicEvaluation) -> None:
         """Save a checkpoint outside of the list, beside training, and start its evaluation.
@@ -147,7 +147,7 @@ class CheckpointWriter:
     def _read_tables(self) -> None:
         began = time.monotonic()
         try:
-            self._tables.read_bases(self._session, self._directory.path)
+            self._replica.saver.read_tables(self._session, self._directory.path)
         except OSError as error:
             self.failure = error
             self._failures.failed(error)
@@ -179,17 +179,17 @@ class CheckpointWriter:
         except Exception as error:
             logger.warning(f"a checkpoint is not saved: {brief(error)}")
 
-    def _finish_save(self, snapshot: Snapshot, began: float) -> bool:
+    def _finish_save(self, snapshot: Snapshot, began: float, may_merge: bool = True) -> bool:
         """Fetch a snapshot, write it, and list it; return whether that worked."""
         self.failure = None
         try:
-            return self._fetch(snapshot) and self._write_and_list(snapshot)
+            return self._fetch(snapshot) and self._write_and_list(snapshot, may_merge)
         finally:
             self._saving_seconds = time.monotonic() - began
 
-    def _write_and_list(self, snapshot: Snapshot) -> bool:
+    def _write_and_list(self, snapshot: Snapshot, may_merge: bool) -> bool:
         try:
-            path = move(self._write(snapshot, self._directory.saving), self._directory.path)
+            path = move(self._write(snapshot, self._directory.saving, may_merge), self._directory.path)
             self.checkpoints.add(path)
         except (OSError, tf.errors.OpError) as error:
             self.failure = error
@@ -236,13 +236,13 @@ class CheckpointWriter:
             )
         return is_finite
 
-    def _write(self, snapshot: Snapshot, folder: Path) -> str:
+    def _write(self, snapshot: Snapshot, folder: Path, may_merge: bool = True) -> str:
         """Write a snapshot to an empty folder, and return its path."""
         self._directory.check_writer()
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(exist_ok=True)
-            path = snapshot.write(folder / self._directory.checkpoint_prefix.name)
+            path = snapshot.write(folder / self._directory.checkpoint_prefix.name, may_merge)
             self._directory.check_writer()
             return path
         except (OSError, tf.errors.OpError):

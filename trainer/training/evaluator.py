@@ -7,14 +7,17 @@ resumes after a restart.
 import contextlib
 import json
 import logging
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
-from trainer.graph.checkpoints import CheckpointList, files_of
+from trainer.graph import table_files
+from trainer.graph.checkpoints import CheckpointList, files_of, link
 from trainer.run_directory import best
-from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
@@ -105,12 +108,45 @@ def _evaluate_checkpoint(
     metrics: Metrics,
 ) -> None:
     """Score one checkpoint, unless it was deleted, and record the score."""
-    try:
-        score = evaluator.score(checkpoint)
-    except UNREADABLE:
-        if files_of(checkpoint)[0].exists():  # it was not deleted in favour of a newer one
-            logger.warning(f"{checkpoint} is damaged")
+    with _kept(checkpoint, directory.evaluating) as kept:
+        try:
+            score = evaluator.score(kept)
+        except UNREADABLE:
+            if files_of(checkpoint)[0].exists():  # it was not deleted in favour of a newer one
+                logger.warning(f"{checkpoint} is damaged")
+            return
+        _record(score, kept, evaluator, directory, summaries, pictures, metrics)
+
+
+@contextlib.contextmanager
+def _kept(checkpoint: str, folder: Path) -> Iterator[str]:
+    """A checkpoint whose files the chief does not remove meanwhile.
+
+    Tables are read from their files when they are needed, and a file that another machine removes is lost on NFS.
+    """
+    if not table_files.has_tables(checkpoint):
+        yield checkpoint
         return
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with contextlib.suppress(OSError):  # it was deleted just now, or the volume is full
+            folder.mkdir()
+            checkpoint = link(checkpoint, folder, Path(checkpoint).name)
+        yield checkpoint
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _record(
+    score: Score,
+    checkpoint: str,
+    evaluator: CheckpointEvaluator,
+    directory: TrainingDirectory,
+    summaries: SummaryWriter,
+    pictures: ClassifierPictures,
+    metrics: Metrics,
+) -> None:
+    """Record the score of the checkpoint that the evaluator has restored."""
     measured = {**score.metrics, "loss": score.loss}
     evaluation = {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured}
     try:

@@ -1,0 +1,189 @@
+"""`trainer models delta`: what differs between two versions of a model, for a program that holds the older one.
+
+Most rows of a large table stay as they are from one version to the next. Variables are compared in slices, so a model
+may be larger than the memory.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.config import Parser
+from trainer.errors import ConfigurationError
+from trainer.results import named_model
+from trainer.results.named_model import open_model
+
+Array = npt.NDArray[Any]
+
+LIST = "delta.json"
+SLICE_BYTES = 32 << 20
+"""What is read of a variable at once."""
+ROWS_SHARE = 0.5
+"""If more than this share of the rows differs, the variable is written as a whole."""
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to those of `trainer models`."""
+    delta: Parser = commands.add_parser(
+        "delta",
+        prog="trainer models delta",
+        help="write the rows and arrays in which two versions of a model differ",
+        description="Write the rows and arrays in which a version of a model differs from an older one, for a program\n"
+        f"that holds the older one in memory. FOLDER gets {LIST}, which names the variables, and their values\n"
+        "as NumPy's files: all of a variable, or the rows that have changed and their numbers.",
+    )
+    delta.add_argument("old", metavar="OLD", help=named_model.HELP)
+    delta.add_argument("new", metavar="NEW", help="the same")
+    delta.add_argument("--output", metavar="FOLDER", type=Path, required=True, help="where to write; it must not exist")
+    named_model.add_options(delta)
+    delta.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the delta; return the exit code. Nothing is left if it cannot be written.
+
+    Raises:
+        ConfigurationError: a model cannot be read, the two have other variables, or the folder cannot be written.
+        StoreError: an object store or MLflow does not respond.
+    """
+    output: Path = arguments.output
+    if output.exists():
+        raise ConfigurationError(f"--output: {output} exists; name a folder that does not.")
+    registry = named_model.read_options(arguments)
+    with open_model(arguments.old, "OLD", registry) as old, open_model(arguments.new, "NEW", registry) as new:
+        before, after = _Variables(old.folder, "OLD"), _Variables(new.folder, "NEW")
+        if before.shapes != after.shapes:
+            shapes = before.shapes.items() ^ after.shapes.items()
+            raise ConfigurationError(
+                f"NEW: {arguments.new} has other variables than OLD, such as {min(name for name, _ in shapes)}; use "
+                "all of NEW."
+            )
+        partial = output.with_name(f".{output.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir(parents=True)
+            changed = list(_write(partial, before, after))
+            listed = {"old": old.folder.name, "new": new.folder.name, "variables": changed}
+            (partial / LIST).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+            partial.rename(output)
+        except OSError as error:
+            raise ConfigurationError(
+                f"--output: {output} cannot be written ({error.strerror}); name another."
+            ) from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    size = sum(file.stat().st_size for file in output.iterdir()) / 2**20
+    rows = sum(each["changed"] for each in changed if "rows" in each)
+    whole = sum("rows" not in each for each in changed)
+    print(f"{output}: {rows:,} rows of tables and {whole} whole arrays have changed; {size:,.1f} MiB")
+    return 0
+
+
+class _Variables:
+    """The variables of a SavedModel, of which rows can be read alone."""
+
+    def __init__(self, folder: Path, argument: str) -> None:
+        from trainer.tensorflow import tf, tf1  # slow
+
+        self._argument, self._folder, self._tf = argument, folder, tf
+        path = str(folder / "variables" / "variables")
+        with self._reading():
+            reader = tf1.train.load_checkpoint(path)
+        self._types = reader.get_variable_to_dtype_map()
+        self.shapes: Mapping[str, tuple[int, ...]] = {
+            name: tuple(shape) for name, shape in sorted(reader.get_variable_to_shape_map().items())
+        }
+        """By name."""
+        self._session = tf1.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            self._name, self._part = (tf1.placeholder(tf.string, []) for _ in range(2))
+            self._values = {
+                dtype: tf.raw_ops.RestoreV2(
+                    prefix=path, tensor_names=[self._name], shape_and_slices=[self._part], dtypes=[dtype]
+                )
+                for dtype in {*self._types.values()}
+            }
+
+    def slices(self, name: str) -> Iterator[tuple[int, int]]:
+        """The first row and the end of each slice. An array that is not large is one slice."""
+        shape = self.shapes[name]
+        row_bytes = self._types[name].size * math.prod(shape[1:])
+        if not shape or row_bytes * shape[0] <= SLICE_BYTES:
+            return iter([(0, shape[0] if shape else 1)])
+        rows = max(1, SLICE_BYTES // row_bytes)
+        return ((start, min(start + rows, shape[0])) for start in range(0, shape[0], rows))
+
+    def read(self, name: str, start: int, end: int) -> Array:
+        """The rows from `start` to `end`."""
+        shape = self.shapes[name]
+        is_whole = not shape or end - start == shape[0]
+        extents = [f"{start},{end - start}", *["-"] * (len(shape) - 1)]
+        part = "" if is_whole else f"{' '.join(map(str, shape))} {':'.join(extents)}"
+        with self._reading():
+            (found,) = self._session.run(self._values[self._types[name]], {self._name: name, self._part: part})
+        array: Array = np.asarray(found)
+        return array
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        errors = self._tf.errors
+        try:
+            yield
+        except (errors.OpError, IndexError, RuntimeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self._argument}: the variables of {self._folder} cannot be read ({str(error).splitlines()[0]}); "
+                "copy the model again."
+            ) from None
+
+
+def _write(folder: Path, before: _Variables, after: _Variables) -> Iterator[dict[str, Any]]:
+    """Write the variables that differ to a folder; yield an entry of the list for each."""
+    for name, shape in after.shapes.items():
+        rows = np.concatenate([_changed(name, *each, before, after) for each in after.slices(name)])
+        if not len(rows):
+            continue
+        stem = str(len(list(folder.glob("*.values.npy"))))
+        entry: dict[str, Any] = {"name": name, "shape": shape, "values": f"{stem}.values.npy"}
+        if len(shape) == 2 and len(rows) <= ROWS_SHARE * shape[0]:
+            np.save(folder / f"{stem}.rows.npy", rows)
+            entry |= {"rows": f"{stem}.rows.npy", "changed": len(rows)}
+        else:
+            rows = np.arange(shape[0] if shape else 1)
+        _write_rows(folder / entry["values"], name, rows, after)
+        yield entry
+
+
+def _changed(name: str, start: int, end: int, before: _Variables, after: _Variables) -> Array:
+    """The numbers of the rows between these that differ, int64 [k]."""
+    old, new = (_as_bytes(each.read(name, start, end), end - start) for each in (before, after))
+    return start + np.flatnonzero((old != new).any(axis=1))
+
+
+def _as_bytes(array: Array, rows: int) -> Array:
+    """Rows as bytes, of which also those of NaN are equal."""
+    return np.frombuffer(array.tobytes(), np.uint8).reshape(rows, -1)
+
+
+def _write_rows(file: Path, name: str, rows: Array, variables: _Variables) -> None:
+    """Write these rows, in ascending order."""
+    shape = variables.shapes[name]
+    written: Array | None = None
+    for start, end in variables.slices(name):
+        first, last = np.searchsorted(rows, [start, end])
+        if first == last:
+            continue
+        values = variables.read(name, start, end)
+        if written is None:
+            written = np.lib.format.open_memmap(file, "w+", values.dtype, (len(rows), *shape[1:]) if shape else ())
+        if shape:
+            written[first:last] = values[rows[first:last] - start]
+        else:
+            written[...] = values
