@@ -222,7 +222,9 @@ class ReplicationSettings:
         "steps per session run; a task handles signals between two runs (default: at most 50 steps and half a second)",
     )
     num_gpus: Annotated[Integer, Field(ge=0)] | None = _setting(
-        None, "GPUs of this machine that its replicas share by index; 0 trains on the CPU (default: all visible GPUs)"
+        None,
+        "GPUs that a task computes on, with a batch on each; the launcher deals them to the replicas; 0 trains on the "
+        "CPU (default: all visible GPUs)",
     )
     intra_op_threads: Count | None = _setting(None, "threads per op (default: from the CPUs available to this process)")
     inter_op_threads: Count | None = _setting(

@@ -167,7 +167,7 @@ def test_random_layers_draw_anew_in_each_step_and_differ_between_replicas(tmp_pa
         values = [tf.constant(np.concatenate([each.value.ravel() for each in arrays.values()]))]
         batch = [tf.constant(array[:SIZE]) for array in EXAMPLES.arrays]
         seeds = [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
-        losses = [template.copy(batch, [""], seed).compute(values).loss for seed in seeds]
+        losses = [template.compute(values, batch, (), seed).loss for seed in seeds]
         found = [float(loss) for _ in range(2) for loss in session.run(losses)]
     assert len(set(found)) == len(found)
 

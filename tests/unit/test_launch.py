@@ -113,6 +113,12 @@ def test_gpus_are_assigned_to_replicas_and_never_to_parameter_servers(directory:
     assert shown == {"ps 0": "", "worker 0": "4", "worker 1": "7", "worker 2": "4", "evaluator 0": ""}
 
 
+def test_replicas_share_more_gpus_than_there_are_replicas(directory: TrainingDirectory) -> None:
+    programs = plan_programs(plan(workers=2), directory, [*"01234"], PORTS)
+    shown = {str(each.task): each.environment["CUDA_VISIBLE_DEVICES"] for each in programs}
+    assert shown == {"ps 0": "", "worker 0": "0,1", "worker 1": "2,3"}
+
+
 @pytest.mark.parametrize(("wanted", "expected"), [(None, ["4", "7"]), (0, []), (1, ["4"]), (2, ["4", "7"])])
 def test_num_gpus_limits_the_gpus(wanted: int | None, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")

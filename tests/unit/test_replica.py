@@ -185,11 +185,11 @@ def test_a_replica_computes_on_its_task_only(sync: bool) -> None:
     assert jobs == {"/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:1"}
 
 
-@pytest.mark.parametrize(("worker", "gpus", "expected"), [(0, 1, 0), (1, 1, 0), (0, 2, 0), (1, 2, 1)])
-def test_replicas_share_the_gpus_of_a_machine_round_robin(worker: int, gpus: int, expected: int) -> None:
+@pytest.mark.parametrize(("worker", "gpus"), [(0, 1), (1, 1), (0, 2), (1, 2)])
+def test_a_replica_computes_on_all_gpus_of_its_task(worker: int, gpus: int) -> None:
     found = build(Cluster(Task("worker", worker), (), ("w:1", "w:2"), ("p:1",)), gpus=gpus)
-    multiplications = operations(found, "MatMul")
-    assert {operation.device for operation in multiplications} == {f"/job:worker/task:{worker}/device:GPU:{expected}"}
+    multiplications = {operation.device for operation in operations(found, "MatMul")}
+    assert multiplications == {f"/job:worker/task:{worker}/device:GPU:{index}" for index in range(gpus)}
     handles = [operation for operation in operations(found, "VarHandleOp") if "part" in operation.name]
     assert {handle.device for handle in handles} == {"/job:ps/task:0/device:CPU:0"}
 

@@ -103,8 +103,7 @@ def test_each_copy_has_the_gradients_of_the_model_itself(logits: Callable[[Any, 
         for batch, vector in enumerate(vectors):
             shards = [tf.constant(shard) for shard in np.split(vector, np.cumsum(layout.shards)[:-1])]
             images, labels = EXAMPLES.inputs[pick(batch)], EXAMPLES.targets[pick(batch)]
-            step = template.copy([tf.constant(images), tf.constant(labels)], [""] * servers)
-            copies.append(step.compute(shards))
+            copies.append(template.compute(shards, [tf.constant(images), tf.constant(labels)], ()))
         found = session.run([(list(copy.gradients), copy.loss, copy.metrics["accuracy"]) for copy in copies])
     for batch, (gradients, loss, accuracy) in enumerate(found):
         expected, expected_loss, expected_accuracy = differentiate(logits, vectors[batch], batch)

@@ -6,7 +6,7 @@ from trainer.tensorflow import tf
 
 
 def count_gpus(settings: Settings) -> int:
-    """The number of GPUs that the replicas on this machine share.
+    """The number of GPUs of this task.
 
     Raises:
         ConfigurationError: num_gpus exceeds the GPUs that are visible to TensorFlow.
@@ -28,7 +28,7 @@ def count_cpus() -> int:
     return len(tf.config.get_logical_device_configuration(cpu) or [cpu])
 
 
-def all_of(gpus: int) -> list[str]:
-    """All GPU devices of a process with this number of GPUs; without GPUs, its CPU devices."""
+def all_of(gpus: int, task: str = "") -> list[str]:
+    """All GPU devices of a task with this number of GPUs; without GPUs, its CPU devices."""
     kind, count = ("GPU", gpus) if gpus else ("CPU", count_cpus())
-    return [f"/device:{kind}:{index}" for index in range(count)]
+    return [f"{task}/device:{kind}:{index}" for index in range(count)]

@@ -21,6 +21,7 @@ from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, create, plan
 from trainer.graph.replication import (
+    Compute,
     Replication,
     Step,
     StepFunction,
@@ -101,7 +102,7 @@ def build(
         model: The model.
         parameters: The parameters of the model, by name.
         source: The training split.
-        gpus: GPUs that the replicas on this machine share; 0 uses the CPU.
+        gpus: GPUs of this task; 0 uses the CPU.
         run: Unique identifier of the run on the parameter servers.
         epoch: Steps after which the chief may end the run early, or change the learning rate; None if it does not.
 
@@ -118,7 +119,7 @@ def build(
         _check_sizes(layout, of_tables)
     is_synchronous = _is_synchronous(settings, cluster)
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
-    make = functools.partial(step_graph.make, of_tables=of_tables)
+    make = functools.partial(step_graph.make, of_tables=of_tables, batches=len(at.compute))
     templates = [make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
 
@@ -194,17 +195,16 @@ class _Placement:
 
 
 def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement:
-    here, worker, index = (cluster.task.device, cluster.task.index, cluster.replica_index) if cluster else ("", 0, 0)
+    here, index = (cluster.task.device, cluster.replica_index) if cluster else ("", 0)
     host = f"{here}/device:CPU:0"
-    if settings.strategy == "mirrored":
-        compute = devices.all_of(gpus)
-    else:
-        compute = [f"{here}/device:GPU:{worker % gpus}" if gpus else host]
+    compute = devices.all_of(gpus, here)
+    if not cluster and settings.strategy != "mirrored":
+        compute = compute[:1]
     if settings.strategy == "ps":
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
     else:  # each replica holds the parameters
         homes = compute[:1]
-    return _Placement(host, compute, homes, index)
+    return _Placement(host, compute, homes, index * len(compute))
 
 
 def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement) -> list[Batches]:
@@ -233,16 +233,23 @@ def _steps(
     homes: Sequence[str],
 ) -> StepFunction:
     """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
+    source = at.host if settings.strategy == "ps" else at.compute[0]
 
-    def on_device(template: StepTemplate, device_batches: Batches, learner: int) -> StepFunction:
-        def make_step(number: int) -> Step:
-            return template.copy(device_batches.tensors(number), homes, (settings.seed, learner, number))
+    def make_step(number: int) -> Step:
+        leaves = []
+        for device, of_device in zip(at.compute, batches, strict=True):
+            with tf1.device(device):
+                leaves.append(of_device.tensors(number))
+        rows, known = templates[0].look_up(leaves, homes)
+        seeds = [(settings.seed, at.first_learner + index, number) for index in range(len(leaves))]
+        functions: list[Compute] = [
+            functools.partial(template.compute, batch=batch, known=found, seed=seed)
+            for template, batch, found, seed in zip(templates, leaves, known, seeds, strict=True)
+        ]
+        compute = functions[0] if len(functions) == 1 else mirrored.average_over(at.compute, functions, source)
+        return Step(compute, rows)
 
-        return make_step
-
-    learners = range(at.first_learner, at.first_learner + len(at.compute))
-    functions = [on_device(*each) for each in zip(templates, batches, learners, strict=True)]
-    return functions[0] if len(functions) == 1 else mirrored.average_over(at.compute, functions)
+    return make_step
 
 
 def _end_early(is_over: Variable, replication: Replication) -> Operation:
@@ -375,13 +382,20 @@ def _replicate(
 
 
 def batches_per_step(settings: Settings, cluster: Cluster | None) -> int:
-    """The batches of all replicas that a global step counts."""
-    if settings.strategy == "mirrored":
-        return len(devices.all_of(devices.count_gpus(settings)))
-    if cluster is None or (settings.strategy == "ps" and not settings.is_synchronous):
-        return 1
+    """The batches of all replicas that a global step counts. Replicas have as many devices as this task, if it is one.
+
+    Another task does not see their devices, and takes `num_gpus`.
+    """
+    if cluster and cluster.task not in cluster.replicas:
+        own = settings.num_gpus or 1
+    else:
+        own = len(devices.all_of(devices.count_gpus(settings)))
+    if cluster is None:
+        return own if settings.strategy == "mirrored" else 1
+    if settings.strategy == "ps" and not settings.is_synchronous:
+        return own
     replicas = max(1, len(cluster.replicas) - settings.spare_workers)
-    return min(replicas, settings.replicas_to_aggregate or replicas)
+    return own * min(replicas, settings.replicas_to_aggregate or replicas)
 
 
 def _is_synchronous(settings: Settings, cluster: Cluster | None) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from trainer.data.examples import Signature
 from trainer.graph import tables
 from trainer.graph.parameters import Layout, Rows
-from trainer.graph.replication import Step, StepOutputs
+from trainer.graph.replication import StepOutputs
 from trainer.models import Model, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
@@ -29,32 +29,51 @@ class StepTemplate:
     is_random: bool
     """Whether a copy needs a seed."""
     lookup: OpTemplate | None = None
-    """From the leaves of a batch to the rows of tables that the step needs of each shard, and more inputs of
-    `template`. None without tables."""
+    """From the leaves of the batches of a step to the rows of tables that it needs of each shard, and more inputs of
+    `template` for each batch. None without tables."""
     tables: int = 0
     """The number of tables."""
 
-    def copy(self, batch: Sequence[Tensor], devices: Sequence[str], seed: Sequence[int] = ()) -> Step:
-        """Add a copy of the ops, on the current device, in two parts: what finds the rows, and the rest.
+    def look_up(
+        self, batches: Sequence[Sequence[Tensor]], devices: Sequence[str]
+    ) -> tuple[Sequence[Rows], Sequence[Sequence[Tensor]]]:
+        """Add the ops that find the rows of a step with these batches, on the current device.
 
         Args:
-            batch: The leaves of a batch.
+            batches: The leaves of each batch.
             devices: Those of the shards.
+
+        Returns:
+            The rows of each shard, and for each batch what `compute` needs to know.
+        """
+        if not self.lookup:
+            return [() for _ in devices], [() for _ in batches]
+        found = self.lookup.copy([leaf for batch in batches for leaf in batch], "lookup")
+        rows, known = found[: self.tables * self.shards], found[self.tables * self.shards :]
+        each = len(known) // len(batches)
+        return (
+            [_send(rows[number :: self.shards], device) for number, device in enumerate(devices)],
+            [known[number * each : (number + 1) * each] for number in range(len(batches))],
+        )
+
+    def compute(
+        self, values: Sequence[Tensor], batch: Sequence[Tensor], known: Sequence[Tensor], seed: Sequence[int] = ()
+    ) -> StepOutputs:
+        """Add a copy of the ops, on the current device.
+
+        Args:
+            values: What each shard has sent.
+            batch: The leaves of a batch.
+            known: What `look_up` has returned for it.
             seed: Determines the random numbers, which differ in each execution of the copy.
         """
-        found = self.lookup.copy(batch, "lookup") if self.lookup else []
-
-        def compute(values: Sequence[Tensor]) -> StepOutputs:
-            inputs = [*values, *batch]
-            if self.is_random:
-                number = int(np.random.default_rng(list(seed)).integers(2**31))
-                inputs.append(tf.random.uniform([2], maxval=2**30, dtype=tf.int32, seed=number))
-            outputs = self.template.copy([*inputs, *found[self.tables * self.shards :]], "step_graph")
-            gradients, (loss, *metrics) = outputs[: self.shards], outputs[self.shards :]
-            return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
-
-        rows = found[: self.tables * self.shards]
-        return Step(compute, [_send(rows[number :: self.shards], device) for number, device in enumerate(devices)])
+        inputs = [*values, *batch]
+        if self.is_random:
+            number = int(np.random.default_rng(list(seed)).integers(2**31))
+            inputs.append(tf.random.uniform([2], maxval=2**30, dtype=tf.int32, seed=number))
+        outputs = self.template.copy([*inputs, *known], "step_graph")
+        gradients, (loss, *metrics) = outputs[: self.shards], outputs[self.shards :]
+        return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
 
 
 def _send(rows: Sequence[Tensor], device: str) -> Rows:
@@ -76,10 +95,11 @@ def make(
     size: int,
     counted: bool = False,
     of_tables: Mapping[str, Parameter] | None = None,
+    batches: int = 1,
 ) -> StepTemplate:
     """Build the template for batches of `size` examples. With `counted`, each shard's gradients end with 1.0.
 
-    The layout has all arrays that are not among the tables.
+    The layout has all arrays that are not among the tables, of which `batches` of them share the rows of a step.
     """
     of_tables = of_tables or {}
     with tf.Graph().as_default() as graph:
@@ -94,5 +114,5 @@ def make(
     if not of_tables:
         return StepTemplate(of_graph(graph, inputs, outputs), len(values), list(step.metrics), model.is_random)
     dims = {name: each.shape[1] for name, each in of_tables.items()}
-    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers)
+    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers, batches)
     return StepTemplate(made.step, len(values), list(step.metrics), model.is_random, made.lookup, len(of_tables))

@@ -7,6 +7,7 @@ not what the table has. A server never reads a table as a whole except for a che
 TensorFlow copies a variable for each read.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,8 +101,8 @@ class TableOps:
     """The ops of a step that find the rows it needs and that compute with them, to copy."""
 
     lookup: OpTemplate
-    """From the leaves of a batch to the rows of each server, for one table after the other, and what `step` needs to
-    know about them."""
+    """From the leaves of one batch after the other to the rows of each server that they need, for one table after the
+    other, and what `step` needs to know about them, for one batch after the other."""
     step: OpTemplate
     """From what each server sends, the leaves of a batch, the seed and the second part of `lookup`, to the gradients
     for each server, the loss and the metrics."""
@@ -115,6 +116,7 @@ def make(
     outputs: Sequence[Tensor],
     dims: Mapping[str, int],
     gathers: Mapping[str, Sequence[Gather]],
+    batches: int = 1,
 ) -> TableOps:
     """Build the ops of a step with tables.
 
@@ -126,6 +128,7 @@ def make(
         outputs: The gradients of the shards, and others.
         dims: Numbers of a row of each table.
         gathers: The lookups in each.
+        batches: How many batches share what is read.
     """
     by_table = [gathers[name] for name in dims]
     flat = [gather for of_table in by_table for gather in of_table]
@@ -135,23 +138,24 @@ def make(
     lookups = [
         (dim, [gather.rows.dtype for gather in of_table]) for dim, of_table in zip(dims.values(), by_table, strict=True)
     ]
-    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], len(sizes))
+    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], len(sizes), batches)
     return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))
 
 
-def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int) -> OpTemplate:
-    """The ops that find the rows. `counts` has the lookups in each table.
+def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int, batches: int) -> OpTemplate:
+    """The ops that find the rows of some batches. `counts` has the lookups in each table.
 
-    The outputs are for each table the rows of each server, int64 [u]; then for each table the places of these among all
-    of its rows, int32 [u] for each server, and where they are looked up, int32 like the ids of each lookup.
+    The outputs are for each table the rows of each server, int64 [u]; then for each batch, and in it for each table,
+    the places of these among all of its rows, int32 [u] for each server, and where they are looked up, int32 like the
+    ids of each lookup.
     """
     with tf.Graph().as_default() as graph:
-        leaves = [tf1.placeholder(each.dtype, each.shape) for each in batch]
-        found = ids.copy(leaves, "ids")
+        leaves = [[tf1.placeholder(each.dtype, each.shape) for each in batch] for _ in range(batches)]
+        found = [ids.copy(each, "ids") for each in leaves]
         sent: list[Tensor] = []
-        known: list[Tensor] = []
-        for count in counts:
-            own, found = found[:count], found[count:]
+        known: list[list[Tensor]] = [[] for _ in leaves]
+        for first, count in zip(itertools.accumulate(counts, initial=0), counts, strict=False):
+            own = [each for of_batch in found for each in of_batch[first : first + count]]
             flat = [tf.cast(tf.reshape(each, [-1]), tf.int64) for each in own]
             unique, positions = tf.unique(tf.concat(flat, axis=0))
             rows, places = [unique], [tf.range(tf.size(unique))]
@@ -159,10 +163,13 @@ def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], ser
                 owners = tf.cast(unique % servers, tf.int32)
                 rows = tf.dynamic_partition(unique // servers, owners, servers)
                 places = tf.dynamic_partition(places[0], owners, servers)
-            parts = tf.split(positions, tf.stack([tf.size(each) for each in flat]), num=count)
+            parts = tf.split(positions, tf.stack([tf.size(each) for each in flat]), num=len(flat))
+            shaped = [tf.reshape(part, tf.shape(each)) for part, each in zip(parts, own, strict=True)]
             sent += rows
-            known += [*places, *(tf.reshape(part, tf.shape(each)) for part, each in zip(parts, own, strict=True))]
-    return of_graph(graph, leaves, [*sent, *known])
+            for number, of_batch in enumerate(known):
+                of_batch += [*places, *shaped[number * count : (number + 1) * count]]
+    given = [leaf for of_batch in leaves for leaf in of_batch]
+    return of_graph(graph, given, [*sent, *(each for of_batch in known for each in of_batch)])
 
 
 def _step(

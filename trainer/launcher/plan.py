@@ -70,12 +70,12 @@ class TaskProgram:
 def plan_programs(
     plan: Plan, directory: TrainingDirectory, gpus: list[str], reserved: Sequence[int]
 ) -> list[TaskProgram]:
-    """Write the tasks' settings, and return each task's program with its TF_CONFIG, its port and its GPU.
+    """Write the tasks' settings, and return each task's program with its TF_CONFIG, its port and its GPUs.
 
     Raises:
         OSError: the settings cannot be written.
     """
-    # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPU.
+    # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPUs.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     shared |= {"train_dir": str(directory), "num_gpus": None}
     settings_file = directory.logs / CONFIG
@@ -93,12 +93,20 @@ def plan_programs(
     programs = []
     for task in tasks:
         cluster = Cluster(task, chief, worker, ps)
-        gpu = gpus[cluster.replica_index % len(gpus)] if gpus and task in cluster.replicas else ""
-        own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
+        of_task = _share(gpus, cluster.replica_index, len(cluster.replicas)) if task in cluster.replicas else []
+        own = {"TF_CONFIG": cluster.to_tf_config(), "CUDA_VISIBLE_DEVICES": ",".join(of_task), "PYTHONUNBUFFERED": "1"}
         own |= ports.SHARING_ENVIRONMENT
         command = [sys.executable, "-m", "trainer", "train", "--config", str(settings_file)]
         programs.append(TaskProgram(task, task == cluster.chief_task, command, environment | own))
     return programs
+
+
+def _share(gpus: list[str], replica: int, replicas: int) -> list[str]:
+    """The GPUs of a replica. Each has one of its own if there are as many, and as many as each other."""
+    if len(gpus) < replicas:
+        return gpus[replica % len(gpus) :][:1] if gpus else []
+    each = len(gpus) // replicas
+    return gpus[replica * each : (replica + 1) * each]
 
 
 def visible_gpus(wanted: int | None) -> list[str]:

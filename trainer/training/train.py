@@ -54,13 +54,16 @@ def train(context: TaskContext) -> bool:
 
 def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | None) -> bool:
     settings, cluster = context.settings, context.cluster
+    gpus = devices.count_gpus(settings)
+    if gpus > 1:
+        logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
     replica = build(
         settings,
         cluster,
         problem.model,
         problem.parameters,
         problem.dataset.train,
-        devices.count_gpus(settings),
+        gpus,
         claimed.run_id if claimed else "",
         problem.steps_per_epoch if problem.fit.callbacks else None,
     )

@@ -28,12 +28,15 @@ class StepOutputs:
     """float32 scalars by name."""
 
 
+Compute = Callable[[Sequence[Tensor]], StepOutputs]
+"""Adds the ops that compute the outputs of a step from what `Shard.read` gives for each shard and its rows."""
+
+
 @dataclass(frozen=True)
 class Step:
     """What a step reads, and what it computes from that."""
 
-    compute: Callable[[Sequence[Tensor]], StepOutputs]
-    """Adds the ops that compute the outputs from what `Shard.read` gives for each shard and its rows."""
+    compute: Compute
     rows: Sequence[Rows]
     """For each shard, the rows that the step reads."""
 
