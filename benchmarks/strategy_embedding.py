@@ -77,11 +77,14 @@ def train(arguments: Any) -> float:
             coordinator.schedule(traced, args=(iterator,))
         coordinator.join()
 
-    take(len(arguments.worker_hosts.split(",")))
+    hosts = arguments.worker_hosts.split(",")
+    take(len(hosts))
     begin, taken, steps = time.monotonic(), 0, 1
     while taken < arguments.train_steps and time.monotonic() - begin < MAX_SECONDS:
+        before = time.monotonic()
         take(steps)
-        taken, steps = taken + steps, ROUND if time.monotonic() - begin < MAX_SECONDS / ROUND else 1
+        taken += steps
+        steps = ROUND if (time.monotonic() - before) / steps < MAX_SECONDS / ROUND**2 else len(hosts)
     return taken / (time.monotonic() - begin)
 
 

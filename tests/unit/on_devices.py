@@ -36,12 +36,17 @@ IDS = Examples(np.random.default_rng(1).integers(0, 50, (len(EXAMPLES), 4)).asty
 
 
 def embedding() -> Any:
-    """A model with a table, of which the devices read some rows in common."""
+    """A model with two tables, one of them read twice; the devices read some rows in common."""
     import keras
 
     # With names of their own, as each replica makes the model.
-    layers = [keras.layers.Embedding(50, 4, name="ids"), keras.layers.Flatten(), keras.layers.Dense(10, name="out")]
-    network = keras.Sequential(layers, name="mine")
+    ids = keras.Input((4,), dtype="int32")
+    # Each of several servers would draw other uniform values than one.
+    first = keras.layers.Embedding(50, 4, "glorot_uniform", name="first")
+    second = keras.layers.Embedding(60, 3, "glorot_uniform", name="second")
+    rows = [first(ids), second(ids[:, :3]), first(49 - ids)]
+    flat = keras.layers.Concatenate()([keras.layers.Flatten()(each) for each in rows])
+    network = keras.Model(ids, keras.layers.Dense(10, name="out")(flat))
     network.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return network
 
@@ -52,7 +57,8 @@ class Trained:
     def __init__(self, case: str) -> None:
         """Start the servers of a cluster."""
         self._case, self._settings = case, CASES[case]
-        ps = () if case == "allreduce" else tuple(f"localhost:{port}" for port in free_ports(1))
+        servers = {"allreduce": 0, "tables": 2}.get(case, 1)
+        ps = tuple(f"localhost:{port}" for port in free_ports(servers))
         workers = tuple(f"localhost:{port}" for port in free_ports(WORKERS))
         tasks = [Task("ps", index) for index in range(len(ps))] + [Task("worker", index) for index in range(WORKERS)]
         self._clusters = {task: Cluster(task, (), workers, ps) for task in tasks}

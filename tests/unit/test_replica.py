@@ -281,3 +281,28 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
     for after in (after_one_ps, after_single):
         assert after.keys() == before.keys()
         assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"sync_replicas": True}, 2),
+        ({"sync_replicas": True, "num_gpus": 4}, 8),
+        ({"sync_replicas": True, "num_gpus": 4, "replicas_to_aggregate": 1}, 4),
+        ({"sync_replicas": False, "num_gpus": 4}, 4),
+        ({"sync_replicas": False}, 1),
+        ({"strategy": "allreduce", "num_gpus": 4}, 8),
+    ],
+)
+def test_all_tasks_of_a_cluster_find_the_same_number_of_batches(settings: dict[str, Any], expected: int) -> None:
+    """Otherwise the evaluator, or a worker, would end at another step than the chief."""
+    ps = () if "strategy" in settings else ("p:1",)
+    tasks = [Task("worker", 0), Task("worker", 1), Task("evaluator", 0)]
+    clusters = [Cluster(task, (), ("w:1", "w:2"), ps) for task in tasks]
+    assert [replica.batches_per_step(Settings(**settings), each) for each in clusters] == [expected] * len(tasks)
+
+
+def test_the_evaluator_of_a_single_process_finds_its_number_of_batches() -> None:
+    single = Cluster(Task("evaluator", 0), (), ("w:1",), ())
+    assert replica.batches_per_step(Settings(num_gpus=4), single) == 1
+    assert replica.batches_per_step(Settings(num_gpus=4, strategy="mirrored"), single) == 4

@@ -23,6 +23,7 @@ from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Session
+from trainer.training import evaluator
 
 from .test_tables import make
 
@@ -319,3 +320,34 @@ def test_rows_are_those_of_the_whole() -> None:
     for start, end in Table("", 100, 2, ("/a",)).slices():
         assert np.array_equal(table.between(start, end), whole[start:end])
     assert np.array_equal(table.between(17, 61), whole[17:61])
+
+
+def test_a_save_that_may_not_merge_has_the_old_base(tmp_path: Path) -> None:
+    with train(2) as trained:
+        first = listed(trained.saver.save(trained.session, tmp_path / "model"))["base"]
+        trained.add(range(ROWS))
+        expected = trained.values()
+        bases = []
+        for number, may_merge in enumerate((False, True)):
+            path = trained.saver.snapshot(trained.session).write(tmp_path / f"last-{number}", may_merge)
+            assert np.array_equal(stored(path), expected)
+            bases.append(listed(path)["base"])
+    assert bases[0] == first != bases[1]
+
+
+def test_a_checkpoint_that_an_evaluator_reads_stays(tmp_path: Path) -> None:
+    """Also if files of an earlier one are still there, as on NFS those that are in use are."""
+    folder = tmp_path / ".evaluating"
+    folder.mkdir()
+    (folder / ".nfs0001").touch()
+    with train(2) as trained:
+        path = trained.saver.save(trained.session, tmp_path / "model")
+        trained.add([3])
+        expected = stored(path)
+    with evaluator._kept(path, folder) as kept:
+        assert kept != path
+        for file in files_of(path):
+            file.unlink()
+        table_files.remove_unused(tmp_path)
+        assert np.array_equal(stored(kept), expected)
+    assert not folder.exists()

@@ -114,8 +114,10 @@ class Saver:
         self.tables = TableSaver(shards, slots, run)
         """Saves and restores the tables, which need bases before a snapshot."""
         self._saving = [SharedEvent(SAVING, device) for device in servers]
-        self._begin = tf.group(*[event.set() for event in self._saving])
-        self._end = tf.group(*[event.clear() for event in self._saving])
+        self.hold = tf.group(*[event.set() for event in self._saving])
+        """Op that lets the parameter servers wait for a snapshot."""
+        self.release = tf.group(*[event.clear() for event in self._saving])
+        """Op that does not let them wait any more, as `Snapshot.fetch` does."""
         self._add_snapshot(servers)
         self._writer = _Writer(layout, shards, slots, self.tables)
         self._step = tf1.placeholder(tf.int64, [], "step")
@@ -134,21 +136,8 @@ class Saver:
     def save(self, session: Session, stem: Path) -> str:
         """Save a checkpoint and return its path, STEM-STEP."""
         if not self.tables.has_bases:
-            self.read_tables(session, stem.parent)
+            self.tables.read_bases(session, stem.parent)
         return self.snapshot(session).write(stem)
-
-    def read_tables(self, session: Session, folder: Path) -> None:
-        """Read all tables, and write their bases to a folder. Parameter servers do not exit meanwhile.
-
-        Raises:
-            OSError: they cannot be written.
-            tf.errors.OpError, RuntimeError: a parameter server is lost, or the session is closed.
-        """
-        session.run(self._begin)
-        try:
-            self.tables.read_bases(session, folder)
-        finally:
-            session.run(self._end)
 
     def snapshot(self, session: Session) -> Snapshot:
         """Take a snapshot of all shards. Take none before the previous one is fetched.

@@ -190,8 +190,8 @@ class _Placement:
     compute: Sequence[str]
     homes: Sequence[str]
     """Of the shards of the parameters."""
-    first_learner: int
-    """The number of the first device among those of all replicas."""
+    learners: Sequence[int]
+    """The numbers of these devices among those of all replicas, which may have different numbers of devices."""
 
 
 def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement:
@@ -204,7 +204,8 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
     else:  # each replica holds the parameters
         homes = compute[:1]
-    return _Placement(host, compute, homes, index * len(compute))
+    replicas = len(cluster.replicas) if cluster else 1
+    return _Placement(host, compute, homes, [index + replicas * number for number in range(len(compute))])
 
 
 def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement) -> list[Batches]:
@@ -216,7 +217,7 @@ def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement)
     def make(number: int) -> Batches:
         if isinstance(source, Stream):
             return FedBatches(source.signature, size, stream)
-        return make_batches(source, size, (settings.seed, at.first_learner + number))
+        return make_batches(source, size, (settings.seed, at.learners[number]))
 
     batches = []
     for number, device in enumerate(at.compute):
@@ -233,7 +234,7 @@ def _steps(
     homes: Sequence[str],
 ) -> StepFunction:
     """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
-    source = at.host if settings.strategy == "ps" else at.compute[0]
+    source = at.host if settings.strategy == "ps" and settings.local_steps == 1 else at.compute[0]
 
     def make_step(number: int) -> Step:
         leaves = []
@@ -241,7 +242,7 @@ def _steps(
             with tf1.device(device):
                 leaves.append(of_device.tensors(number))
         rows, known = templates[0].look_up(leaves, homes)
-        seeds = [(settings.seed, at.first_learner + index, number) for index in range(len(leaves))]
+        seeds = [(settings.seed, learner, number) for learner in at.learners]
         functions: list[Compute] = [
             functools.partial(template.compute, batch=batch, known=found, seed=seed)
             for template, batch, found, seed in zip(templates, leaves, known, seeds, strict=True)
@@ -382,17 +383,16 @@ def _replicate(
 
 
 def batches_per_step(settings: Settings, cluster: Cluster | None) -> int:
-    """The batches of all replicas that a global step counts. Replicas have as many devices as this task, if it is one.
+    """The batches of all replicas that a global step counts, which each task of a cluster finds alike.
 
-    Another task does not see their devices, and takes `num_gpus`.
+    A task does not see the devices of the others, so that in a cluster `num_gpus` says how many a replica has.
     """
-    if cluster and cluster.task not in cluster.replicas:
-        own = settings.num_gpus or 1
-    else:
-        own = len(devices.all_of(devices.count_gpus(settings)))
     if cluster is None:
-        return own if settings.strategy == "mirrored" else 1
-    if settings.strategy == "ps" and not settings.is_synchronous:
+        return len(devices.all_of(devices.count_gpus(settings))) if settings.strategy == "mirrored" else 1
+    if not cluster.ps and len(cluster.replicas) == 1 and settings.strategy != "mirrored":
+        return 1  # the evaluator of a single process
+    own = settings.num_gpus or 1
+    if settings.strategy == "mirrored" or (settings.strategy == "ps" and not settings.is_synchronous):
         return own
     replicas = max(1, len(cluster.replicas) - settings.spare_workers)
     return own * min(replicas, settings.replicas_to_aggregate or replicas)

@@ -77,7 +77,8 @@ def plan_programs(
     """
     # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPUs.
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
-    shared |= {"train_dir": str(directory), "num_gpus": None}
+    each = len(gpus) // (plan.workers + int(plan.chief))
+    shared |= {"train_dir": str(directory), "num_gpus": each if plan.settings.epochs and each > 1 else None}
     settings_file = directory.logs / CONFIG
     write_atomically(settings_file, config.to_yaml(Settings(**shared)).encode())
     numbers = iter(reserved)

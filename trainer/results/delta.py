@@ -38,7 +38,8 @@ def add(commands: Any) -> None:
         help="write the rows and arrays in which two versions of a model differ",
         description="Write the rows and arrays in which a version of a model differs from an older one, for a program\n"
         f"that holds the older one in memory. FOLDER gets {LIST}, which names the variables, and their values\n"
-        "as NumPy's files: all of a variable, or the rows that have changed and their numbers.",
+        "as NumPy's files: all of a variable, or the rows that have changed and their numbers. Both versions are\n"
+        "exports of the trainer.",
     )
     delta.add_argument("old", metavar="OLD", help=named_model.HELP)
     delta.add_argument("new", metavar="NEW", help="the same")
@@ -60,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     registry = named_model.read_options(arguments)
     with open_model(arguments.old, "OLD", registry) as old, open_model(arguments.new, "NEW", registry) as new:
         before, after = _Variables(old.folder, "OLD"), _Variables(new.folder, "NEW")
-        if before.shapes != after.shapes:
-            shapes = before.shapes.items() ^ after.shapes.items()
+        if before.kinds != after.kinds:
+            shapes = before.kinds.items() ^ after.kinds.items()
             raise ConfigurationError(
                 f"NEW: {arguments.new} has other variables than OLD, such as {min(name for name, _ in shapes)}; use "
                 "all of NEW."
@@ -97,11 +98,15 @@ class _Variables:
         path = str(folder / "variables" / "variables")
         with self._reading():
             reader = tf1.train.load_checkpoint(path)
-        self._types = reader.get_variable_to_dtype_map()
+        shapes = {name: tuple(shape) for name, shape in sorted(reader.get_variable_to_shape_map().items())}
+        types = reader.get_variable_to_dtype_map()
         self.shapes: Mapping[str, tuple[int, ...]] = {
-            name: tuple(shape) for name, shape in sorted(reader.get_variable_to_shape_map().items())
+            name: shape for name, shape in shapes.items() if types[name] != tf.string and 0 not in shape
         }
-        """By name."""
+        """By name, of the variables with numbers."""
+        self._types = {name: types[name] for name in self.shapes}
+        self.kinds = {name: (shape, self._types[name]) for name, shape in self.shapes.items()}
+        """Shapes and types by name."""
         self._session = tf1.Session(graph=tf.Graph())
         with self._session.graph.as_default():
             self._name, self._part = (tf1.placeholder(tf.string, []) for _ in range(2))
@@ -175,15 +180,14 @@ def _as_bytes(array: Array, rows: int) -> Array:
 def _write_rows(file: Path, name: str, rows: Array, variables: _Variables) -> None:
     """Write these rows, in ascending order."""
     shape = variables.shapes[name]
-    written: Array | None = None
-    for start, end in variables.slices(name):
-        first, last = np.searchsorted(rows, [start, end])
-        if first == last:
-            continue
-        values = variables.read(name, start, end)
-        if written is None:
-            written = np.lib.format.open_memmap(file, "w+", values.dtype, (len(rows), *shape[1:]) if shape else ())
-        if shape:
-            written[first:last] = values[rows[first:last] - start]
-        else:
-            written[...] = values
+    with file.open("wb") as written:
+        header = {"fortran_order": False, "shape": (len(rows), *shape[1:]) if shape else ()}
+        for start, end in variables.slices(name):
+            first, last = np.searchsorted(rows, [start, end])
+            if first == last:
+                continue
+            values = variables.read(name, start, end)
+            if "descr" not in header:
+                header["descr"] = np.lib.format.dtype_to_descr(values.dtype)
+                np.lib.format.write_array_header_1_0(written, header)
+            written.write(np.ascontiguousarray(values[rows[first:last] - start] if shape else values).data)

@@ -39,7 +39,10 @@ class CheckpointWriter:
         self._directory, self._writing, self._replica = run.directory, run.writing, run.replica
         self._tables: TableSaver = run.replica.saver.tables
         self._tables.forget()
-        shutil.rmtree(self._directory.saving, ignore_errors=True)  # of a process that was killed
+        killed = [self._directory.saving]
+        killed += [] if self._directory.has_evaluator else [self._directory.evaluating]
+        for folder in killed:  # what a process has left that was killed
+            shutil.rmtree(folder, ignore_errors=True)
         self._remove_unused()
         self.checkpoints = CheckpointList(
             self._directory.path, self._settings.keep_checkpoints, self._settings.keep_checkpoint_hours
@@ -96,9 +99,10 @@ class CheckpointWriter:
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: self._finish_save(snapshot, began)))
 
-    def save_and_wait(self) -> bool:
+    def save_and_wait(self, may_merge: bool = True) -> bool:
         """Save a checkpoint of the current global step unless it exists, and wait for it; return whether it exists now.
 
+        `may_merge` allows new bases for its tables, which take longer than a task may have that ends.
         Do not save parameters that are not finite: the run can only continue from an earlier checkpoint.
 
         Raises:
@@ -117,7 +121,7 @@ class CheckpointWriter:
                 return False
             snapshot = self._take_snapshot()  # parameter servers do not exit while the thread writes an earlier one
             self._writing.wait()
-            return self._finish_save(snapshot, time.monotonic(), may_merge=False)  # which takes long
+            return self._finish_save(snapshot, time.monotonic(), may_merge)
 
     def save_candidate(self, evaluation: PeriodicEvaluation) -> None:
         """Save a checkpoint outside of the list, beside training, and start its evaluation.
@@ -137,17 +141,24 @@ class CheckpointWriter:
             self._writing.start(lambda: self._in_thread(lambda: self._finish_candidate(evaluation, snapshot, began)))
 
     def _has_tables(self) -> bool:
-        """Wait for the tables to be read, or read them; return whether that worked."""
-        if not self._tables.has_bases:
-            self._writing.wait()
+        """Wait for the tables to be read, or read them; return whether that worked.
+
+        Parameter servers do not exit before the snapshot that follows.
+        """
+        if self._tables.has_bases:
+            return True
+        self._session.run(self._replica.saver.hold)
+        self._writing.wait()
         if not self._tables.has_bases:
             self._read_tables()
+        if not self._tables.has_bases:
+            self._session.run(self._replica.saver.release)
         return self._tables.has_bases
 
     def _read_tables(self) -> None:
         began = time.monotonic()
         try:
-            self._replica.saver.read_tables(self._session, self._directory.path)
+            self._tables.read_bases(self._session, self._directory.path)
         except OSError as error:
             self.failure = error
             self._failures.failed(error)

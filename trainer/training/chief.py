@@ -161,7 +161,7 @@ class Chief(Callback):
             DivergedError: the run is complete, and its parameters are not finite.
             StoreError: the run is complete, and the volume has no room for its last checkpoint.
         """
-        self._has_saved_the_end = self.checkpoints.save_and_wait()
+        self._has_saved_the_end = self.checkpoints.save_and_wait(may_merge=False)
         if self._has_saved_the_end or not is_complete:
             return
         if self.checkpoints.failure:
@@ -172,7 +172,7 @@ class Chief(Callback):
 
     def _save_or_raise(self) -> None:
         """Raise the error of a failed save."""
-        if not self.checkpoints.save_and_wait() and self.checkpoints.failure:
+        if not self.checkpoints.save_and_wait(may_merge=False) and self.checkpoints.failure:
             raise self.checkpoints.failure
 
     def on_report(self, progress: Progress) -> None:
@@ -186,7 +186,7 @@ class Chief(Callback):
         profiling.start()
         try:
             if not self._has_saved_the_end:
-                self.checkpoints.save_and_wait()
+                self.checkpoints.save_and_wait(may_merge=False)
         except SupersededError as error:
             logger.error(str(error))
         except Exception as error:  # a parameter server is away

@@ -129,9 +129,11 @@ def _kept(checkpoint: str, folder: Path) -> Iterator[str]:
         return
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        with contextlib.suppress(OSError):  # it was deleted just now, or the volume is full
-            folder.mkdir()
+        try:
+            folder.mkdir(exist_ok=True)  # on NFS, files that are in use keep it
             checkpoint = link(checkpoint, folder, Path(checkpoint).name)
+        except OSError:  # it was deleted just now, or the volume is full
+            shutil.rmtree(folder, ignore_errors=True)
         yield checkpoint
     finally:
         shutil.rmtree(folder, ignore_errors=True)

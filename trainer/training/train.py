@@ -55,8 +55,6 @@ def train(context: TaskContext) -> bool:
 def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | None) -> bool:
     settings, cluster = context.settings, context.cluster
     gpus = devices.count_gpus(settings)
-    if gpus > 1:
-        logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
     replica = build(
         settings,
         cluster,
@@ -69,6 +67,10 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
     )
     for note in replica.notes if claimed else ():
         logger.info(note)
+    if gpus and replica.learners > 1:
+        logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
+        if cluster and settings.epochs and settings.num_gpus != gpus:
+            logger.warning(f"an epoch counts one batch of each replica; set num_gpus={gpus} so that it counts {gpus}")
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
     run = ChiefRun(context, problem, claimed, replica) if claimed else None
