@@ -26,6 +26,9 @@ from trainer.tensorflow import tf, tf1
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
 TRAIN_STEPS = 1000
+WAIT = 5.0
+"""Seconds after which an update that waits is cancelled. TensorFlow would never return from one that it has not begun
+by then, as on a busy machine it may not have within half a second."""
 ValuesOf = Callable[[Replica, Any], Values]
 
 
@@ -199,7 +202,7 @@ def test_a_replica_contributes_once_per_step_and_then_waits(begin: Any) -> None:
 def test_an_update_waits_for_all_replicas(begin: Any) -> None:
     chief, other = begin()
     chief_steps = chief.steps(0)
-    assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))
+    assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=WAIT))
     assert chief.run(chief.replica.global_step) == 0
     other_steps = other.steps(1)
     assert are_blocked(chief_steps, other_steps)
@@ -255,7 +258,7 @@ def test_a_straggler_blocks_the_others_only_without_a_backup(
         assert gate.reached.wait(60)  # it has read the parameters of step 0
         first = chief.steps(0)
         if aggregate == 2:
-            assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))  # noqa: B023
+            assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=WAIT))  # noqa: B023
             gate.opened.set()
             assert chief.update() == 1
             assert (first.result(), late.result()) == (1, 1)
@@ -401,7 +404,7 @@ def test_a_round_without_a_gradient_is_not_ended(begin: Any) -> None:
     want(chief, 1)
     complete(chief, 0)
     complete(chief, 0)
-    assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=0.5))
+    assert times_out(lambda: chief.run(chief.replica.replication.updates[1], seconds=WAIT))
 
 
 def test_the_parameter_server_knows_who_contributes_and_who_has_left(begin: Any) -> None:
