@@ -18,8 +18,8 @@
     logs/                           each task's log; `trainer launch` adds config.yaml, the settings of the tasks
 
 Only the chief (or a single process) writes here, with these exceptions: the evaluator writes `test/`, `best/` and
-`.evaluating/`, and
-the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`; `trainer models publish` writes `mlflow.json`.
+`.evaluating/`, and the launcher, or the chart's `task.sh` in Kubernetes, writes `logs/`; `trainer models publish`
+writes `mlflow.json`.
 """
 
 import errno
