@@ -17,7 +17,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import table_files
 from trainer.graph.checkpoints import CheckpointList, files_of, link
 from trainer.run_directory import best
-from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
+from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
@@ -62,7 +62,8 @@ def evaluate(context: TaskContext) -> None:
             for checkpoint in checkpoints:
                 if context.is_stopping():
                     return
-                _evaluate_checkpoint(checkpoint, evaluator, directory, summaries, pictures, context.metrics)
+                with _kept(checkpoint, directory.evaluating) as kept:
+                    _evaluate_checkpoint(kept, evaluator, directory, summaries, pictures, context.metrics)
                 evaluated.add(_step_of(checkpoint))
             seconds = settings.stall_seconds + settings.save_seconds
 
@@ -108,14 +109,25 @@ def _evaluate_checkpoint(
     metrics: Metrics,
 ) -> None:
     """Score one checkpoint, unless it was deleted, and record the score."""
-    with _kept(checkpoint, directory.evaluating) as kept:
-        try:
-            score = evaluator.score(kept)
-        except UNREADABLE:
-            if files_of(checkpoint)[0].exists():  # it was not deleted in favour of a newer one
-                logger.warning(f"{checkpoint} is damaged")
-            return
-        _record(score, kept, evaluator, directory, summaries, pictures, metrics)
+    try:
+        score = evaluator.score(checkpoint)
+    except UNREADABLE:
+        original = directory.path / Path(checkpoint).name
+        if files_of(str(original))[0].exists():  # it was not deleted in favour of a newer one
+            logger.warning(f"{original} is damaged")
+        return
+    measured = {**score.metrics, "loss": score.loss}
+    evaluation = {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured}
+    try:
+        _append(directory.evaluations, evaluation)
+    except OSError as error:
+        logger.warning(f"{directory.evaluations} cannot be written ({error.strerror})")
+    write_score(summaries, score)
+    pictures.write(summaries, evaluator, score.global_step)
+    with contextlib.suppress(OSError):  # the chief may have just deleted it
+        best.offer(directory.best, checkpoint, score)
+    metrics.test_metrics = measured
+    logger.info(str(score))
 
 
 @contextlib.contextmanager
@@ -137,30 +149,6 @@ def _kept(checkpoint: str, folder: Path) -> Iterator[str]:
         yield checkpoint
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _record(
-    score: Score,
-    checkpoint: str,
-    evaluator: CheckpointEvaluator,
-    directory: TrainingDirectory,
-    summaries: SummaryWriter,
-    pictures: ClassifierPictures,
-    metrics: Metrics,
-) -> None:
-    """Record the score of the checkpoint that the evaluator has restored."""
-    measured = {**score.metrics, "loss": score.loss}
-    evaluation = {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured}
-    try:
-        _append(directory.evaluations, evaluation)
-    except OSError as error:
-        logger.warning(f"{directory.evaluations} cannot be written ({error.strerror})")
-    write_score(summaries, score)
-    pictures.write(summaries, evaluator, score.global_step)
-    with contextlib.suppress(OSError):  # the chief may have just deleted it
-        best.offer(directory.best, checkpoint, score)
-    metrics.test_metrics = measured
-    logger.info(str(score))
 
 
 def _step_of(checkpoint: str) -> int:
