@@ -214,8 +214,8 @@ class ReplicationSettings:
     )
     wire_dtype: Literal["float32", "bfloat16"] = _setting(
         "float32",
-        "type of parameters and gradients between replicas and parameter servers; bfloat16 halves the bytes and rounds "
-        "to 8 bits",
+        "type of gradients, and of parameters from parameter servers, between tasks; bfloat16 halves the bytes and "
+        "rounds to 8 bits",
     )
     steps_per_execution: Count | None = _setting(
         None,
@@ -515,10 +515,10 @@ def _validated(settings: Settings) -> Settings:
             f"local_steps={local_steps}, but only synchronous replicas average their parameters; "
             "set sync_replicas=true and strategy=ps."
         )
-    if settings.wire_dtype != "float32" and (strategy != "ps" or local_steps > 1):
-        other = f"strategy={strategy}" if strategy != "ps" else f"local_steps={local_steps}"
+    if settings.wire_dtype != "float32" and (strategy == "mirrored" or local_steps > 1):
+        other = "strategy=mirrored, which sends none" if strategy == "mirrored" else f"local_steps={local_steps}"
         raise ConfigurationError(
-            f"wire_dtype={settings.wire_dtype} is for gradients to parameter servers, and conflicts with {other}; "
+            f"wire_dtype={settings.wire_dtype} is for gradients between tasks, and conflicts with {other}; "
             "remove one of them."
         )
     if settings.train_steps % local_steps:

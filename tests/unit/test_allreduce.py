@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -58,12 +58,14 @@ class Pair:
     servers: list[TaskServer]
 
     @contextlib.contextmanager
-    def members(self) -> Iterator[list[Member]]:
+    def members(self, wire_dtype: Literal["float32", "bfloat16"] = "float32") -> Iterator[list[Member]]:
         """Both replicas, with executions of 1 and 3 steps, and different values until they have joined."""
         with contextlib.ExitStack() as stack:
             made = []
             for index, (seen, here) in enumerate(zip(self.clusters, self.servers, strict=True)):
-                settings = Settings(strategy="allreduce", batch_size=SIZE, steps_per_execution=3, seed=index)
+                settings = Settings(
+                    strategy="allreduce", batch_size=SIZE, steps_per_execution=3, seed=index, wire_dtype=wire_dtype
+                )
                 found = replica.build(settings, seen, MLP, PARAMETERS, EXAMPLES, 0, "this run")
                 thread = stack.enter_context(ThreadPoolExecutor(max_workers=1))
                 made.append(Member(found, stack.enter_context(here.session(found.graph)), thread))
@@ -83,7 +85,7 @@ def start_pair() -> Pair:
 
 @pytest.fixture(scope="session")
 def pair() -> Pair:
-    """The servers of all tests in which no collective op fails."""
+    """The servers of all tests with float32 in which no collective op fails."""
     return start_pair()
 
 
@@ -116,6 +118,23 @@ def test_two_replicas_equal_one_with_averaged_gradients(
         end["hidden/weights"], values_in(start)["hidden/weights"], atol=1e-2
     )  # the parameters have changed
     assert np.array_equal(chief.flat(), other.flat())
+
+
+def test_gradients_that_are_summed_as_bfloat16_change_training_little_and_alike(
+    save: Save, values: Callable[[Replica, Any], Values], alone: Alone
+) -> None:
+    with start_pair().members("bfloat16") as members:  # servers remember the type of each collective op
+        chief, other = members
+        join(members)
+        start = save(chief.replica, chief.session)
+        results(chief.steps(0, 2, 4), other.steps(1, 3, 5))
+        assert np.array_equal(chief.flat(), other.flat())
+        before, exact, kernel = values_in(start), alone(start, (0, 1), (2, 3), (4, 5)), "hidden/weights"
+        first, second = (
+            (after[kernel] - before[kernel]).ravel() for after in (values(chief.replica, chief.session), exact)
+        )
+        assert np.corrcoef(first, second)[0, 1] > 0.95
+        assert not np.allclose(first, second, atol=1e-6)
 
 
 def test_all_replicas_start_from_the_chiefs_checkpoint(members: list[Member], save: Save, alone: Alone) -> None:

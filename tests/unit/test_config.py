@@ -194,8 +194,8 @@ def test_printed_settings_load_as_equal_settings(tmp_path_factory: pytest.TempPa
         (["--local_steps=4"], "local_steps=4, but only synchronous replicas"),
         (["--strategy=allreduce", "--local_steps=4"], "local_steps=4, but only synchronous replicas"),
         (
-            ["--strategy=allreduce", "--wire_dtype=bfloat16"],
-            "wire_dtype=bfloat16 is for gradients to parameter servers",
+            ["--strategy=mirrored", "--wire_dtype=bfloat16"],
+            "wire_dtype=bfloat16 is for gradients between tasks, and conflicts with strategy=mirrored",
         ),
         (
             ["--sync_replicas", "--local_steps=4", "--wire_dtype=bfloat16"],

@@ -137,7 +137,7 @@ def build(
             shared and can_roll_back,
             optimizer.slot_values,
             by_array,
-            settings.wire_dtype if cluster else "float32",
+            settings.wire_dtype if cluster and settings.strategy == "ps" else "float32",
         )
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
         parts = tables.create(of_tables, [shard.device for shard in shards], initial, run)
@@ -366,7 +366,7 @@ def _replicate(
             f"gradient per step; set at most {replicas}."
         )
     if settings.strategy == "allreduce":
-        return allreduce.build(shards, make_step, optimizer, steps, replicas, is_chief=index == 0)
+        return allreduce.build(shards, make_step, optimizer, steps, replicas, index == 0, settings.wire_dtype)
     if not _is_synchronous(settings, cluster):
         membership = (
             Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None

@@ -49,6 +49,7 @@ def build(
     steps: int,
     replicas: int,
     is_chief: bool,
+    wire_dtype: str,
 ) -> Replication:
     """Add the ops of one replica to the default graph.
 
@@ -59,6 +60,7 @@ def build(
         steps: Steps per execution.
         replicas: Number of replicas.
         is_chief: Whether this replica is the chief.
+        wire_dtype: The type in which gradients are sent and summed.
     """
     collectives = CollectiveOps(replicas, is_chief)
     wanted = tf1.placeholder(tf.int64, [], "wanted_steps")
@@ -75,7 +77,8 @@ def build(
 
         def compute(values: Sequence[Tensor]) -> StepOutputs:
             outputs = step.compute(values)
-            averages = [collectives.sum(gradient) / replicas for gradient in outputs.gradients]
+            sums = [collectives.sum(tf.cast(gradient, wire_dtype)) for gradient in outputs.gradients]
+            averages = [tf.cast(each, tf.float32) / replicas for each in sums]
             return dataclasses.replace(outputs, gradients=averages)
 
         return dataclasses.replace(step, compute=compute)
