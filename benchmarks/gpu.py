@@ -9,7 +9,6 @@ the range of the rates in examples/s.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.processes import Task, running
+from benchmarks.report import spread
 from hack.ports import free_ports
 from trainer.launcher.plan import visible_gpus
 
@@ -61,7 +61,7 @@ def main() -> None:
     print("| workers x devices | synchronous, examples/s | asynchronous, examples/s |")
     print("| --- | --- | --- |")
     for workers, each in cases:
-        cells = [_spread(rates[workers, each, synchronous]) for synchronous in (True, False)]
+        cells = [spread(rates[workers, each, synchronous], "{:,.0f}") for synchronous in (True, False)]
         print(f"| {workers} x {each} | {' | '.join(cells)} |")
 
 
@@ -97,10 +97,6 @@ def _machine(gpus: Sequence[str]) -> str:
         return f"logical devices of {os.cpu_count()} CPUs"
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f}–{max(values):,.0f})"
 
 
 if __name__ == "__main__":

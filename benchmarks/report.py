@@ -297,9 +297,12 @@ def memory(runs: Sequence[Run]) -> str:
     return "\n".join(lines) if baselines else ""
 
 
-def spread(values: Sequence[float], form: str = "{:.0f}") -> str:
-    """Format as "median (minimum–maximum)", or a single value as itself."""
-    median, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+def spread(values: Sequence[float], form: str = "") -> str:
+    """Format as "median (minimum–maximum)", or a single value as itself; without a form with at least two digits."""
+    median, least, most = (
+        (form or ("{:.0f}" if value >= 10 else "{:.1f}")).format(value)
+        for value in (statistics.median(values), min(values), max(values))
+    )
     return median if len(values) == 1 else f"{median} ({least}–{most})"
 
 

@@ -9,7 +9,6 @@ trainer has in the same round.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.processes import Task, running
+from benchmarks.report import spread
 from hack.ports import free_ports
 
 HERE = Path(__file__).parent
@@ -121,10 +121,10 @@ def compare(cases: Sequence[Workload], rounds: int, programs: Sequence[str] = tu
     for case in cases:
         cells = [f"{case.rows:,}", case.batch_size, case.ps, case.workers, case.optimizer]
         cells += ["synchronous" if case.synchronous else "asynchronous"]
-        cells += [_spread(found[case, name]) for name in names]
+        cells += [spread(found[case, name]) if found[case, name] else "" for name in names]
         for name in programs:
-            pairs = zip(found[case, "trainer"], found[case, name], strict=False)
-            cells.append(_spread([own / other for own, other in pairs]))
+            ratios = [own / other for own, other in zip(found[case, "trainer"], found[case, name], strict=False)]
+            cells.append(spread(ratios) if ratios else "")
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -170,17 +170,6 @@ def main() -> None:
     given = vars(parser.parse_args())
     rounds, programs = given.pop("rounds"), given.pop("programs")
     print(compare(cases(**given), rounds, programs))
-
-
-def _spread(values: Sequence[float]) -> str:
-    """Median and range, with at least two digits."""
-    if not values:
-        return ""
-
-    def show(value: float) -> str:
-        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-
-    return f"{show(statistics.median(values))} ({show(min(values))}–{show(max(values))})"
 
 
 if __name__ == "__main__":
