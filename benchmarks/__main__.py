@@ -4,6 +4,7 @@
     python -m benchmarks --short                check that every row runs: a few steps each, results mean little
     python -m benchmarks --sections long busy   run some sections
     python -m benchmarks --sections tables      models with large embeddings alone, which is not part of everything
+    python -m benchmarks --sections network     links of 1, 10 and 25 Gbit/s between the tasks, likewise
     python -m benchmarks --reference FILE       compare with another program that has classic_mnist_replica.py's flags
     python -m benchmarks --render FILE          write the report from a file of results, complete or not
 
@@ -20,15 +21,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from benchmarks import plan, programs, report, results, tables
+from benchmarks import network, plan, programs, report, results, tables
 from benchmarks.plan import SECTIONS, Extent
 from benchmarks.processes import FailedError
 from benchmarks.workload import Run, Workload
 
 DOCS = Path(__file__).parents[1] / "docs"
 PLOT = DOCS / "performance.svg"
-TABLES = "tables"
-"""The section with a report of its own."""
+TABLES, NETWORK = "tables", "network"
+"""The sections with a report of their own."""
 
 
 def main() -> int:
@@ -46,7 +47,9 @@ def main() -> int:
     parser.add_argument("--long_seeds", type=int, default=3, help="seeds in section long (default: 3)")
     parser.add_argument("--busy_steps", type=int, default=4000, help="steps of a run in section busy (4000)")
     parser.add_argument("--busy_seeds", type=int, default=10, help="seeds in section busy (default: 10)")
-    parser.add_argument("--sections", nargs="+", choices=(*SECTIONS, TABLES), default=SECTIONS, help="sections to run")
+    parser.add_argument(
+        "--sections", nargs="+", choices=(*SECTIONS, TABLES, NETWORK), default=SECTIONS, help="sections to run"
+    )
     parser.add_argument("--short", action="store_true", help="one round of 300 steps; keep docs/performance.md")
     parser.add_argument("--render", type=Path, metavar="FILE", help="write the report from a file of results")
     arguments = parser.parse_args()
@@ -54,10 +57,12 @@ def main() -> int:
         machine, runs = results.read(arguments.render)
         publish(machine, runs)
         return 0
-    if TABLES in arguments.sections:
+    if alone := {TABLES, NETWORK} & set(arguments.sections):
         if len(arguments.sections) > 1:
-            parser.error(f"--sections {TABLES} has a report of its own; run the other sections by another command")
+            parser.error(f"--sections {alone.pop()} has a report of its own; run the other sections by another command")
         short = arguments.short
+        if NETWORK in alone:
+            return network.main(["--short"] if short else [])
         print(tables.compare(tables.cases(steps=300 if short else 5000), 1 if short else arguments.pairs))
         return 0
     extent = Extent(**{field.name: getattr(arguments, field.name) for field in fields(Extent)})

@@ -2,7 +2,7 @@
 
 Each worker runs this file with TF_CONFIG, has a copy of the variables, and averages gradients with the others in every
 step. The default is the plain form of the tutorials: four variables, `tf.data` batches and one step per execution. The
-best form is `--flat --steps_per_execution 50`: one variable, one thread per op, and 50 steps in a `tf.function`.
+best form is `--flat 1 --steps_per_execution 50`: one variable, one thread per op, and 50 steps in a `tf.function`.
 """
 
 import json
@@ -65,10 +65,10 @@ def train(arguments: Any, strategy: Any, index: int) -> None:
             many(tf.constant(number))
         taken += number
         stopwatch.tick(taken)
-        if number > 1 or taken % SAMPLE_INTERVAL == 1:
+        if not arguments.no_curve and (number > 1 or taken % SAMPLE_INTERVAL == 1):
             network.sample(samples)
     if index == 0:
-        print_result(network, stopwatch, samples, arguments.data)
+        print_result(network, stopwatch, samples, arguments)
 
 
 if __name__ == "__main__":

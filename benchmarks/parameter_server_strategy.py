@@ -2,7 +2,8 @@
 
 The chief schedules closures, workers run them, and a ps holds the variables. Each runs this file with TF_CONFIG. The
 default is the plain form of the tutorials: a variable for each array, `tf.data` batches and one step per execution. The
-best form is `--flat --steps_per_execution 10`: one variable, and 10 steps on batches drawn inside the `tf.function`.
+best form is `--flat N --steps_per_execution 10`: a variable for each of N ps, and 10 steps on batches drawn inside the
+`tf.function`.
 """
 
 import os
@@ -55,8 +56,9 @@ def train(arguments: Any, resolver: Any) -> None:
 
     def sample() -> None:
         while not stopped.wait(SAMPLE_INTERVAL):
-            network.sample(samples)
-            stopwatch.tick(samples.items[-1][1])
+            if not arguments.no_curve:
+                network.sample(samples)
+            stopwatch.tick(int(network.updates.numpy()))
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -66,7 +68,7 @@ def train(arguments: Any, resolver: Any) -> None:
     stopped.set()
     sampler.join()
     stopwatch.tick(int(network.updates.numpy()))
-    print_result(network, stopwatch, samples, arguments.data, arguments.keras)
+    print_result(network, stopwatch, samples, arguments)
 
 
 if __name__ == "__main__":

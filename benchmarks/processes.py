@@ -29,6 +29,15 @@ class Task:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Host:
+    """A machine, or what stands for one."""
+
+    address: str = "localhost"
+    enter: tuple[str, ...] = ()
+    """The words before a command that runs there."""
+
+
 class Processes:
     """The running processes of a run, in the order of their tasks."""
 
@@ -69,6 +78,25 @@ class Processes:
             if has_ended or time.monotonic() > self._deadline:
                 raise FailedError(f"{task.role}: no result, exit code {process.returncode}\n{self._stderr(number)}")
             time.sleep(0.05)
+
+    def output(self, number: int) -> str:
+        """What a task has written to its standard output."""
+        return (self._folder / f"{number}.out").read_text(errors="replace")
+
+    def cpu_seconds(self) -> list[float]:
+        """The CPU time that each task has taken."""
+        times = [psutil.Process(process.pid).cpu_times() for _, process in self._running]
+        return [each.user + each.system for each in times]
+
+    def check(self) -> None:
+        """Check that all tasks run.
+
+        Raises:
+            FailedError: one has ended, or the time-out has passed.
+        """
+        for number, (task, process) in enumerate(self._running):
+            if process.poll() is not None or time.monotonic() > self._deadline:
+                raise FailedError(f"{task.role}: exit code {process.poll()}\n{self._stderr(number)}")
 
     def _stderr(self, number: int) -> str:
         return (self._folder / f"{number}.err").read_text()[-2000:]

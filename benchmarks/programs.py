@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import learning
-from benchmarks.processes import Processes, Task, running
+from benchmarks.processes import Host, Processes, Task, running
 from benchmarks.workload import Outcome, Workload
 from hack.busy_loops import busy_loops
 from hack.ports import free_ports
@@ -60,10 +60,15 @@ def _trainer(*flags: str | Path) -> list[str]:
 
 
 def run_trainer(
-    workload: Workload, data: Data, flags: Sequence[str] = (), seed: int = 0, sample: bool = False
+    workload: Workload,
+    data: Data,
+    flags: Sequence[str] = (),
+    seed: int = 0,
+    sample: bool = False,
+    hosts: Sequence[Host] = (),
 ) -> Outcome:
-    """Run the trainer on a cluster; `sample` also samples the parameters on the one ps."""
-    ps, workers = _addresses(workload)
+    """Run the trainer on a cluster, a task on each host; `sample` also samples the parameters on the one ps."""
+    ps, workers = _addresses(workload, hosts)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = _trainer(*workload.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}", *flags)
@@ -71,7 +76,7 @@ def run_trainer(
         command += [f"--worker_hosts={','.join(workers)}", f"--train_dir={folder}"]
         with (
             _sampling(ps, learning.TRAINER, workload, sample) as samples,
-            _started(_tasks(workload, command), workload) as processes,
+            _started(_tasks(workload, command, hosts), workload) as processes,
         ):
             processes.wait(workload.ps)  # worker 0, the chief
             outcome = _read_outcome(folder, processes)
@@ -79,13 +84,16 @@ def run_trainer(
     return replace(outcome, curve=curve, first_step=samples.first_step - processes.started_at if curve else None)
 
 
-def run_allreduce(workload: Workload, data: Data, seed: int = 0) -> Outcome:
-    """Run the trainer with all-reduce, on workers without a ps."""
-    workers = [f"localhost:{port}" for port in free_ports(workload.workers)]
+def run_allreduce(
+    workload: Workload, data: Data, flags: Sequence[str] = (), seed: int = 0, hosts: Sequence[Host] = ()
+) -> Outcome:
+    """Run the trainer with all-reduce, on workers without a ps, each on a host."""
+    workload = replace(workload, ps=0)
+    _, workers = _addresses(workload, hosts)
     with tempfile.TemporaryDirectory() as name:
-        command = _trainer(*workload.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}")
+        command = _trainer(*workload.flags, "--dataset=npz", f"--data_dir={data.folder}", f"--seed={seed}", *flags)
         command += ["--strategy=allreduce", f"--worker_hosts={','.join(workers)}", f"--train_dir={name}"]
-        with _started(_tasks(replace(workload, ps=0), command), workload) as processes:
+        with _started(_tasks(workload, command, hosts), workload) as processes:
             processes.wait(0)
         return _read_outcome(Path(name), processes)
 
@@ -154,37 +162,52 @@ def run_keras(workload: Workload, data: Data) -> Outcome:
 
 
 def run_parameter_server_strategy(
-    best: bool, workload: Workload, data: Data, seed: int = 0, flags: Sequence[str] = ()
+    best: bool,
+    workload: Workload,
+    data: Data,
+    seed: int = 0,
+    flags: Sequence[str] = (),
+    hosts: Sequence[Host] = (),
 ) -> Outcome:
     """Run `ParameterServerStrategy`: asynchronous, with a coordinator beside the workers."""
-    form = ["--flat", "--steps_per_execution=10"] if best else []
-    ports = iter(free_ports(1 + workload.ps + workload.workers))
-    cluster = {
-        role: [f"localhost:{next(ports)}" for _ in range(count)]
-        for role, count in (("chief", 1), ("ps", workload.ps), ("worker", workload.workers))
-    }
-    return _run_strategy(
-        "parameter_server_strategy", cluster, "chief", [*form, f"--seed={seed}", *flags], workload, data
-    )
+    form = [f"--flat={workload.ps}", f"--steps_per_execution={min(10, _execution(workload))}"] if best else []
+    roles = {"chief": 1, "ps": workload.ps, "worker": workload.workers}
+    flags = [*form, f"--seed={seed}", *flags]
+    return _run_strategy("parameter_server_strategy", roles, "chief", flags, workload, data, hosts)
 
 
-def run_multi_worker_mirrored(best: bool, workload: Workload, data: Data, seed: int = 0) -> Outcome:
+def run_multi_worker_mirrored(
+    best: bool, workload: Workload, data: Data, seed: int = 0, flags: Sequence[str] = (), hosts: Sequence[Host] = ()
+) -> Outcome:
     """Run `MultiWorkerMirroredStrategy`: synchronous, with workers only."""
-    form = ["--flat", "--steps_per_execution=50"] if best else []
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(workload.workers)]}
-    return _run_strategy("multi_worker_mirrored", cluster, "worker", [*form, f"--seed={seed}"], workload, data)
+    form = ["--flat=1", f"--steps_per_execution={_execution(workload)}"] if best else []
+    roles, flags = {"worker": workload.workers}, [*form, f"--seed={seed}", *flags]
+    return _run_strategy("multi_worker_mirrored", roles, "worker", flags, workload, data, hosts)
+
+
+def _execution(workload: Workload) -> int:
+    """Steps of an execution in the best form of a strategy: 50, or a tenth of a short run; at least 2."""
+    return max(2, min(50, workload.steps // 10))
 
 
 def _run_strategy(
-    program: str, cluster: Mapping[str, list[str]], leader: str, flags: Sequence[str], workload: Workload, data: Data
+    program: str,
+    roles: Mapping[str, int],
+    leader: str,
+    flags: Sequence[str],
+    workload: Workload,
+    data: Data,
+    hosts: Sequence[Host],
 ) -> Outcome:
     command = [sys.executable, "-m", f"benchmarks.{program}", *workload.flags, f"--data={data.folder}", *flags]
+    addresses = iter(_places(sum(roles.values()), hosts))
+    cluster = {role: [next(addresses) for _ in range(count)] for role, count in roles.items()}
     tasks = [
         Task(role, command, {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})})
-        for role, addresses in cluster.items()
-        for index in range(len(addresses))
+        for role, count in roles.items()
+        for index in range(count)
     ]
-    with _started(tasks, workload) as processes:
+    with _started(_on(hosts, tasks), workload) as processes:
         result = json.loads(processes.wait_for_line([task.role for task in tasks].index(leader)))
     curve = [tuple(sample) for sample in result["curve"]]
     return Outcome(
@@ -192,19 +215,32 @@ def _run_strategy(
     )
 
 
-def _addresses(workload: Workload) -> tuple[list[str], list[str]]:
-    addresses = [f"localhost:{port}" for port in free_ports(workload.ps + workload.workers)]
+def _places(count: int, hosts: Sequence[Host]) -> list[str]:
+    """An address for each task: on the host with its number, or on this machine."""
+    names = [host.address for host in hosts] or [Host().address] * count
+    return [f"{name}:{port}" for name, port in zip(names, free_ports(count), strict=False)]
+
+
+def _on(hosts: Sequence[Host], tasks: Sequence[Task]) -> list[Task]:
+    """These tasks, each on the host with its number, or on this machine."""
+    entered = (replace(task, command=[*host.enter, *task.command]) for task, host in zip(tasks, hosts, strict=False))
+    return list(entered) if hosts else list(tasks)
+
+
+def _addresses(workload: Workload, hosts: Sequence[Host] = ()) -> tuple[list[str], list[str]]:
+    addresses = _places(workload.ps + workload.workers, hosts)
     return addresses[: workload.ps], addresses[workload.ps :]
 
 
-def _tasks(workload: Workload, command: Sequence[str]) -> list[Task]:
+def _tasks(workload: Workload, command: Sequence[str], hosts: Sequence[Host] = ()) -> list[Task]:
     """The tasks of a cluster configured by the classic flags: parameter servers, then workers."""
     roles = [("ps", workload.ps), ("worker", workload.workers)]
-    return [
+    tasks = [
         Task(role, [*command, f"--job_name={role}", f"--task_index={index}"])
         for role, count in roles
         for index in range(count)
     ]
+    return _on(hosts, tasks)
 
 
 def _sampling(ps: Sequence[str], names: tuple[str, Sequence[str]], workload: Workload, sample: bool) -> Any:

@@ -33,7 +33,8 @@ def read_arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps_per_execution", type=int, default=1, help="steps in one tf.function")
     parser.add_argument("--keras", action="store_true", help="the network of keras_cnn.py instead of the classic one")
-    parser.add_argument("--flat", action="store_true", help="all parameters in one variable")
+    parser.add_argument("--flat", type=int, default=0, metavar="N", help="all parameters in N variables")
+    parser.add_argument("--no_curve", action="store_true", help="do not sample the parameters, which takes network")
     return parser.parse_args()
 
 
@@ -87,13 +88,15 @@ def keras_model(seed: int) -> Model:
 
 
 class Network:
-    """A model in a variable for each array or in a flat one, and its optimizer; create it in a strategy's scope."""
+    """A model in a variable for each array or in flat ones, and its optimizer; create it in a strategy's scope."""
 
     def __init__(self, arguments: argparse.Namespace, model: Model, **options: Any) -> None:
         """Pass `options` to each variable."""
         self._learning_rate = arguments.learning_rate
         self._model = model
-        arrays, others = (_flat(each) if arguments.flat else each for each in (model.trainable, model.others))
+        self._flat = arguments.flat
+        arrays = _flat(model.trainable, arguments.flat) if arguments.flat else model.trainable
+        others = _flat(model.others, 1) if arguments.flat else model.others
         self.values, *self._moments = (
             [tf.Variable(np.float32(scale) * array, **options) for array in arrays] for scale in (1, 0, 0)
         )
@@ -118,6 +121,8 @@ class Network:
     def _forward(self, values: Sequence[Any], images: Any, training: bool) -> tuple[Any, Sequence[Any]]:
         others = [tf.convert_to_tensor(value) for value in self._others]
         model = self._model
+        if not self._flat:
+            return model.forward(values, others, images, training)
         return model.forward(_shaped(values, model.trainable), _shaped(others, model.others), images, training)
 
     def apply(self, gradients: Sequence[Any], others: Sequence[Any] = ()) -> None:
@@ -152,16 +157,17 @@ def _here(variables: Sequence[Any]) -> list[Any]:
     return [getattr(variable, "_get", lambda variable=variable: variable)() for variable in variables]
 
 
-def _flat(arrays: Sequence[Array]) -> list[Array]:
-    """All arrays in one, if there are any."""
-    return [np.concatenate([array.ravel() for array in arrays])] if arrays else []
+def _flat(arrays: Sequence[Array], parts: int) -> list[Array]:
+    """All arrays as parts of one vector, if there are any."""
+    return np.array_split(np.concatenate([array.ravel() for array in arrays]), parts) if arrays else []
 
 
 def _shaped(values: Sequence[Any], like: Sequence[Array]) -> Sequence[Any]:
-    """The values, or the pieces of a flat one, in the shapes of these arrays."""
-    if len(values) == len(like):
-        return values
-    pieces = tf.split(values[0], [array.size for array in like])
+    """The pieces of the vector that has these parts, in the shapes of these arrays."""
+    if not like:
+        return []
+    vector = values[0] if len(values) == 1 else tf.concat(values, axis=0)
+    pieces = tf.split(vector, [array.size for array in like])
     return [tf.reshape(piece, array.shape) for piece, array in zip(pieces, like, strict=True)]
 
 
@@ -182,10 +188,10 @@ class Stopwatch:
             self.rate = (step - self._since[1]) / (now - self._since[0])
 
 
-def print_result(network: Network, stopwatch: Stopwatch, samples: Samples, data: Path, keras: bool = False) -> None:
+def print_result(network: Network, stopwatch: Stopwatch, samples: Samples, arguments: argparse.Namespace) -> None:
     """Print the outcome of the run as one line of JSON; without a curve for a Keras model."""
-    images, labels = load(data / "test.npz")
+    images, labels = load(arguments.data / "test.npz")
     final = network.accuracy(images, labels)
-    curve = [] if keras else samples.curve(images, labels)
+    curve = [] if arguments.keras or arguments.no_curve else samples.curve(images, labels)
     line = {"rate": stopwatch.rate, "accuracy": final, "curve": curve, "first_step": samples.first_step}
     print(json.dumps(line), flush=True)
