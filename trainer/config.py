@@ -219,7 +219,7 @@ class ReplicationSettings:
     )
     steps_per_execution: Count | None = _setting(
         None,
-        "steps per session run; a task handles signals between two runs (default: at most 50 steps and half a second)",
+        "steps per session run; a task handles signals between two runs (default: at most 50 steps and a second)",
     )
     num_gpus: Annotated[Integer, Field(ge=0)] | None = _setting(
         None,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config import Settings
-from trainer.graph.execution import MAX_OPS, MAX_SECONDS, MAX_STEPS, ExecutionPlanner, steps_per_execution
+from trainer.graph.execution import MAX_OPS, MAX_SECONDS, MAX_STEPS, ExecutionPlanner, sizes, steps_per_execution
 
 FAST, SLOW = MAX_SECONDS / MAX_STEPS / 2, MAX_SECONDS
 
@@ -68,6 +68,23 @@ def test_local_sgd_takes_whole_rounds() -> None:
 def test_local_sgd_rounds_end_at_reports_and_saves_where_possible() -> None:
     settings = Settings(train_steps=200, sync_replicas=True, local_steps=5, save_steps=20, report_steps=7)
     assert {20, 40, 60, 80, 100, 120, 140, 160, 180, 200} <= set(steps_to_the_end(settings, 1, FAST))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(MAX_SECONDS / 4, 4), (MAX_SECONDS / 9, 8), (MAX_SECONDS / 49, 32), (MAX_SECONDS / 50, 50)],
+)
+def test_slower_steps_have_shorter_executions(seconds: float, expected: int) -> None:
+    planner = ExecutionPlanner(Settings(train_steps=10_000), 50, 1)
+    planner.took(1, seconds)
+    assert planner.choose(0) == expected
+    assert planner.choose(9_999) == 1
+
+
+def test_there_is_an_execution_for_each_size() -> None:
+    assert sizes(50) == (1, 2, 4, 8, 16, 32, 50)
+    assert sizes(48, 8) == (8, 16, 32, 48)
+    assert sizes(1) == (1,)
 
 
 def test_slow_steps_run_one_by_one_to_handle_signals() -> None:

@@ -1,5 +1,6 @@
 """Chooses the steps per execution: many to amortize the session run, but few enough for reports, saves and signals."""
 
+import itertools
 import math
 
 from trainer.config import Settings
@@ -12,8 +13,8 @@ MAX_OPS = 4000
 MIN_EXECUTIONS = 20
 """Lower limit of executions per run: unrolling a step costs about 20 ms of CPU time once and saves at most 3 ms per
 execution."""
-MAX_SECONDS = 0.5
-"""Upper limit of an execution, in seconds; a task handles signals between two executions."""
+MAX_SECONDS = 1.0
+"""Upper limit of an execution of several steps, in seconds; a task handles signals between two executions."""
 
 
 def steps_per_execution(settings: Settings, ops_per_step: int, epoch: int | None = None) -> int:
@@ -27,6 +28,11 @@ def steps_per_execution(settings: Settings, ops_per_step: int, epoch: int | None
         interval = min(each for each in (settings.report_steps, settings.save_steps, epoch) if each)
         steps = interval // math.ceil(interval / largest)
     return max(1, steps // settings.local_steps) * settings.local_steps
+
+
+def sizes(full: int, least: int = 1) -> tuple[int, ...]:
+    """The numbers of steps for which there are executions: a full one, and `least` times the powers of 2 below."""
+    return (*itertools.takewhile(lambda size: size < full, (least << power for power in itertools.count())), full)
 
 
 def next_multiple(of: int, after: int) -> int:
@@ -48,7 +54,11 @@ def check_rounds(settings: Settings, step: int) -> None:
 
 
 class ExecutionPlanner:
-    """Chooses between a full execution and a single step (with local SGD, a single round) for one replica."""
+    """Chooses the size of each execution of one replica: the largest that is short enough, or a single step.
+
+    The single step, with local SGD a single round, leads to the next stop. Other sizes would do so in fewer executions,
+    but TensorFlow prepares each at its first use.
+    """
 
     def __init__(self, settings: Settings, full: int, replicas: int, epoch: int | None = None) -> None:
         """Plan the executions of a run.
@@ -66,12 +76,15 @@ class ExecutionPlanner:
         self._seconds_per_step: float | None = None
 
     def choose(self, step: int) -> int:
-        """The steps of the next execution at this global step: a full one if one of each replica fits."""
-        settings = self._settings
-        slow = self._seconds_per_step is None or self._full * self._seconds_per_step > MAX_SECONDS
-        if slow and settings.steps_per_execution is None:
-            return settings.local_steps
-        return self._full if step + self._full * self.replicas <= self._stop(step) else settings.local_steps
+        """The steps of the next execution at this global step: the largest size of which one of each replica fits."""
+        least, seconds = self._settings.local_steps, self._seconds_per_step
+        if self._settings.steps_per_execution is not None:
+            chosen = self._full
+        elif seconds is None:
+            return least
+        else:
+            chosen = max(size for size in sizes(self._full, least) if size == least or size * seconds <= MAX_SECONDS)
+        return chosen if step + chosen * self.replicas <= self._stop(step) else least
 
     def _stop(self, step: int) -> int:
         """The next global step at which an execution must end: a report, a save, an epoch or the end of the run.

@@ -1,8 +1,9 @@
 """The parameters of a model as one flat vector, sharded over the parameter servers.
 
 Each tensor that crosses the wire costs a round trip. So all parameters are concatenated into one vector, which is split
-into one shard of equal size per parameter server. Models use ordinary arrays by name; `Layout` maps them to positions
-in the vector. Checkpoints also contain arrays by name (`trainer.graph.checkpoints`), so they fit any number of shards.
+into shards of equal size, at least one per parameter server. Models use ordinary arrays by name; `Layout` maps them to
+positions in the vector. Checkpoints also contain arrays by name (`trainer.graph.checkpoints`), so they fit any number
+of shards.
 """
 
 import itertools
@@ -18,6 +19,11 @@ from trainer.tensorflow_types import Operation, Tensor, Variable
 
 MIN_SHARD_SIZE = 16 << 10
 """Minimum elements per shard (64 KiB); smaller shards do not justify the round trip to another parameter server."""
+
+CHUNK_SIZE, MAX_CHUNKS = 256 << 10, 4
+"""The least elements (1 MiB) of each shard, and the most shards, if a parameter server has several. While the gradients
+of some are on their way, others are updated and read again; and an update that a pending read forces to copy copies
+less."""
 
 Rows = Sequence[Tensor]
 """For each table of a shard, rows of its part: int64 [u], each once, on the shard's device."""
@@ -199,6 +205,11 @@ def join_rows(variable: Variable, rows: Tensor) -> Tensor:
     return tf.reshape(variable.sparse_read(rows, name=TABLE_ROWS), [-1])
 
 
+def chunks(parameters: Mapping[str, Parameter], servers: int) -> int:
+    """The shards that each parameter server should have. A single one is fastest while it is small."""
+    return min(MAX_CHUNKS, max(1, _elements(parameters) // servers // CHUNK_SIZE))
+
+
 def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True, least: int = MIN_SHARD_SIZE) -> Layout:
     """Lay out the parameters over at most `servers` shards, each of at least `least` elements if there are several.
 
@@ -207,7 +218,7 @@ def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True, 
     """
     ordered = sorted(parameters.items(), key=lambda item: not item[1].trainable)
     shapes = {name: parameter.shape for name, parameter in ordered}
-    elements = sum(math.prod(shape) for shape in shapes.values())
+    elements = _elements(parameters)
     trainable = sum(math.prod(parameter.shape) for parameter in parameters.values() if parameter.trainable)
     count = max(1, min(servers, elements // least)) if least else servers
     ends = [elements * index // count for index in range(count + 1)]
@@ -217,6 +228,10 @@ def plan(parameters: Mapping[str, Parameter], servers: int, split: bool = True, 
         ends = [0, *sorted(end for end in inner if 0 < end < trainable), elements]
     sizes = tuple(end - start for start, end in itertools.pairwise(ends))
     return Layout(shapes, sizes, trainable if trainable < elements else None)
+
+
+def _elements(parameters: Mapping[str, Parameter]) -> int:
+    return sum(math.prod(parameter.shape) for parameter in parameters.values())
 
 
 def create(
@@ -235,7 +250,7 @@ def create(
     Args:
         parameters: The parameters of the model, by name.
         layout: Layout of these parameters.
-        devices: Devices of the parameter servers. The first ones are used, one per shard of the layout.
+        devices: Devices of the shards. The first ones are used, one per shard of the layout.
         seed: Seed of the initial values, which do not depend on the layout.
         slots: Slot names of the optimizer.
         drop_stale_gradients: Whether the shards have `accepted_from`.

@@ -19,7 +19,7 @@ from trainer.graph.batches import Batches, FedBatches, Feeding, MultiDeviceBatch
 from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, create, plan
+from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, chunks, create, plan
 from trainer.graph.replication import (
     Compute,
     Replication,
@@ -113,11 +113,14 @@ def build(
     of_tables = _choose_tables(settings, model, parameters)
     parameters = {name: each for name, each in parameters.items() if name not in of_tables}
     by_array = not _is_element_wise(model.optimizer, parameters)
+    is_synchronous = _is_synchronous(settings, cluster)
+    # Synchronous replicas read all shards after the last update, and tables have one part on each server.
+    if settings.strategy == "ps" and cluster and not is_synchronous and not of_tables:
+        at = replace(at, homes=[*at.homes] * chunks(parameters, len(at.homes)))
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     if cluster and cluster.ps:
-        _check_sizes(layout, of_tables)
-    is_synchronous = _is_synchronous(settings, cluster)
+        _check_sizes(layout, of_tables, len(cluster.ps))
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
     make = functools.partial(step_graph.make, of_tables=of_tables, batches=len(at.compute))
     templates = [make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
@@ -154,8 +157,8 @@ def build(
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
-            servers = at.homes if cluster and settings.strategy == "ps" else []
-            saver = Saver(layout, shards, optimizer.slots, servers, can_roll_back, run) if is_chief else None
+            servers = dict.fromkeys(at.homes) if cluster and settings.strategy == "ps" else {}
+            saver = Saver(layout, shards, optimizer.slots, list(servers), can_roll_back, run) if is_chief else None
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
             graph=graph,
@@ -320,13 +323,12 @@ def _show(item: tuple[str, Parameter]) -> str:
     return f"{name} ({parameter.shape[0]:,} x {parameter.shape[1]})"
 
 
-def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter]) -> None:
+def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter], servers: int) -> None:
     """Check that what crosses the wire at once is below gRPC's limit. Tables whose servers draw them do not.
 
     Raises:
         ConfigurationError: it is not.
     """
-    servers = len(layout.shards)
     sizes = {"the dense parameters": sum(layout.shards)}
     sizes |= {
         f"the given values of {name}": math.prod(each.shape)
@@ -334,10 +336,12 @@ def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter]) -> None:
         if each.value is not None
     }
     for name, size in sizes.items():
-        if 4 * size > servers * MAX_MESSAGE_BYTES:
+        largest = 4 * size / len(layout.shards)
+        if largest > MAX_MESSAGE_BYTES:
             raise ConfigurationError(
-                f"ps: {name} would be {4 * size / servers / 2**30:.1f} GiB on each of {servers} parameter servers, but "
-                f"gRPC moves less than 2 GiB at once; start at least {math.ceil(4 * size / MAX_MESSAGE_BYTES)}."
+                f"ps: {name} would be {4 * size / servers / 2**30:.1f} GiB on each of {servers} parameter servers, in "
+                f"messages of {largest / 2**30:.1f} GiB, but gRPC moves less than 2 GiB at once; start at least "
+                f"{math.ceil(servers * largest / MAX_MESSAGE_BYTES)}."
             )
 
 

@@ -91,7 +91,7 @@ class Replication:
     """The ops with which one replica participates."""
 
     executions: Mapping[int, Execution]
-    """Executions by their number of steps: the smallest possible number, and steps_per_execution."""
+    """Executions by their number of steps, those of `trainer.graph.execution.sizes`."""
     join: Operation
     """Op to run once per session before the first step."""
     lead: Operation

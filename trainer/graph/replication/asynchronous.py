@@ -7,6 +7,7 @@ A single process trains in the same way, without stale gradients.
 
 from collections.abc import Sequence
 
+from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import Execution, Replication, StepFunction
@@ -35,7 +36,7 @@ def build(
     """
     executions = {}
     for number, (applied, outputs) in enumerate(unroll(shards, make_step, optimizer, range(steps)), start=1):
-        if number in (1, steps):
+        if number in sizes(steps):
             with tf.control_dependencies(applied), tf1.device(shards[0].device):
                 step = shards[0].updates.read_value()
                 if membership:

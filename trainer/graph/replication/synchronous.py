@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Rows, Shard
 from trainer.graph.replication import Execution, Replication, Rounds, StepFunction, StepOutputs
@@ -247,7 +248,7 @@ def _follow(
                 pushed.append(accumulator.add(arrived, own, step))
         with tf.control_dependencies(pushed[:1]):  # of the first shard, which is on the same device
             pushed.append(membership.contributed(local_step))
-        if number + 1 in (1, rounds):
+        if number + 1 in sizes(rounds):
             with tf.control_dependencies(pushed), tf1.device(home):
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
