@@ -30,6 +30,7 @@ from trainer.errors import (
     StoreError,
     SupersededError,
 )
+from trainer.scale import plan
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
@@ -49,6 +50,7 @@ Between-graph distributed TensorFlow training.
 
 commands:
   launch         run a whole cluster of real processes on this machine
+  plan           predict how many parameter servers a run needs, and what limits it
   train          run one task of the cluster in TF_CONFIG (or the classic flags), or a single process
   data           make versions of data from raw files, name, compare and watch them
   report         write one HTML page about a run
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # with LC_ALL=C it takes ASCII alone
     commands: dict[str, Callable[[Sequence[str]], int]] = {
         "launch": _launch,
+        "plan": plan.main,
         "train": _train,
         "supervise": _supervise,
         "data": _data,

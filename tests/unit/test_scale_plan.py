@@ -1,0 +1,85 @@
+"""`trainer plan`: its model of a step in a cluster, and its arguments."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainer import cli
+from trainer.scale.cost_model import Scenario, choose, predict
+
+GIGABIT = 1e9 / 8
+SCENARIO = Scenario(workers=100, parameters=100e6, link=25 * GIGABIT, step=0.3, cpus=4, synchronous=False)
+both_modes = pytest.mark.parametrize("synchronous", [False, True])
+WORDS = ["--workers=1000", "--gpus=4", "--parameters=100M", "--network=25", "--step=300"]
+
+
+@both_modes
+def test_a_step_takes_longer_with_more_workers_and_shorter_with_more_servers(synchronous: bool) -> None:
+    scenario = replace(SCENARIO, synchronous=synchronous)
+    seconds = [predict(replace(scenario, workers=count), 8).seconds for count in (1, 10, 100, 1000)]
+    assert scenario.step < seconds[0]
+    assert seconds == sorted(seconds)
+    assert predict(scenario, 16).seconds < predict(scenario, 8).seconds
+
+
+@both_modes
+def test_the_limit_is_what_takes_the_time(synchronous: bool) -> None:
+    scenario = replace(SCENARIO, synchronous=synchronous)
+    assert predict(replace(scenario, link=GIGABIT), 4).limit == "parameter servers' links"
+    assert predict(replace(scenario, link=1e15), 4).limit == "parameter servers' CPUs"
+    assert predict(replace(scenario, link=1e15, parameters=4, workers=1), 1).limit == "workers' CPUs"
+    assert "workers' links" in predict(replace(scenario, link=GIGABIT, workers=1), 1).limit or synchronous
+
+
+def test_a_server_updates_no_faster_than_its_link_carries() -> None:
+    slow = replace(SCENARIO, link=GIGABIT, workers=1000)
+    rate = slow.workers / predict(slow, 1).seconds
+    assert rate == pytest.approx(slow.link / slow.parameters, rel=0.01)
+
+
+def test_half_the_bytes_take_what_all_take_on_a_link_of_twice_the_speed() -> None:
+    assert predict(replace(SCENARIO, wire=0.5), 8) == predict(replace(SCENARIO, link=2 * SCENARIO.link), 8)
+
+
+def test_the_fewest_servers_with_that_share_are_chosen() -> None:
+    chosen = choose(SCENARIO, 0.95)
+    best = max(predict(SCENARIO, ps).busy for ps in range(1, SCENARIO.workers + 1))
+    assert chosen.busy >= 0.95 * best > predict(SCENARIO, chosen.ps - 1).busy
+
+
+def test_local_steps_divide_what_a_round_costs() -> None:
+    scenario = replace(SCENARIO, synchronous=True)
+    every, eighth = (predict(replace(scenario, local_steps=count), 8).seconds - scenario.step for count in (1, 8))
+    assert eighth == pytest.approx(every / 8)
+
+
+def test_plan_prints_a_row_for_each_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *WORDS]) == 0
+    text = capsys.readouterr().out
+    assert "1,000 workers with 4 GPUs each, 100 MB of parameters, links of 25 Gbit/s, a step of 300 ms" in text
+    assert "synchronous, bfloat16" in text
+    assert cli.main(["plan", *WORDS, "--json", "--ps=50"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert [row["ps"] for row in rows] == [50] * 5
+    assert rows[0]["mode"] == "asynchronous"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workers=0"], "--workers: '0' is not a number from 1 to 1,000,000"),
+        (["--gpus=2.5"], "--gpus: '2.5' is not a number"),
+        (["--parameters=100X"], "--parameters: '100X' is not a size from 4 bytes on"),
+        (["--parameters=0"], "--parameters: '0' is not a size"),
+        (["--network=0"], "--network: '0' is not a number of Gbit/s above 0"),
+        (["--step=nan"], "--step: 'nan' is not a number of milliseconds above 0"),
+        (["--cpus=-1"], "--cpus: '-1' is not a number of CPUs above 0"),
+        (["--ps=2000"], "--ps: 2000 parameter servers were given for 1000 workers"),
+        (["--bandwidth=3"], "unrecognized arguments: --bandwidth=3"),
+    ],
+)
+def test_impossible_figures_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *WORDS, *words]) == 2
+    assert message in capsys.readouterr().err

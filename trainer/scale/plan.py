@@ -1,0 +1,136 @@
+"""`trainer plan`: how many parameter servers a run needs, and what limits it."""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+
+from trainer.config import Parser
+from trainer.errors import ConfigurationError
+from trainer.scale.cost_model import ERROR, Prediction, Scenario, choose, predict
+
+SHARE = 0.95
+"""With this share of the best rate, parameter servers are enough."""
+LOCAL_STEPS = 8
+UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the table.
+
+    Raises:
+        ConfigurationError: a figure is impossible.
+    """
+    arguments = parser().read(words)
+    if arguments.ps is not None and arguments.ps > arguments.workers:
+        raise ConfigurationError(
+            f"--ps: {arguments.ps} parameter servers were given for {arguments.workers} workers; more than one for "
+            "each gain nothing: lower it."
+        )
+    chosen = list(_predictions(arguments))
+    if arguments.json:
+        print(json.dumps([{"mode": mode, **asdict(each)} for mode, each in chosen]))
+        return 0
+    print(_text(arguments, chosen))
+    return 0
+
+
+def parser() -> Parser:
+    """The parser of the arguments."""
+    found = Parser(
+        prog="trainer plan",
+        description="Predict the time of a step with parameter servers, and print how many a run needs: the fewest\n"
+        f"with {SHARE:.0%} of the best rate that any number has, at most one for each worker. The prediction is by a\n"
+        "model fitted to real processes on one machine; docs/sizing.md has its assumptions.",
+    )
+    found.add_argument("--workers", metavar="N", type=_count, required=True, help="workers, the chief included")
+    found.add_argument("--gpus", metavar="N", type=_count, default=1, help="GPUs of each worker (default: 1)")
+    found.add_argument(
+        "--parameters",
+        metavar="BYTES",
+        type=_bytes,
+        required=True,
+        help="of the dense parameters as float32, 4 for each, such as 100M; of tables, those of the rows of a batch",
+    )
+    found.add_argument(
+        "--network", metavar="GBIT", type=_positive("Gbit/s"), required=True, help="speed of each task's link in Gbit/s"
+    )
+    found.add_argument(
+        "--step",
+        metavar="MS",
+        type=_positive("milliseconds"),
+        required=True,
+        help="milliseconds of a step without communication, as a single process with the same devices takes it",
+    )
+    found.add_argument(
+        "--cpus", metavar="N", type=_positive("CPUs"), default=4.0, help="CPUs of a parameter server (default: 4)"
+    )
+    found.add_argument("--ps", metavar="N", type=_count, help="predict for this number of parameter servers")
+    found.add_argument("--json", action="store_true", help="print JSON")
+    return found
+
+
+def _predictions(arguments: argparse.Namespace) -> Iterator[tuple[str, Prediction]]:
+    asynchronous = Scenario(
+        workers=arguments.workers,
+        parameters=arguments.parameters,
+        link=arguments.network * 1e9 / 8,
+        step=arguments.step / 1e3,
+        cpus=arguments.cpus,
+        synchronous=False,
+    )
+    synchronous = replace(asynchronous, synchronous=True)
+    modes = {
+        "asynchronous": asynchronous,
+        "asynchronous, bfloat16": replace(asynchronous, wire=0.5),
+        "synchronous": synchronous,
+        "synchronous, bfloat16": replace(synchronous, wire=0.5),
+        f"synchronous, {LOCAL_STEPS} local steps": replace(synchronous, local_steps=LOCAL_STEPS),
+    }
+    for mode, scenario in modes.items():
+        yield mode, predict(scenario, arguments.ps) if arguments.ps else choose(scenario, SHARE)
+
+
+def _text(arguments: argparse.Namespace, chosen: Sequence[tuple[str, Prediction]]) -> str:
+    lines = [
+        f"{arguments.workers:,} workers with {arguments.gpus:,} GPUs each, {arguments.parameters / 1e6:,.4g} MB of "
+        f"parameters, links of {arguments.network:g} Gbit/s, a step of {arguments.step:g} ms:",
+        "",
+        f"{'mode':28}{'ps':>7}{'step, ms':>11}{'batches/s':>12}{'computing':>11}  limited by",
+    ]
+    for mode, each in chosen:
+        batches = arguments.workers * arguments.gpus / each.seconds
+        lines.append(
+            f"{mode:28}{each.ps:>7,}{1e3 * each.seconds:>11,.4g}{batches:>12,.0f}{each.busy:>11.0%}  {each.limit}"
+        )
+    lines += ["", f"A model that was fitted to one machine ({ERROR}); measure with your own program before you buy."]
+    return "\n".join(lines)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text) or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1,000,000")
+    return int(text)
+
+
+def _bytes(text: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)B?", text)
+    size = float(found[1]) * UNITS[found[2]] if found else 0.0
+    if not 4 <= size <= 1e15:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 4 bytes on, such as 500k, 100M or 2G")
+    return size
+
+
+def _positive(what: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < 1e9:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what} above 0")
+        return value
+
+    return parse
