@@ -343,7 +343,7 @@ def test_requests_that_the_cluster_refuses_are_repeated_and_the_run_goes_on(rele
 
 def test_the_supervisor_killed_while_a_service_is_absent_goes_on(release: Release) -> None:
     release.install(LONG | {"run": {"startTimeoutSeconds": 25}})
-    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    wait(lambda: "steps/s" in release.supervisor_log() and release.notes()["resolved"], 120, release.describe)
     before = release.containers()
     service = release.get("service", "mnist-worker")
     release.kubectl("delete", "service", "mnist-worker")

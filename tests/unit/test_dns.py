@@ -71,6 +71,24 @@ def test_a_name_that_has_resolved_is_not_looked_up_again(resolver: Resolver) -> 
     assert len(resolver.asked) == asked
 
 
+def test_a_name_is_not_looked_up_before_the_dns_can_know_it(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand names, most lookups at the moment of the start are in vain, and each is several queries."""
+    monkeypatch.setattr(dns, "LOOKUP_INTERVAL", 600.0)
+    probe = DnsProbe(a_run())
+    probe.look_up(PODS)
+    monkeypatch.setattr(dns, "LOOKUP_INTERVAL", 0.0)
+    late = a_pod("mnist-worker-1")
+    resolver.known = {"mnist-worker-1.mnist-worker"}
+    deadline = time.monotonic() + SECONDS
+    while not probe.have_resolved([(late.name, late.role)]):
+        probe.look_up([*PODS, late])
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert resolver.asked == ["mnist-worker-1.mnist-worker"]
+
+
 def test_a_name_is_not_unresolved_before_the_grace_period_is_over(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,13 +151,14 @@ def test_a_changed_scale_of_parameter_servers_is_reconcile() -> None:
 
 
 def test_the_view_is_complete_when_every_watch_has_shown_its_list() -> None:
-    view = View(frozenset({"worker", "ps", "tensorboard"})).after(PodsListed([]))
-    view = view.after(ScalesObserved(frozenset({"worker", "ps"}), {"worker": 1}))
+    view = View(frozenset({"worker", "ps", "tensorboard"}))
+    view.apply(ScalesObserved(frozenset({"worker", "ps"}), {"worker": 1}))
+    view.apply(ScalesObserved(frozenset({"tensorboard"}), {"tensorboard": 1}))
     assert not view.complete
-    view = view.after(ScalesObserved(frozenset({"tensorboard"}), {"tensorboard": 1}))
+    view.apply(PodsListed([]))
     assert view.complete
     assert view.scales == {"worker": 1, "tensorboard": 1}
-    view = view.after(ScalesObserved(frozenset({"worker", "ps"}), {"worker": 2, "ps": 1}))
+    view.apply(ScalesObserved(frozenset({"worker", "ps"}), {"worker": 2, "ps": 1}))
     assert view.scales == {"worker": 2, "ps": 1, "tensorboard": 1}
 
 

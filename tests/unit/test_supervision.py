@@ -17,6 +17,7 @@ from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.run import Role, Run, TensorBoard
+from trainer.supervisor.view import View
 
 NOW = 1_800_000_000.0
 EXIT_CODE, ON_FAILURE = "0-127:End 128-255:Restart", "0-0:End 1-255:Restart"
@@ -597,8 +598,10 @@ def test_the_kubelets_last_deletion_does_not_move_the_time_at_which_a_pod_was_to
         msgspec.convert(OBJECT | {"metadata": OBJECT["metadata"] | more}, KubernetesPod) for more in (deleted, removed)
     )
     assert pods.observe(last).disrupted_at is None
-    known = pods.apply_change(pods.apply_change({}, PodChanged("MODIFIED", first)), PodChanged("MODIFIED", last))
-    assert [pod.disrupted_at for pod in known.values()] == [pods.observe(first).disrupted_at]
+    view = View(frozenset())
+    for pod in (first, last):
+        view.apply(PodChanged("MODIFIED", pods.observe(pod)))
+    assert [pod.disrupted_at for pod in (view.pods or {}).values()] == [pods.observe(first).disrupted_at]
 
 
 def test_an_evicted_pod_was_told_to_end_when_it_became_a_disruption_target() -> None:
@@ -635,12 +638,15 @@ def test_a_clients_pod_has_the_name_of_its_task_and_a_pod_name_for_its_log() -> 
 
 
 def test_changes_of_a_replaced_pod_are_ignored() -> None:
-    old, new = a_clients_pod(1), a_clients_pod(2)
-    assert [pod.uid for pod in pods.apply_change({}, PodsListed([new, old])).values()] == ["2"]
-    current = pods.apply_change(pods.apply_change({}, PodChanged("ADDED", old)), PodChanged("ADDED", new))
+    old, new = pods.observe(a_clients_pod(1)), pods.observe(a_clients_pod(2))
+    view = View(frozenset())
+    for change in (PodChanged("ADDED", old), PodChanged("ADDED", new), PodsListed([new, old])):
+        assert view.apply(change) == {new.name} if isinstance(change, PodsListed) else (new.name,)
     for kind in ("MODIFIED", "DELETED"):
-        assert [pod.uid for pod in pods.apply_change(current, PodChanged(kind, old)).values()] == ["2"]
-    assert pods.apply_change(current, PodChanged("DELETED", new)) == {}
+        assert view.apply(PodChanged(kind, old)) == ()
+        assert view.pods == {new.name: new}
+    assert view.apply(PodChanged("DELETED", new)) == (new.name,)
+    assert view.pods == {}
 
 
 @pytest.mark.parametrize(

@@ -49,17 +49,22 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+def client_of(server: http.server.HTTPServer) -> Client:
+    """The client of an API server."""
+    named = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+    context = {"name": "a", "context": {"cluster": "a", "user": "u", "namespace": "n"}}
+    user = {"name": "u", "user": {"token": "t"}}
+    configuration = {"current-context": "a", "clusters": [named], "contexts": [context], "users": [user]}
+    return Client(KubeConfig.from_dict(configuration), timeout=httpx2.Timeout(5))
+
+
 @pytest.fixture(params=[INITIALIZING, EXPIRED], ids=["initializing", "expired"])
 def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         server.answer = request.param  # type: ignore[attr-defined]
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        named = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
-        context = {"name": "a", "context": {"cluster": "a", "user": "u", "namespace": "n"}}
-        user = {"name": "u", "user": {"token": "t"}}
-        configuration = {"current-context": "a", "clusters": [named], "contexts": [context], "users": [user]}
-        with Client(KubeConfig.from_dict(configuration), timeout=httpx2.Timeout(5)) as client:
+        with client_of(server) as client:
             yield client
         server.shutdown()
 

@@ -4,8 +4,9 @@ import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import Event
 
+from trainer.supervisor.pods import Pod
 from trainer.supervisor.stages import StageJob
 
 

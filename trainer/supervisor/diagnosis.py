@@ -1,5 +1,6 @@
 """Why a task does not run, in one sentence with the remedy, from the message that Kubernetes reports. Pure."""
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -97,6 +98,7 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
 )
 
 
+@functools.lru_cache(maxsize=10_000)  # a thousand tasks may wait for the same reason, and each pass asks for all
 def diagnose(role: str, problem: str) -> str:
     """A sentence on why a pod does not run; Kubernetes' own message if no pattern matches it.
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
 
-LOOKUP_INTERVAL = 5.0
+LOOKUP_INTERVAL = 10.0
+"""Between two lookups of a name, and before the first. The DNS learns a pod's name a moment after the pod has started.
+A lookup before that fails, with two queries for each domain of the resolver's search list."""
 GRACE_SECONDS = 20.0
 """Time for a new name to reach all DNS servers: they cache for a while that a name does not exist."""
 THREADS = 8
@@ -25,7 +27,7 @@ class Unresolved:
 
     host: str
     since: float
-    """The first lookup by this supervisor, in seconds since 1970."""
+    """When this supervisor first saw the pod run, in seconds since 1970."""
 
 
 class DnsProbe:
@@ -42,7 +44,7 @@ class DnsProbe:
     def forget(self) -> None:
         """Forget what has resolved: other pods follow."""
         self._resolved: set[str] = set()
-        self._first_lookup: dict[str, float] = {}
+        self._since: dict[str, float] = {}
         self._next_lookup: dict[str, float] = {}
 
     def look_up(self, pods: Iterable[Pod]) -> None:
@@ -53,8 +55,8 @@ class DnsProbe:
             if not pod.running or pod.name in self._resolved or self._run.roles[pod.role].job:
                 continue
             self._hosts[pod.name] = f"{pod.name}.{self._run.stateful_set(pod.role)}"
-            self._first_lookup.setdefault(pod.name, now)
-            if now >= self._next_lookup.get(pod.name, 0.0):
+            self._since.setdefault(pod.name, now)
+            if now >= self._next_lookup.setdefault(pod.name, now + LOOKUP_INTERVAL):
                 self._next_lookup[pod.name] = float("inf")  # until this lookup has ended
                 self._wanted.put(pod.name)
 
@@ -67,7 +69,7 @@ class DnsProbe:
         now = time.time()
         return {
             pod: Unresolved(self._hosts[pod], since)
-            for pod, since in self._first_lookup.items()
+            for pod, since in self._since.items()
             if pod not in self._resolved and now - since > GRACE_SECONDS
         }
 

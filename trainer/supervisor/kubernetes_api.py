@@ -48,10 +48,6 @@ class KubernetesApi:
         self._client = connection.client
         self._notes: ConfigMap | None = None
 
-    def pods(self) -> list[Pod]:
-        """The pods of the run's tasks."""
-        return self._connection.retry(lambda: list(self._client.list(Pod, labels=task_labels(self.run))))
-
     def set_scale(self, component: str, replicas: int) -> None:
         """Set the replicas of a role or of TensorBoard. An absent object is no error: watches show its absence."""
         try:

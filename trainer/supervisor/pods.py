@@ -10,7 +10,6 @@ from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, P
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
-from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.telemetry import report
 
 COMPONENT = "app.kubernetes.io/component"
@@ -152,25 +151,6 @@ def with_logged_termination(pod: Pod, line: str, now: float) -> Pod:
 def parse_parked(line: str) -> Parked | None:
     """What task.sh reports in a log line; None for any other line."""
     return report.read(line, "parked", Parked)
-
-
-def apply_change(pods: Mapping[str, Pod], change: PodsListed | PodChanged) -> dict[str, Pod]:
-    """The pods after a change, by the names of their tasks.
-
-    Args:
-        pods: The pods before the change.
-        change: All pods, or the one that changed.
-    """
-    if isinstance(change, PodsListed):
-        return {pod.name: pod for pod in sorted(map(observe, change.pods), key=lambda pod: pod.created)}
-    pod = observe(change.pod)
-    current = pods.get(pod.name)
-    if current and current.uid != pod.uid and current.created > pod.created:
-        return dict(pods)  # an evicted pod of the client's Job still exists beside its replacement
-    if current and current.uid == pod.uid and current.disrupted_at is not None:
-        pod = dataclasses.replace(pod, disrupted_at=current.disrupted_at)
-    others = {name: other for name, other in pods.items() if name != pod.name}
-    return others if change.kind == "DELETED" else others | {pod.name: pod}
 
 
 def ended_by_itself(pod: Pod, now: float) -> bool:

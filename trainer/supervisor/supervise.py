@@ -35,7 +35,7 @@ from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, State, parse
 from trainer.supervisor.notes_writer import NotesWriter
-from trainer.supervisor.pods import Pod, lacks_termination, observe, with_logged_termination
+from trainer.supervisor.pods import Pod, lacks_termination, with_logged_termination
 from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
@@ -53,6 +53,8 @@ LOG_LINES = 200
 """The lines of a failed task's log that the supervisor copies into its own."""
 PASS_SECONDS = 2.0
 """The longest time between two passes of the loop."""
+GATHER_SECONDS = 0.2
+"""The shortest time between two passes. A pass looks at every task, so changes in quick succession share one."""
 LEAVE_SECONDS = 60.0
 """How long the end of TensorBoard on the leader's node is waited for."""
 PATIENCE_SECONDS = 5.0
@@ -125,14 +127,15 @@ class _Loop:
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
         self._sent: dict[str, tuple[int, float]] = {}
-        self._terminations: dict[str, Pod] = {}
         self._has_account = not (run.tensorboard and run.tensorboard.service_account)
         self._replaced: set[str] = set()
         self._tensorboard_leaves = False
         """Whether TensorBoard is ending on the leader's node, to start on another one."""
         self._notes = Notes()
-        self._tasks: Mapping[str, Pod] = {}
+        self._tasks = {name: pod for name, pod in (view.pods or {}).items() if self._is_own(pod)}
         """The pods of this run, by task."""
+        self._passed = 0.0
+        """When the last pass began, on the monotonic clock."""
 
     def run_to_end(self, takes_over: bool) -> Outcome | None:
         """Repeat passes until the run has ended and is cleaned up; return None if it is suspended instead.
@@ -141,8 +144,10 @@ class _Loop:
             takes_over: Whether to take the run over from an earlier supervisor; otherwise it must still be this one's.
         """
         before = parse(self._api.read_notes())
+        first = self._first_changes()
         # The view may still have a pod of the run before that is gone. It must not count as one of this run.
-        pods = [*map(observe, self._api.pods()), *(self.view.pods or {}).values()]
+        pods = [*(self.view.pods or {}).values()]
+        pods += [pod for change in first if isinstance(change, PodsListed) for pod in change.pods]
         begin = self._writer.take_over if takes_over else self._writer.write
         self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, pods, time.time()))
         left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
@@ -150,8 +155,9 @@ class _Loop:
         self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
         self._reporter.report_beginning(before, self._notes)
         try:
+            self._observe(first)
             while not self._is_settled():
-                self._observe(_next_changes(self._changes))
+                self._observe(self._next_changes())
                 if self.view.complete:
                     self._take_pass(time.time())
         finally:
@@ -166,11 +172,26 @@ class _Loop:
     def await_data(self) -> str:
         """Wait for another version of the data than that of this run, and return it."""
         while self.view.data_version in ("", self._run.data_version):
-            self._observe(_next_changes(self._changes))
+            self._observe(self._next_changes())
             if not self._is_settled():
                 self._writer.confirm()  # that no other supervisor has taken over
                 self._reconcile(time.time())
         return self.view.data_version
+
+    def _first_changes(self) -> list[Change]:
+        """The changes until the pods are listed, if they are not yet. The notes that follow from them come first."""
+        batch: list[Change] = []
+        while self.view.pods is None and not any(isinstance(change, PodsListed) for change in batch):
+            batch += self._next_changes()
+        return batch
+
+    def _next_changes(self) -> list[Change]:
+        """All changes in the queue; waits for the first one, and for others until a pass is due again."""
+        batch = [change for change in [_next_change(self._changes, PASS_SECONDS)] if change]
+        while change := _next_change(self._changes, self._passed + GATHER_SECONDS - time.monotonic()):
+            batch.append(change)
+        self._passed = time.monotonic()
+        return batch
 
     def _is_settled(self) -> bool:
         """Whether the run has ended and is cleaned up, or is suspended and all of its tasks are gone."""
@@ -196,22 +217,19 @@ class _Loop:
                 case WarningReported(event):
                     self._reporter.record_warning(event)
                 case PodsListed() | PodChanged() | ScalesObserved() | StagesObserved() | DataVersionFound():
-                    before = self.view.pods or {}
-                    self.view = self.view.after(change)
-                    pods = self.view.pods or {}
-                    changed |= {name for name, pod in pods.items() if pod is not before.get(name)}
-        pods = self.view.pods or {}
-        for name in changed & pods.keys():
-            self._terminations.pop(name, None)
-            pod = pods[name]
-            if pod.role in self._run.roles and lacks_termination(pod) and name not in self._notes.finished:
-                line = self._logs.last_line(pod.pod_name, pod.role)
-                self._terminations[name] = with_logged_termination(pod, line, time.time())
-        self._tasks = {
-            name: self._terminations.get(name, pod)
-            for name, pod in pods.items()
-            if self._run.lists(name) and pod.run_hash == self._run.hash
-        }
+                    changed.update(self.view.apply(change))
+        for name in changed:
+            self._tasks.pop(name, None)
+            pod = (self.view.pods or {}).get(name)
+            if pod is None or not self._is_own(pod):
+                continue
+            if lacks_termination(pod) and name not in self._notes.finished:
+                pod = with_logged_termination(pod, self._logs.last_line(pod.pod_name, pod.role), time.time())
+            self._tasks[name] = pod
+
+    def _is_own(self, pod: Pod) -> bool:
+        """Whether a pod is that of a task of this run."""
+        return pod.run_hash == self._run.hash and self._run.lists(pod.name)
 
     def _take_pass(self, now: float) -> None:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
@@ -360,22 +378,22 @@ class _Loop:
             self._has_account = self._api.provide_tensorboard_account(spec.service_account, spec.annotations)
 
 
-def _next_changes(changes: Changes) -> list[Change]:
-    """All changes in the queue; waits for the first one."""
-    batch: list[Change] = []
+def _next_change(changes: Changes, seconds: float) -> Change | None:
+    """The next change in the queue, which is waited for; None if there is none within this time.
+
+    Raises:
+        StoppedError: SIGTERM or SIGINT arrived.
+    """
     try:
-        batch.append(changes.get(timeout=PASS_SECONDS))
-        while True:
-            batch.append(changes.get_nowait())
+        change = changes.get(timeout=max(seconds, 0.0))
     except queue.Empty:
-        pass
-    for change in batch:
-        match change:
-            case StopRequested():
-                raise StoppedError(STOPPED)
-            case WatchFailed(error):
-                raise RuntimeError("the watch of the cluster failed") from error
-    return batch
+        return None
+    match change:
+        case StopRequested():
+            raise StoppedError(STOPPED)
+        case WatchFailed(error):
+            raise RuntimeError("the watch of the cluster failed") from error
+    return change
 
 
 def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, started: float) -> Outcome:

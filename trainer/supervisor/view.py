@@ -1,21 +1,28 @@
-"""What the watches have shown so far: the run's pods, and the scales of its objects. Pure."""
+"""What the watches have shown so far: the run's pods, and the scales of its objects."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from trainer.supervisor.changes import DataVersionFound, Observation, ScalesObserved, StagesObserved
-from trainer.supervisor.pods import Pod, apply_change
+from trainer.supervisor.changes import (
+    DataVersionFound,
+    Observation,
+    PodChanged,
+    PodsListed,
+    ScalesObserved,
+    StagesObserved,
+)
+from trainer.supervisor.pods import Pod
 from trainer.supervisor.stages import StageJob
 
 
-@dataclass(frozen=True)
+@dataclass
 class View:
-    """The observed state of the cluster."""
+    """The observed state of the cluster, which `apply` updates in place: a run may have thousands of pods."""
 
     components: frozenset[str]
     """The components whose scales are watched: the roles, and TensorBoard if the supervisor starts it."""
-    pods: Mapping[str, Pod] | None = None
+    pods: dict[str, Pod] | None = None
     """By task; None before the first list."""
     scales: Mapping[str, int] = field(default_factory=dict)
     """By component; without those whose object does not exist."""
@@ -31,13 +38,36 @@ class View:
         """Whether every watch has shown its first list."""
         return self.pods is not None and self.stages is not None and self.listed >= self.components
 
-    def after(self, change: Observation) -> "View":
-        """The view after a change."""
-        if isinstance(change, DataVersionFound):
-            return dataclasses.replace(self, data_version=change.version)
-        if isinstance(change, StagesObserved):
-            return dataclasses.replace(self, stages=change.jobs)
-        if not isinstance(change, ScalesObserved):
-            return dataclasses.replace(self, pods=apply_change(self.pods or {}, change))
-        others = {name: scale for name, scale in self.scales.items() if name not in change.components}
-        return dataclasses.replace(self, scales=others | {**change.scales}, listed=self.listed | change.components)
+    def apply(self, change: Observation) -> Collection[str]:
+        """Update the view, and return the tasks whose pods have changed."""
+        match change:
+            case PodsListed(pods):
+                return self._list(pods)
+            case PodChanged(kind, pod):
+                return self._change(kind, pod)
+            case ScalesObserved(components, scales):
+                others = {name: scale for name, scale in self.scales.items() if name not in components}
+                self.scales, self.listed = others | {**scales}, self.listed | components
+            case StagesObserved(jobs):
+                self.stages = jobs
+            case DataVersionFound(version):
+                self.data_version = version
+        return ()
+
+    def _list(self, pods: Collection[Pod]) -> Collection[str]:
+        before = self.pods or {}
+        self.pods = {pod.name: pod for pod in sorted(pods, key=lambda pod: pod.created)}
+        return before.keys() | self.pods.keys()
+
+    def _change(self, kind: str, pod: Pod) -> Collection[str]:
+        pods = self.pods = {} if self.pods is None else self.pods
+        current = pods.get(pod.name)
+        if current and current.uid != pod.uid and current.created > pod.created:
+            return ()  # an evicted pod of the client's Job still exists beside its replacement
+        if current and current.uid == pod.uid and current.disrupted_at is not None:
+            pod = dataclasses.replace(pod, disrupted_at=current.disrupted_at)
+        if kind == "DELETED":
+            pods.pop(pod.name, None)
+        else:
+            pods[pod.name] = pod
+        return (pod.name,)

@@ -12,7 +12,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 
 from trainer.cluster.spec import ROLES
-from trainer.supervisor import stages
+from trainer.supervisor import pods, stages
 from trainer.supervisor.changes import (
     Changes,
     PodChanged,
@@ -27,6 +27,8 @@ from trainer.supervisor.run import Run
 
 WARNINGS = ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox")
 """Reasons of events that explain why a task does not run, and that no status has."""
+PAGE = 100
+"""How many pods or events an answer has at most: all those of a large run at once would take much memory."""
 
 
 _Watch = Callable[[Run, Connection, Changes], None]
@@ -74,12 +76,12 @@ def task_labels(run: Run) -> dict[str, Any]:
 
 def _pods(run: Run, connection: Connection, changes: Changes) -> None:
     labels = task_labels(run)
-    listed = connection.client.list(Pod, labels=labels)
-    changes.put(PodsListed(list(listed)))
+    listed = connection.client.list(Pod, labels=labels, chunk_size=PAGE)
+    changes.put(PodsListed([pods.observe(pod) for pod in listed]))
     for kind, pod in connection.client.watch(
         Pod, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
     ):
-        changes.put(PodChanged(kind, pod))
+        changes.put(PodChanged(kind, pods.observe(pod)))
 
 
 def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
@@ -91,7 +93,7 @@ def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
             if event.reason in WARNINGS and about.startswith(f"{run.fullname}-"):
                 changes.put(WarningReported(event))
 
-    listed = connection.client.list(Event, fields=fields)
+    listed = connection.client.list(Event, fields=fields, chunk_size=PAGE)
     put(listed)
     put(
         event
