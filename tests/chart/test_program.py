@@ -1,12 +1,14 @@
 """The program of a task's container: `command`, `args` and `extraArgs`, whose values may contain templates."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chart.chart import CHART, EXAMPLES, Manifests, parse, refusal, render, template
+from tests.chart.test_tf_config import environment_of
 
 OWN = {"common.command": ["run"]}
 HOSTS = '--hosts={{ include "distributed-tensorflow.hosts" (list . "%s") }}'
@@ -17,6 +19,14 @@ def program(manifests: Manifests, role: str = "worker") -> list[str]:
     words = manifests.pods()[role]["spec"]["containers"][0]["args"]
     assert isinstance(words, list)
     return words
+
+
+def expanded(manifests: Manifests, role: str = "worker") -> list[str]:
+    """The command line of the second task of a role, with its variables replaced as by Kubernetes."""
+    return [
+        re.sub(r"\$\((\w+)\)", lambda found: environment_of(manifests, role, 1)[found[1]], word)
+        for word in program(manifests, role)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +44,15 @@ def program(manifests: Manifests, role: str = "worker") -> list[str]:
     ],
 )
 def test_a_template_inserts_the_hosts_of_a_role(role: str, values: dict[str, Any], hosts: str) -> None:
-    assert program(render({**OWN, **values, "worker.args": [HOSTS % role]})) == ["run", f"--hosts={hosts}"]
+    assert expanded(render({**OWN, **values, "worker.args": [HOSTS % role]})) == ["run", f"--hosts={hosts}"]
+
+
+def test_the_hosts_of_a_thousand_tasks_are_in_no_pod() -> None:
+    program = "exec run " + HOSTS % "worker" + " " + HOSTS % "ps"
+    manifests = render({"common.command": ["sh", "-c", program], "worker.replicas": 1000, "ps.replicas": 1})
+    hosts = ",".join(f"mnist-worker-{index}.mnist-worker:2222" for index in range(1000))
+    assert expanded(manifests)[2] == f"exec run --hosts={hosts} --hosts=mnist-ps-0.mnist-ps:2222"
+    assert not [item["kind"] for item in manifests if "worker-1." in json.dumps(item) and item["kind"] != "ConfigMap"]
 
 
 def test_the_command_and_the_extra_arguments_may_contain_templates() -> None:
@@ -87,11 +105,11 @@ def test_the_example_with_classic_flags_has_the_hosts_of_its_release() -> None:
     assert done.returncode == 0, done.stderr
     manifests = Manifests("other", [item for item in parse(done.stdout) if item])
     for role in ("ps", "worker"):
-        assert program(manifests, role)[2:] == [
+        assert expanded(manifests, role)[2:] == [
             "--ps_hosts=other-ps-0.other-ps:2222",
             "--worker_hosts=other-worker-0.other-worker:2222,other-worker-1.other-worker:2222",
             f"--job_name={role}",
-            "--task_index=$(POD_INDEX)",
+            "--task_index=1",
         ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart import ALL_ROLES, Manifests, render
+from tests.chart.chart import ALL_ROLES, Manifests, refusal, render
 from trainer import config
 from trainer.cluster.spec import ROLES, ClassicFlags, ClusterFile, Role, Task, resolve
 
@@ -132,20 +132,48 @@ def test_a_cluster_too_large_for_tf_config_is_read_from_a_file() -> None:
         assert (cluster.task, len(cluster.worker), conflicts) == (Task(role, index), 1300, [])
 
 
-def test_the_largest_tf_config_fits_into_an_environment_variable() -> None:
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"worker.replicas": 4000}, "worker.replicas"),
+        ({"worker.replicas": 100, "worker.maxReplicas": 2000, "ps.replicas": 90}, "worker.maxReplicas"),
+        ({"worker.replicas": 12, "ps.replicas": 4000, "chief.replicas": 1}, "ps.replicas"),
+    ],
+    ids=str,
+)
+def test_a_program_of_the_user_gets_the_largest_tf_config_or_the_number_that_fits(
+    values: dict[str, Any], key: str
+) -> None:
+    release, values = "m" * 40, {**values, "common.command": ["run"]}
+    found = re.search(
+        f"{key}: {values[key]} tasks do not fit into TF_CONFIG.*; set at most ([0-9]+),", refusal(values, release)
+    )
+    assert found
+    fitting = int(found[1])
+    manifests = render({**values, key: fitting}, release=release)
+    role = key.partition(".")[0]
+    largest = environment_of(manifests, role, fitting - 1)["TF_CONFIG"]
+    assert subprocess.run(["true"], env={"TF_CONFIG": largest}, check=True).returncode == 0
+    hosts = json.loads(largest)["cluster"][role]
+    assert len(hosts) == fitting
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["true"], env={"TF_CONFIG": largest + f',"{hosts[-1]}"'}, check=True)
+    assert f"set at most {fitting}," in refusal({**values, key: fitting + 1}, release)
+
+
+def test_the_packaged_trainer_reads_a_cluster_from_a_file_only_if_it_does_not_fit() -> None:
+    limit = 128 * 1024  # of Linux, for one environment string with its name and the terminating zero
+    rest = len('TF_CONFIG={"cluster":,"task":{"type":"evaluator","index":1299},"environment":"cloud"}') + 1
     fullname = "m" * 40
 
     def length(workers: int) -> int:
         hosts = [f"{fullname}-worker-{index}.{fullname}-worker:2222" for index in range(workers)]
         return len(json.dumps({"ps": [f"{fullname}-ps-0.{fullname}-ps:2222"], "worker": hosts}, separators=(",", ":")))
 
-    def rendered(workers: int) -> Manifests:
-        return render({"worker.replicas": workers, "worker.maxReplicas": workers}, release=fullname)
-
-    workers = max(number for number in range(1000, 1300) if length(number) <= 128 * 1024 - 200)
-    largest = environment_of(rendered(workers), "worker", workers - 1)
-    assert subprocess.run(["true"], env={"TF_CONFIG": largest["TF_CONFIG"]}, check=True).returncode == 0
-    assert "TF_CONFIG" not in rendered(workers + 1).environment("worker")
+    workers = max(number for number in range(1000, 1300) if length(number) + rest <= limit)
+    for number, fits in ((workers, True), (workers + 1, False)):
+        manifests = render({"worker.replicas": number, "worker.maxReplicas": number}, release=fullname)
+        assert ("TF_CONFIG" in manifests.environment("worker")) == fits
 
 
 @pytest.mark.parametrize("values", [{}, {**ALL_ROLES, "chief.taskType": "master"}], ids=["default", "master"])

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.test_supervision import EXIT_CODE, a_pod, a_run
 from tests.unit.test_watches import client_of
 from trainer.supervisor import diagnosis, supervise, watches
-from trainer.supervisor.changes import Change, PodChanged, PodsListed
+from trainer.supervisor.changes import Change, PodChanged, PodsListed, ScalesObserved
 from trainer.supervisor.connection import Connection
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.metrics import RunMetrics
@@ -135,13 +135,12 @@ def test_pods_are_listed_once_and_in_pages(server: http.server.ThreadingHTTPServ
     assert watch["resourceVersion"] == "5"
 
 
-def test_the_run_begins_with_the_pods_that_the_watch_has_listed(
-    loop: supervise._Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_begins_with_the_pods_that_the_watch_has_listed(loop: supervise._Loop) -> None:
     loop.view.pods = None
-    listed = [PodsListed(PODS), PodChanged("ADDED", PODS[0])]
-    for change in listed:
+    found: list[Change] = [ScalesObserved(frozenset(), {}), PodsListed(PODS)]
+    for change in found:
         loop._changes.put(change)
-    assert loop._first_changes()[: len(listed)] == listed
-    loop._observe(listed)
-    assert loop._first_changes() == []
+    assert loop._await_pods() == PODS
+    assert loop._next_changes() == found, "they are not lost"
+    loop._observe(found)
+    assert loop._await_pods() == PODS, "without another list"

@@ -134,6 +134,8 @@ class _Loop:
         self._notes = Notes()
         self._tasks = {name: pod for name, pod in (view.pods or {}).items() if self._is_own(pod)}
         """The pods of this run, by task."""
+        self._early: list[Change] = []
+        """Changes that were observed before the run began."""
         self._passed = 0.0
         """When the last pass began, on the monotonic clock."""
 
@@ -144,18 +146,13 @@ class _Loop:
             takes_over: Whether to take the run over from an earlier supervisor; otherwise it must still be this one's.
         """
         before = parse(self._api.read_notes())
-        first = self._first_changes()
-        # The view may still have a pod of the run before that is gone. It must not count as one of this run.
-        pods = [*(self.view.pods or {}).values()]
-        pods += [pod for change in first if isinstance(change, PodsListed) for pod in change.pods]
         begin = self._writer.take_over if takes_over else self._writer.write
-        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, pods, time.time()))
+        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, self._await_pods(), time.time()))
         left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
         self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
         self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
         self._reporter.report_beginning(before, self._notes)
         try:
-            self._observe(first)
             while not self._is_settled():
                 self._observe(self._next_changes())
                 if self.view.complete:
@@ -178,18 +175,25 @@ class _Loop:
                 self._reconcile(time.time())
         return self.view.data_version
 
-    def _first_changes(self) -> list[Change]:
-        """The changes until the pods are listed, if they are not yet. The notes that follow from them come first."""
-        batch: list[Change] = []
-        while self.view.pods is None and not any(isinstance(change, PodsListed) for change in batch):
-            batch += self._next_changes()
-        return batch
+    def _await_pods(self) -> list[Pod]:
+        """The pods of tasks, as they are listed first. What is observed with that list waits for the first pass."""
+        pods = [*(self.view.pods or {}).values()]
+        while self.view.pods is None and not any(isinstance(change, PodsListed) for change in self._early):
+            self._early += self._gather()
+        return pods + [pod for change in self._early if isinstance(change, PodsListed) for pod in change.pods]
 
     def _next_changes(self) -> list[Change]:
+        """The changes for the next pass."""
+        early, self._early = self._early, []
+        return early or self._gather()
+
+    def _gather(self) -> list[Change]:
         """All changes in the queue; waits for the first one, and for others until a pass is due again."""
-        batch = [change for change in [_next_change(self._changes, PASS_SECONDS)] if change]
-        while change := _next_change(self._changes, self._passed + GATHER_SECONDS - time.monotonic()):
+        batch: list[Change] = []
+        seconds = PASS_SECONDS
+        while change := _next_change(self._changes, seconds):
             batch.append(change)
+            seconds = self._passed + GATHER_SECONDS - time.monotonic()
         self._passed = time.monotonic()
         return batch
 

@@ -67,7 +67,13 @@
 {{- end -}}
 {{- end -}}
 {{- if and $foreign (include "distributed-tensorflow.clusterIsTooLong" .) -}}
-{{- fail (printf "%s.replicas: TF_CONFIG would exceed the 128 KiB that Linux allows for one environment variable, and only the packaged trainer reads the cluster from a file; use fewer tasks or a shorter release name." (first $foreign)) -}}
+{{- $role := ternary "worker" "ps" (ge $addresses (int $values.ps.replicas)) -}}
+{{- $key := printf "%s.replicas" $role -}}
+{{- if and (eq $role "worker") (gt $addresses $replicas) -}}
+{{- $key = ternary "worker.maxReplicas" "run.elastic.max" (not (empty $values.worker.maxReplicas)) -}}
+{{- end -}}
+{{- $fit := include "distributed-tensorflow.tasksThatFit" (list . $role) -}}
+{{- fail (printf "%s: %d tasks do not fit into TF_CONFIG, as Linux allows 128 KiB for one environment variable, and only the packaged trainer reads the cluster from a file; set at most %s, or a shorter release name." $key (ternary $addresses (int $values.ps.replicas) (eq $role "worker")) $fit) -}}
 {{- end -}}
 
 {{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}

@@ -3,6 +3,7 @@
 {{- define "distributed-tensorflow.checkReserved" -}}
 {{- $values := .Values -}}
 {{- $variables := list "TASK_DIR" "TASK_ENDED" "TASK_EXITS" "TASK_LOG" "TASK_NAME" "TASK_POD" "TASK_REPORTS" "TASK_RESTARTS" "TASK_RUN" "TASK_WAITS" -}}
+{{- range list "chief" "worker" "ps" "evaluator" }}{{ $variables = append $variables (include "distributed-tensorflow.hostsVariable" .) }}{{ end -}}
 {{- if $values.data.watch.enabled }}{{ $variables = append $variables "DATA_VERSION" }}{{ end -}}
 {{- range $spec := include "distributed-tensorflow.roles" . | fromJsonArray -}}
 {{- $role := $spec.role -}}

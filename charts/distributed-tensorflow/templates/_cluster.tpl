@@ -27,10 +27,50 @@
 {{- end -}}
 {{- end }}
 
-{{/* Whether TF_CONFIG would exceed Linux's limit for one environment string: 128 KiB, of which 200 bytes are reserved for
-     its name, the task and the terminating zero. */}}
+{{/* The roles of which a program of one's own has several hosts in its arguments, as a JSON list. Kubernetes inserts them
+     there from a variable: a thousand hosts are 46 kB, and would be in each pod. (dict words) */}}
+{{- define "distributed-tensorflow.rolesWithHosts" -}}
+{{- $text := toJson .words -}}
+{{- $roles := list -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" -}}
+{{- if contains (include "distributed-tensorflow.hostsVariable" $role | printf "$(%s)") $text }}{{ $roles = append $roles $role }}{{ end -}}
+{{- end -}}
+{{- toJson $roles -}}
+{{- end }}
+
+{{- define "distributed-tensorflow.hostsVariable" -}}
+TASK_{{ upper . }}_HOSTS
+{{- end }}
+
+{{/* How many bytes the cluster may have in TF_CONFIG. Linux allows 128 KiB for one environment string, with its name and the
+     terminating zero; `evaluator` is the longest type of a task. */}}
+{{- define "distributed-tensorflow.clusterLimit" -}}
+{{- $index := max (include "distributed-tensorflow.workerAddresses" . | int) (int .Values.ps.replicas) -}}
+{{- sub 131071 (len (printf `TF_CONFIG={"cluster":,"task":{"type":"evaluator","index":%d},"environment":"cloud"}` $index)) -}}
+{{- end }}
+
+{{/* Whether TF_CONFIG would exceed Linux's limit for one environment string */}}
 {{- define "distributed-tensorflow.clusterIsTooLong" -}}
-{{- if gt (len (include "distributed-tensorflow.cluster" .)) (sub 131072 200 | int) }}yes{{ end -}}
+{{- if gt (len (include "distributed-tensorflow.cluster" .)) (include "distributed-tensorflow.clusterLimit" . | int) }}yes{{ end -}}
+{{- end }}
+
+{{/* How many tasks of a role fit into TF_CONFIG beside those of the other roles. (list $ role) */}}
+{{- define "distributed-tensorflow.tasksThatFit" -}}
+{{- $root := index . 0 -}}
+{{- $hosts := include "distributed-tensorflow.hosts" . | splitList "," -}}
+{{- $others := sub (len (include "distributed-tensorflow.cluster" $root)) (len (toJson $hosts)) | int -}}
+{{- $left := sub (include "distributed-tensorflow.clusterLimit" $root | int) (add $others 1) | int -}}
+{{- $fit := 0 -}}
+{{- $numbers := 10 -}}
+{{- range $digits := list 1 2 3 4 5 -}}
+{{- /* A host has quotes and a comma; the first one has an index of one digit. */}}
+{{- $bytes := add (len (first $hosts)) $digits 2 | int -}}
+{{- $more := min $numbers (div (max 0 $left) $bytes) | int -}}
+{{- $fit = add $fit $more -}}
+{{- $left = sub $left (mul $more $bytes) | int -}}
+{{- $numbers = ternary 90 (mul $numbers 10) (eq $digits 1) | int -}}
+{{- end -}}
+{{- $fit -}}
 {{- end }}
 
 {{/* How many workers the cluster lists: worker.maxReplicas, or run.elastic.max. Without them, the packaged trainer with

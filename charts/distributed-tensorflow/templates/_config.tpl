@@ -2,6 +2,11 @@
 
 {{- define "distributed-tensorflow.config" -}}
 cluster.json: {{ include "distributed-tensorflow.cluster" . | quote }}
+{{- $words := list }}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray }}{{ $words = concat $words .program }}{{ end }}
+{{- range include "distributed-tensorflow.rolesWithHosts" (dict "words" $words) | fromJsonArray }}
+{{ . }}-hosts: {{ include "distributed-tensorflow.hosts" (list $ .) }}
+{{- end }}
 trainer.yaml: |
   {{- $train := deepCopy .Values.train }}
   {{- $_ := set $train "train_dir" (include "distributed-tensorflow.runDirectory" .) }}

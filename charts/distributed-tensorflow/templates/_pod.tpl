@@ -116,6 +116,13 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 - name: TRAINER_TASK_INDEX
   value: $(POD_INDEX)
 {{- end }}
+{{- range include "distributed-tensorflow.rolesWithHosts" (dict "words" $spec.program) | fromJsonArray }}
+- name: {{ include "distributed-tensorflow.hostsVariable" . }}
+  valueFrom:
+    configMapKeyRef:
+      name: {{ include "distributed-tensorflow.fullname" $root }}-config
+      key: {{ . }}-hosts
+{{- end }}
 {{- end }}
 
 {{/* The volumes that the chart makes in the pod of a task, and where it mounts them. (dict root spec) */}}

@@ -60,7 +60,15 @@
 {{- $trainer = concat $trainer (list "--data_version=$(DATA_VERSION)" (printf "--train_dir=%s" (include "distributed-tensorflow.runDirectory" $root))) -}}
 {{- end -}}
 {{- $trainer = concat $trainer $root.Values.extraArgs -}}
-{{- include "distributed-tensorflow.words" (dict "root" $root "words" (ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)))) -}}
+{{- $words := ternary (concat ($spec.command | default list) ($spec.args | default list)) $trainer (not (empty $spec.command)) -}}
+{{- $text := include "distributed-tensorflow.words" (dict "root" $root "words" $words) -}}
+{{- if contains "distributed-tensorflow.hosts" (toJson $words) -}}
+{{- range $role := list "chief" "worker" "ps" "evaluator" -}}
+{{- $hosts := include "distributed-tensorflow.hosts" (list $root $role) -}}
+{{- if contains "," $hosts }}{{ $text = replace $hosts (include "distributed-tensorflow.hostsVariable" $role | printf "$(%s)") $text }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $text -}}
 {{- end }}
 
 {{/* The words of a command line as a JSON list of strings, with their templates rendered. (dict root words) */}}
