@@ -4,6 +4,7 @@ import dataclasses
 import http.server
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 
@@ -15,7 +16,7 @@ from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event
 
-from tests.unit.test_supervision import NOW, RUNNING, STARTED, a_run
+from tests.unit.test_supervision import NOW, RUNNING, STARTED, a_pod, a_run
 from trainer.supervisor import task_logs
 from trainer.supervisor.connection import Connection, StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
@@ -193,3 +194,10 @@ def test_notes_of_a_later_version_belong_to_another_supervisor() -> None:
 
     with pytest.raises(StoppedError, match="another supervisor"):
         NotesWriter(Later(), "me").write(Notes())
+
+
+def test_tasks_that_have_not_ended_share_a_short_line(reporter: Reporter, caplog: pytest.LogCaptureFixture) -> None:
+    pods = {pod.name: pod for pod in (a_pod(f"mnist-worker-{index}") for index in range(1000))}
+    stopping = dataclasses.replace(STARTED, state="Stopping")
+    reporter.report_stopping(stopping, pods, time.time() + 61)
+    assert caplog.messages == ["waiting for mnist-worker-0 (and 999 more) to end"]

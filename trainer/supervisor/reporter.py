@@ -155,7 +155,7 @@ class Reporter:
         """Report once a minute which tasks have not ended yet."""
         if pods and now - self._stopping_reported > REMINDER_SECONDS:
             self._stopping_reported = now
-            logger.info(f"waiting for {', '.join(sorted(pods))} to end")
+            logger.info(f"waiting for {_listed(set(pods))} to end")
         self._annotate({"state": state_of(notes)}, now)
 
     def report_changes(self, before: Notes, after: Notes, pods: Mapping[str, Pod]) -> None:
