@@ -11,7 +11,7 @@ SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images build-mlflow-image build-model-server package-model push-images test-images lint format benchmark benchmark-kubernetes faults soak pictures test-readme lock clean
+	build-images build-mlflow-image build-model-server package-model push-images test-images lint format benchmark benchmark-kubernetes faults scale soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -198,6 +198,11 @@ FAULTS_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m
 FAULTS_IMAGE = $(if $(IMAGE_TAG),--image_tag $(IMAGE_TAG))
 faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and update docs/faults.md (hours; ONLY='kill ps-0', SHORT=1: some; AGAIN=1: all again)
 	$(FAULTS_WITH) benchmarks.faults $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(AGAIN),--again) $(FAULTS_IMAGE)
+
+scale: WORKERS ?= 1000
+scale: ROUNDS ?= 1
+scale: $(SETUP) ## install a run on simulated nodes, and print what it costs (WORKERS='10 100 1000' ROUNDS=2; Linux, root, Go; minutes each)
+	$(BIN)/python -m benchmarks.scale --workers $(WORKERS) --rounds $(ROUNDS)
 
 soak: MINUTES ?= 30
 SEED ?= 0

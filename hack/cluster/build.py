@@ -17,8 +17,8 @@ from hack.cluster.paths import CACHE, MODULES
 from hack.cluster.progress import step
 
 OLDEST_GO = (1, 26)
-BY_NAME_ONLY = {"helm3"}
-"""Modules that `ensure` leaves out: only tests that CI skips use them."""
+BY_NAME_ONLY = {"helm3", "kwok"}
+"""Modules that `ensure` leaves out: only what CI skips uses them."""
 
 
 def _variables() -> dict[str, str]:

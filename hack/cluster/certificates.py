@@ -1,6 +1,6 @@
 """The cluster's certificate authority, its two certificates and the administrator's kubeconfig.
 
-`kubernetes` calls it once per cluster. It writes to the given folder and to KUBECONFIG.
+`kubernetes` and `simulation` call it once per cluster. It writes to the given folder and to the kubeconfig.
 """
 
 import base64
@@ -12,7 +12,7 @@ from hack.cluster.errors import ClusterError
 from hack.cluster.paths import KUBECONFIG
 
 
-def create(folder: Path, server: str, names: str) -> None:
+def create(folder: Path, server: str, names: str, kubeconfig: Path = KUBECONFIG) -> None:
     """Create all of them, for an API server at URL `server` with subject alternative names `names`.
 
     Raises:
@@ -24,10 +24,10 @@ def create(folder: Path, server: str, names: str) -> None:
     _openssl(folder, "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 365 -subj /CN=throw-away")
     _certificate(folder, "api", "/CN=kube-apiserver", names)
     _certificate(folder, "admin", "/O=system:masters/CN=admin", "DNS:admin")
-    kubeconfig = folder / KUBECONFIG.name
-    kubeconfig.write_text(json.dumps(_kubeconfig(folder, server), indent=1))
-    kubeconfig.chmod(0o600)
-    kubeconfig.rename(KUBECONFIG)  # last: if it exists, all the others exist
+    written = folder / KUBECONFIG.name
+    written.write_text(json.dumps(_kubeconfig(folder, server), indent=1))
+    written.chmod(0o600)
+    written.rename(kubeconfig)  # last: if it exists, all the others exist
 
 
 def _certificate(folder: Path, name: str, subject: str, names: str) -> None:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -171,11 +171,11 @@ class Sandbox:
         lines += ["echo 1 > /proc/sys/net/ipv4/ip_forward"]
         self.run(["sh", "-ec", "\n".join(lines)])
 
-    def _enter(self, command: Sequence[str | Path]) -> list[str]:
+    def _enter(self, command: Sequence[str | Path], namespaces: Sequence[str] = ("mount", "net", "pid")) -> list[str]:
         first = self.first_process()
         if not first:
             raise ClusterError(f"the sandbox {self.name} is not running: `up` starts it.")
-        return ["nsenter", f"--target={first}", "--mount", "--net", "--pid", *map(str, command)]
+        return ["nsenter", f"--target={first}", *(f"--{name}" for name in namespaces), *map(str, command)]
 
     def run(self, command: Sequence[str | Path], stdin: int | IO[bytes] | None = subprocess.DEVNULL) -> str:
         """Run a command in the sandbox and return its standard output.
@@ -205,6 +205,19 @@ class Sandbox:
         # setsid exits before its child has executed the program, and during exec a process has no name. Wait for the
         # name, so that the next call of `programs` lists it. A program without its name by then has exited.
         until(lambda: name in self.programs(), 2)
+
+    def child(
+        self, command: Sequence[str | Path], log: Path, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in the network and the file system of the sandbox, as a child process of this one."""
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                self._enter(command, ("mount", "net")),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment() | dict(variables or {}),
+            )
 
     def log(self, name: str) -> Path:
         """The log file of a program that `spawn` started."""
