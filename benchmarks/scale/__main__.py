@@ -8,6 +8,7 @@ supervisor takes the run over, and the chief ends.
 import argparse
 import compileall
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -189,6 +190,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if min(*arguments.workers, arguments.rounds) < 1:
         parser.error("--workers and --rounds: at least 1 is expected")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the cluster ends with this process
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     compileall.compile_dir(supervisor.ROOT / "trainer", quiet=1)  # the supervisor's image has compiled modules too
     try:

@@ -4,13 +4,15 @@ The pods of simulated nodes run nothing: they are Running as soon as they have a
 Everything is in a sandbox of its own, beside that of `up`. Outside of it, a port of 127.0.0.1 reaches the API server.
 """
 
+import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hack.cluster import build, certificates, packages
-from hack.cluster.errors import ClusterError
+from hack.cluster.errors import ClusterError, UsageError
+from hack.cluster.paths import CACHE
 from hack.cluster.progress import step
 from hack.cluster.sandbox import ADDRESS, Sandbox, tail
 from hack.cluster.waiting import until
@@ -70,16 +72,23 @@ def running() -> Iterator[None]:
     """A cluster without nodes, which ends with the block.
 
     Raises:
+        UsageError: another process runs such a cluster.
         ClusterError: a program does not start; the message has the end of its log.
     """
     packages.ensure(PACKAGES)
     build.ensure_programs(PROGRAMS)
-    try:
-        with step("cluster"):
-            _start()
-        yield
-    finally:
-        SANDBOX.stop()
+    with (CACHE / "simulation.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError("another process runs a simulated cluster: wait until it has ended.") from None
+        SANDBOX.stop()  # that of a process that was killed
+        try:
+            with step("cluster"):
+                _start()
+            yield
+        finally:
+            SANDBOX.stop()
 
 
 def _start() -> None:
