@@ -16,7 +16,7 @@ from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Terminated
-from trainer.supervisor.run import Role, Run, TensorBoard
+from trainer.supervisor.run import Gang, Role, Run, TensorBoard
 
 NOW = 1_800_000_000.0
 EXIT_CODE, ON_FAILURE = "0-127:End 128-255:Restart", "0-0:End 1-255:Restart"
@@ -800,3 +800,33 @@ def test_an_invalid_run_file_is_refused(tmp_path: Path, text: str | None, named:
         file.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):
         run.read(file, "uid", "pod")
+
+
+def a_gang(kind: Any = "workload", **more: Any) -> Gang:
+    return Gang(kind=kind, members={"worker": 2, "ps": 1}, **more)
+
+
+def test_a_gang_that_waits_for_nodes_has_no_limit_and_the_clock_begins_when_it_has_them() -> None:
+    the_run = a_run(gang=a_gang(), start_timeout_seconds=60, active_deadline_seconds=60)
+    names = ["mnist-worker-0", "mnist-worker-1", "mnist-ps-0"]
+    waiting = {name: a_pod(name, node="", running=False, problem="0/3 nodes are available") for name in names}
+    known = policy.observe_pods(the_run, STARTED, waiting.values(), NOW + 900)
+    assert not known.admitted
+    tasks = pending_tasks(the_run, waiting, {}, known=known)
+    assert [(task.waits, task.unscheduled) for task in tasks] == [(True, False)] * 3
+    assert start(the_run, waiting, {}, NOW + 900, known=known) is None
+    placed = {name: dataclasses.replace(pod, node="node-1", problem="") for name, pod in waiting.items()}
+    known = policy.observe_pods(the_run, known, placed.values(), NOW + 900)
+    assert not any(task.waits for task in pending_tasks(the_run, placed, {}, known=known))
+    assert start(the_run, placed, {}, NOW + 950, known=known) is None
+    assert policy.outcome(the_run, known, placed, NOW + 950) is None
+    failed = start(the_run, placed, {}, NOW + 961, known=known)
+    assert failed
+    assert "run.startTimeoutSeconds (60 s)" in failed.reason
+
+
+def test_a_single_task_of_a_gang_that_has_lost_its_node_waits_alone() -> None:
+    there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-ps-0")}
+    there["mnist-worker-1"] = a_pod("mnist-worker-1", node="", running=False, problem="0/3 nodes are available")
+    (task,) = pending_tasks(a_run(gang=a_gang()), there, {}, known=RUNNING)
+    assert (task.name, task.waits, task.unscheduled) == ("mnist-worker-1", False, True)

@@ -28,6 +28,15 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "the remaining nodes have the taint {what}: tolerate it in {role}.tolerations, or add a node",
     ),
     (
+        r"pod group .* to appear in scheduling queue",
+        "its PodGroup does not exist: complete the installation with `helm upgrade`",
+    ),
+    (r"waiting for minCount pods", "not all of their pods exist yet"),
+    (
+        r"minCount \(\d+\) (cannot be|is not yet) satisfied",
+        "the nodes that are free hold only a part of them: wait, ask for less in {role}.resources, or add nodes",
+    ),
+    (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
         "the claim {what} does not exist: create it, or correct existingClaim",
     ),

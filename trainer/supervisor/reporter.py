@@ -241,21 +241,30 @@ class Reporter:
         """Report pending tasks and the progress at their intervals; tasks with the same reason share one line."""
         by_reason: dict[str, list[PendingTask]] = {}
         for task in pending:
-            by_reason.setdefault(self.explain(task), []).append(task)
+            if not task.in_gang:
+                by_reason.setdefault(self.explain(task), []).append(task)
         for reason, tasks in by_reason.items():
-            is_due = now - self._reported.get(reason, 0.0) > REMINDER_SECONDS
-            if is_due and now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
-                self._reported[reason] = now
-                others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
-                logger.info(f"waiting for {tasks[0].name}: {reason}{others}")
+            others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
+            self._report_waiting(f"{tasks[0].name}: {reason}{others}", reason, tasks, now)
+        if gang := [task for task in pending if task.in_gang]:
+            reason = "; ".join(dict.fromkeys(map(self.explain, gang)))
+            count = self._run.gang.size if self._run.gang else 0
+            self._report_waiting(f"room for {count} tasks at once (scheduling.gang): {reason}", reason, gang, now)
         if notes.running and self._followed:
             self._report_silence(max(self._heard, notes.running), now)
-        annotations = {"state": state_of(notes, any(task.gated for task in pending))}
+        annotations = {"state": state_of(notes, any(task.waits for task in pending))}
         if self._progress:
             annotations |= progress_annotations(self._progress, now)
             if now - self._progress_reported >= PROGRESS_SECONDS:
                 self._report_progress(now)
         self._annotate(annotations, now)
+
+    def _report_waiting(self, what: str, reason: str, tasks: Sequence[PendingTask], now: float) -> None:
+        """Report once a minute what these tasks wait for, after a grace period."""
+        is_due = now - self._reported.get(reason, 0.0) > REMINDER_SECONDS
+        if is_due and now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
+            self._reported[reason] = now
+            logger.info(f"waiting for {what}")
 
     def _report_silence(self, since: float, now: float) -> None:
         """Name the leader if it has logged nothing for long: ever more rarely."""

@@ -281,7 +281,7 @@ class _Loop:
             notes = dataclasses.replace(notes, resolved=True)
         self._reporter.report_changes(before, notes, tasks)
         self._reporter.report_pending(notes, pending, now)
-        self._metrics.queued = any(task.gated for task in pending)
+        self._metrics.queued = any(task.waits for task in pending)
         decision = policy.outcome(run, notes, tasks, now)
         decision = decision or policy.start_outcome(run, notes, pending, now, self._reporter.explain)
         scale = notes.scales.get(scales.ELASTIC, 0)

@@ -1,0 +1,58 @@
+{{/* Gangs, queues and placement: what `scheduling` adds to the pods of tasks. docs/scheduling.md explains the kinds. */}}
+
+{{/* The kinds of scheduling.gang as JSON: the objects that they need, best first, their scheduler, and whether they have
+     queues. */}}
+{{- define "distributed-tensorflow.gangKinds" -}}
+{{- dict
+  "workload" (dict "apis" (list "scheduling.k8s.io/v1beta1/PodGroup" "scheduling.k8s.io/v1alpha2/PodGroup"))
+  | toJson -}}
+{{- end }}
+
+{{/* The object that scheduling.gang needs and the cluster has, as GROUP/VERSION/KIND; empty if it has none. */}}
+{{- define "distributed-tensorflow.gangApi" -}}
+{{- $found := "" -}}
+{{- range (get (include "distributed-tensorflow.gangKinds" . | fromJson) .Values.scheduling.gang | default dict).apis -}}
+{{- if and (not $found) ($.Capabilities.APIVersions.Has .) }}{{ $found = . }}{{ end -}}
+{{- end -}}
+{{- $found -}}
+{{- end }}
+
+{{/* How many tasks of each role must start together, as JSON: with run.elastic, the fewest workers. */}}
+{{- define "distributed-tensorflow.gangMembers" -}}
+{{- $members := dict -}}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $least := ternary ($.Values.run.elastic | default dict).min nil (eq .role "worker") -}}
+{{- $_ := set $members .role (int ($least | default .replicas)) -}}
+{{- end -}}
+{{- toJson $members -}}
+{{- end }}
+
+{{/* The number of tasks that must start together. */}}
+{{- define "distributed-tensorflow.gangSize" -}}
+{{- $size := 0 -}}
+{{- range $role, $count := include "distributed-tensorflow.gangMembers" . | fromJson }}{{ $size = add $size $count }}{{ end -}}
+{{- $size -}}
+{{- end }}
+
+{{/* The name of the run's PodGroup. In v1alpha2 of Kubernetes its size is immutable, so another size is another object. */}}
+{{- define "distributed-tensorflow.podGroup" -}}
+{{- $name := include "distributed-tensorflow.fullname" . -}}
+{{- if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) }}{{ $name = printf "%s-%s" $name (include "distributed-tensorflow.gangSize" .) }}{{ end -}}
+{{- $name -}}
+{{- end }}
+
+{{/* What of the gang is part of a run's identity, because tasks with another one would be another gang; empty if nothing. */}}
+{{- define "distributed-tensorflow.gangIdentity" -}}
+{{- if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) }}{{ include "distributed-tensorflow.podGroup" . }}{{ end -}}
+{{- end }}
+
+{{/* The values of a task with what `scheduling` adds to its pod, as JSON. (dict root spec) */}}
+{{- define "distributed-tensorflow.scheduled" -}}
+{{- $root := .root -}}
+{{- $spec := .spec -}}
+{{- if eq $root.Values.scheduling.gang "workload" -}}
+{{- $group := dict "schedulingGroup" (dict "podGroupName" (include "distributed-tensorflow.podGroup" $root)) -}}
+{{- $_ := set $spec "podSpec" (merge $group ($spec.podSpec | default dict)) -}}
+{{- end -}}
+{{- toJson $spec -}}
+{{- end }}
