@@ -417,6 +417,13 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "the network of the node for a part of the tasks": ("worker.hostNetwork", {"worker.hostNetwork": True}),
     "a gang of which the cluster has no API": ("scheduling.gang", {"scheduling.gang": "workload"}),
+    "a queue without a gang": ("scheduling.queue", {"scheduling.queue": "research"}),
+    "a gang of Kueue without a queue": ("scheduling.queue", {"scheduling.gang": "kueue"}),
+    "a gang of Kueue without a supervisor": (
+        "scheduling.gang",
+        {"scheduling.gang": "kueue", "scheduling.queue": "research", "supervisor.enabled": False},
+    ),
+    "a queue with a capital": ("scheduling.queue", {"scheduling.gang": "kueue", "scheduling.queue": "Research"}),
     "a gang in a podSpec and by the chart": (
         "common.podSpec.schedulingGroup",
         {"scheduling.gang": "workload", "common.podSpec": {"schedulingGroup": {"podGroupName": "mine"}}},
@@ -443,6 +450,7 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "two chiefs": ("/chief/replicas", {"chief.replicas": 2}),
     "two evaluators": ("/evaluator/replicas", {"evaluator.replicas": 2}),
     "two clients": ("/client/replicas", {"client.replicas": 2}),
+    "an unknown kind of gang": ("/scheduling/gang", {"scheduling.gang": "slurm"}),
     "a chief's own name": ("/chief/taskType", {"chief.taskType": "leader"}),
     "port zero": ("/port", {"port": 0}),
     "a port above 65535": ("/metrics/port", {"metrics.port": 65536}),

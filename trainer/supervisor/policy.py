@@ -80,7 +80,7 @@ def _observe_starts(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> 
     for pod in pods:
         waits = pod.gated or (run.gang is not None and not pod.node)
         admitted = admitted or (0.0 if waits else now)
-        if pod.gated:
+        if pod.gated and not run.is_queued:
             ungated[pod.uid] = 0.0
         elif ungated.get(pod.uid) == 0.0:
             ungated[pod.uid] = now

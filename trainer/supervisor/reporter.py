@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 START_GRACE_SECONDS = 10.0
 """A task that is pending for longer than this is reported."""
+QUEUE_GRACE_SECONDS = 3.0
+"""A run that is queued for longer than this is reported: what Kueue says first is often outdated a second later."""
 REMINDER_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
 """Between two attempts to follow a log."""
@@ -118,6 +120,8 @@ class Reporter:
             logger.info("the supervisor continues the run in progress")
         elif notes.state == "Preparing":
             logger.info("running the stages before the training")
+        elif notes.state == "Queued":
+            logger.info("asking Kueue for a place in its queue")
         else:
             self.report_start(notes, "RunResumed" if is_same and before.state == "Suspended" else "RunStarted")
 
@@ -128,6 +132,21 @@ class Reporter:
         sentence = f"starting {tasks}{self._on_version}{attempt}"
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
+
+    def report_queue(self, notes: Notes, problem: str, now: float) -> None:
+        """Report why Kueue has not admitted the run: each reason once, and again once a minute."""
+        queue = self._run.gang.queue if self._run.gang else ""
+        sentence = f"waiting in the queue {queue}: {problem}"
+        if now - notes.started >= QUEUE_GRACE_SECONDS and now - self._reported.get(sentence, 0.0) > REMINDER_SECONDS:
+            self._reported[sentence] = now
+            logger.info(sentence)
+        self._annotate({"state": state_of(notes)}, now)
+
+    def report_eviction(self, why: str) -> None:
+        """Report that the tasks must end, and why."""
+        sentence = f"{why}: the tasks save a checkpoint and end, and the run waits in the queue again"
+        logger.info(sentence)
+        self._api.record_event("Warning", "RunEvicted", sentence)
 
     def report_stages(self, notes: Notes, sentences: Sequence[str], now: float) -> None:
         """Report how the stages before or after the training change."""

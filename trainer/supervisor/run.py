@@ -178,10 +178,12 @@ class Gang:
 
     __pydantic_config__ = CAMEL_CASE
 
-    kind: Literal["workload"]
+    kind: Literal["workload", "kueue"]
     """Who sees to it; named as in scheduling.gang."""
     members: Mapping[RoleName, Annotated[int, Field(ge=1)]]
     """How many tasks of each role must start together."""
+    queue: str = ""
+    """The queue that admits them, for kinds that have queues."""
 
     @property
     def size(self) -> int:
@@ -262,6 +264,11 @@ class Run(RunValues):
     data_version: str = ""
     """The version of the data, if that is watched; empty until one is found."""
     stages: Stages = dataclasses.field(default_factory=Stages)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the tasks start when Kueue has admitted the run."""
+        return self.gang is not None and self.gang.kind == "kueue"
 
     @property
     def tasks_wait(self) -> bool:

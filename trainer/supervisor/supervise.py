@@ -28,20 +28,23 @@ from trainer.supervisor.changes import (
     StopRequested,
     WarningReported,
     WatchFailed,
+    WorkloadObserved,
 )
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.kueue_api import KueueApi
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, State, parse
 from trainer.supervisor.notes_writer import NotesWriter
 from trainer.supervisor.pods import Pod, lacks_termination, observe, with_logged_termination
 from trainer.supervisor.policy import Outcome, RestartAll
+from trainer.supervisor.queue_control import QueueControl
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
 from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.task_logs import TaskLogs, cause_in
-from trainer.supervisor.view import View
+from trainer.supervisor.view import WORKLOAD, View
 from trainer.telemetry import report, result
 from trainer.telemetry.metrics import serve
 
@@ -95,6 +98,7 @@ def _supervise(run: Run, notes: Notes, connection: Connection, changes: Changes)
         serve(metrics, run.metrics_port)
     watches.start(run, connection, changes)
     components = frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set())
+    components |= {WORKLOAD} if run.is_queued else set()
     view = View(components, stages=None if run.stages.all else {})
     dns = DnsProbe(run)
     version = lifecycle.version_to_go_on(run, notes)
@@ -122,6 +126,7 @@ class _Loop:
         self._reporter = Reporter(run, api, self._logs)
         self._writer = NotesWriter(api, run.supervisor)
         self._stages = StageControl(run, api, self._logs, self._reporter)
+        self._queue = QueueControl(run, KueueApi(run, connection), self._reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
         self._sent: dict[str, tuple[int, float]] = {}
@@ -177,7 +182,8 @@ class _Loop:
         if not self.view.complete:
             return False
         if self._notes.state == "Suspended":
-            return lifecycle.are_gone((self.view.pods or {}).values())
+            is_free = self._queue.is_settled(self._notes, self.view.workload)
+            return is_free and lifecycle.are_gone((self.view.pods or {}).values())
         if not self._notes.has_ended:
             return False
         wanted = self._wanted(time.time())
@@ -186,6 +192,7 @@ class _Loop:
             or self._tensorboard_leaves
             or (wanted.get(scales.TENSORBOARD) and not self._has_account)
             or any(job.may_start for job in (self.view.stages or {}).values())
+            or not self._queue.is_settled(self._notes, self.view.workload)
         )
 
     def _observe(self, batch: Sequence[Change]) -> None:
@@ -195,7 +202,14 @@ class _Loop:
             match change:
                 case WarningReported(event):
                     self._reporter.record_warning(event)
-                case PodsListed() | PodChanged() | ScalesObserved() | StagesObserved() | DataVersionFound():
+                case (
+                    PodsListed()
+                    | PodChanged()
+                    | ScalesObserved()
+                    | StagesObserved()
+                    | DataVersionFound()
+                    | WorkloadObserved()
+                ):
                     before = self.view.pods or {}
                     self.view = self.view.after(change)
                     pods = self.view.pods or {}
@@ -217,14 +231,14 @@ class _Loop:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
         run, before = self._run, self._notes
         notes = scales.adopt(run, before, self._confirmed, self.view.scales)
-        first: State = "Preparing" if run.stages.before else "Starting"
-        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, first)
-        if before.state == "Stopping" and notes.state == "Starting":
-            self._reporter.report_start(notes)
+        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
         if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
             sentence = f"the workers have been scaled to {notes.elastic.wanted}"
             self._reporter.report_scale(before.scales[scales.ELASTIC], notes.elastic.wanted, sentence)
         self._confirmed = self.view.scales
+        notes = self._queue.advance(notes, self.view.workload, now)
+        if before.state in ("Stopping", "Queued") and notes.state == "Starting":
+            self._reporter.report_start(notes)
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
             notes, outcome = self._judge(notes, now)
@@ -295,6 +309,7 @@ class _Loop:
 
     def _reconcile(self, now: float) -> None:
         """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
+        self._queue.reconcile(self._notes, self.view.workload, self.view.pods or {}, now)
         self._stages.reconcile(self._notes, self.view.stages or {}, now)
         if self._tensorboard_leaves:
             is_gone = self.view.scales.get(scales.TENSORBOARD) == 0 and not self._api.has_tensorboard()
@@ -347,6 +362,8 @@ class _Loop:
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""
         addresses, limits = self._run.roles[component].addresses, self._run.elastic
+        if component == scales.ELASTIC and self._run.is_queued:
+            return "; Kueue has admitted that many"
         if component == scales.ELASTIC and limits:
             return f"; run.elastic is {limits.min} to {limits.max}"
         if addresses is None or self.view.scales.get(component, 0) <= addresses:

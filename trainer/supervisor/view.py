@@ -4,9 +4,19 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainer.supervisor.changes import DataVersionFound, Observation, ScalesObserved, StagesObserved
+from trainer.supervisor.changes import (
+    DataVersionFound,
+    Observation,
+    ScalesObserved,
+    StagesObserved,
+    WorkloadObserved,
+)
+from trainer.supervisor.kueue import Workload
 from trainer.supervisor.pods import Pod, apply_change
 from trainer.supervisor.stages import StageJob
+
+WORKLOAD = "workload"
+"""The name of the run's Workload among the components."""
 
 
 @dataclass(frozen=True)
@@ -14,7 +24,7 @@ class View:
     """The observed state of the cluster."""
 
     components: frozenset[str]
-    """The components whose scales are watched: the roles, and TensorBoard if the supervisor starts it."""
+    """The components that are watched: the roles, TensorBoard if the supervisor starts it, and a Workload of Kueue."""
     pods: Mapping[str, Pod] | None = None
     """By task; None before the first list."""
     scales: Mapping[str, int] = field(default_factory=dict)
@@ -23,6 +33,8 @@ class View:
     """The components whose objects have been listed."""
     stages: Mapping[str, StageJob] | None = field(default_factory=dict)
     """The Jobs of stages, by the name of the stage; None before the first list."""
+    workload: Workload | None = None
+    """The run's place in Kueue's queue, if it has one."""
     data_version: str = ""
     """The version of the data to train on, if that is watched; empty before the first one."""
 
@@ -37,6 +49,8 @@ class View:
             return dataclasses.replace(self, data_version=change.version)
         if isinstance(change, StagesObserved):
             return dataclasses.replace(self, stages=change.jobs)
+        if isinstance(change, WorkloadObserved):
+            return dataclasses.replace(self, workload=change.workload, listed=self.listed | {WORKLOAD})
         if not isinstance(change, ScalesObserved):
             return dataclasses.replace(self, pods=apply_change(self.pods or {}, change))
         others = {name: scale for name, scale in self.scales.items() if name not in change.components}

@@ -3,7 +3,17 @@
 {{- define "distributed-tensorflow.checkScheduling" -}}
 {{- $values := .Values -}}
 {{- $gang := $values.scheduling.gang -}}
-{{- with get (include "distributed-tensorflow.gangKinds" . | fromJson) $gang -}}
+{{- $kind := get (include "distributed-tensorflow.gangKinds" . | fromJson) $gang | default dict -}}
+{{- if and $values.scheduling.queue (not $kind.queue) -}}
+{{- fail (printf "scheduling.queue: it is %q, but scheduling.gang is %q, which has no queues; set scheduling.gang to kueue, or remove scheduling.queue." $values.scheduling.queue $gang) -}}
+{{- end -}}
+{{- if and (eq $kind.queue "required") (not $values.scheduling.queue) -}}
+{{- fail (printf "scheduling.queue: it is not set, but scheduling.gang is %s, and a run needs a queue there; set its name." $gang) -}}
+{{- end -}}
+{{- if and (eq $gang "kueue") (not $values.supervisor.enabled) -}}
+{{- fail "scheduling.gang: it is kueue, but supervisor.enabled is false, and the supervisor asks Kueue for the place in the queue; set it to true." -}}
+{{- end -}}
+{{- with $kind -}}
 {{- if and .apis (not (include "distributed-tensorflow.gangApi" $)) -}}
 {{- fail (printf "scheduling.gang: it is %s, but the API %s is absent, so nothing would hold the tasks together; install or enable it as in docs/scheduling.md, pass --api-versions to `helm template` if the cluster has it, or remove scheduling.gang." $gang (first .apis)) -}}
 {{- end -}}

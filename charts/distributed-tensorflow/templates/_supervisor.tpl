@@ -119,7 +119,7 @@
 {{- end -}}
 {{- if or $stages.before $stages.after }}{{ $_ := set $facts "stages" $stages }}{{ end -}}
 {{- with .Values.scheduling.gang -}}
-{{- $_ := set $facts "gang" (dict "kind" . "members" (include "distributed-tensorflow.gangMembers" $ | fromJson)) -}}
+{{- $_ := set $facts "gang" (dict "kind" . "queue" $.Values.scheduling.queue "members" (include "distributed-tensorflow.gangMembers" $ | fromJson)) -}}
 {{- end -}}
 {{- merge $facts (omit .Values.run "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
