@@ -1,5 +1,6 @@
 """Gangs, queues and placement: what `scheduling` adds to the pods of tasks and to the release."""
 
+import json
 from typing import Any
 
 import pytest
@@ -88,3 +89,74 @@ def test_only_a_queue_of_kueue_gives_the_supervisor_more_rights() -> None:
         (["workloads"], ["mnist"], ["list", "watch", "patch", "delete"]),
         (["workloads/status"], ["mnist"], ["patch"]),
     ]
+
+
+FOREIGN = {
+    "volcano": (
+        "scheduling.volcano.sh/v1beta1/PodGroup",
+        {"minMember": 3, "queue": "research", "priorityClassName": "high"},
+        {"annotations": {"scheduling.k8s.io/group-name": "mnist"}},
+        "volcano",
+    ),
+    "coscheduling": (
+        "scheduling.x-k8s.io/v1alpha1/PodGroup",
+        {"minMember": 3},
+        {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
+        "scheduler-plugins-scheduler",
+    ),
+    "kai": (
+        "scheduling.run.ai/v2alpha2/PodGroup",
+        {
+            "minMember": 3,
+            "queue": "research",
+            "priorityClassName": "high",
+            "subGroups": [{"name": "ps", "minMember": 1}, {"name": "worker", "minMember": 2}],
+        },
+        {
+            "labels": {"kai.scheduler/queue": "research", "kai.scheduler/subgroup-name": "worker"},
+            "annotations": {"kai.scheduler/skip-podgrouper": "true", "pod-group-name": "mnist"},
+        },
+        "kai-scheduler",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_the_pod_group_and_the_marks_of_another_scheduler(kind: str) -> None:
+    api, spec, marks, scheduler = FOREIGN[kind]
+    queue = {} if kind == "coscheduling" else {"scheduling.queue": "research"}
+    values = {"scheduling.gang": kind, **queue, "common.priorityClassName": "high", "common.labels": {"team": "vision"}}
+    manifests = render({**values, "ps.schedulerName": "mine"}, apis=(api,))
+    (group,) = manifests.of("PodGroup")
+    assert (f"{group['apiVersion']}/{group['kind']}", group["metadata"]["name"], group["spec"]) == (api, "mnist", spec)
+    pod = manifests.pods()["worker"]
+    for place, expected in marks.items():
+        assert pod["metadata"][place].items() >= expected.items()
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert (pod["spec"]["schedulerName"], manifests.pods()["ps"]["spec"]["schedulerName"]) == (scheduler, "mine")
+    assert "schedulerName" not in manifests.pods()["tensorboard"]["spec"]
+
+
+def test_yunikorn_reads_the_gang_from_annotations_of_every_pod() -> None:
+    values = {"scheduling.gang": "yunikorn", "scheduling.queue": "root.research", "worker.gpus": 4}
+    manifests = render({**values, "ps.nodeSelector": {"pool": "cpu"}})
+    assert not manifests.of("PodGroup")
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    requests = {"cpu": "250m", "memory": "768Mi"}
+    groups = [
+        {
+            "name": "worker",
+            "minMember": 2,
+            "minResource": {**requests, "nvidia.com/gpu": "4"},
+            "tolerations": [toleration],
+        },
+        {"name": "ps", "minMember": 1, "minResource": requests, "nodeSelector": {"pool": "cpu"}},
+    ]
+    for role in ("worker", "ps"):
+        pod = manifests.pods()[role]
+        assert pod["spec"]["schedulerName"] == "yunikorn"
+        assert pod["metadata"]["labels"].items() >= {"applicationId": "mnist-default", "queue": "root.research"}.items()
+        annotations = pod["metadata"]["annotations"]
+        assert annotations["yunikorn.apache.org/task-group-name"] == role
+        assert json.loads(annotations["yunikorn.apache.org/task-groups"]) == groups
+        assert annotations["yunikorn.apache.org/schedulingPolicyParameters"] == "gangSchedulingStyle=Hard"
