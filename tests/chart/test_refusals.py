@@ -424,6 +424,13 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"scheduling.gang": "kueue", "scheduling.queue": "research", "supervisor.enabled": False},
     ),
     "a queue with a capital": ("scheduling.queue", {"scheduling.gang": "kueue", "scheduling.queue": "Research"}),
+    "a placement without domains": ("scheduling.topologyKey", {"scheduling.placement": "pack"}),
+    "domains without a placement": ("scheduling.placement", {"scheduling.topologyKey": "rack"}),
+    "a domain with a space": (
+        "scheduling.topologyKey",
+        {"scheduling.placement": "pack", "scheduling.topologyKey": "my rack"},
+    ),
+    "tasks that are spread and must share a node": ("scheduling.placement", {"scheduling.placement": "spread"}),
     "a gang in a podSpec and by the chart": (
         "common.podSpec.schedulingGroup",
         {"scheduling.gang": "workload", "common.podSpec": {"schedulingGroup": {"podGroupName": "mine"}}},
@@ -451,6 +458,7 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "two evaluators": ("/evaluator/replicas", {"evaluator.replicas": 2}),
     "two clients": ("/client/replicas", {"client.replicas": 2}),
     "an unknown kind of gang": ("/scheduling/gang", {"scheduling.gang": "slurm"}),
+    "an unknown placement": ("/scheduling/placement", {"scheduling.placement": "near"}),
     "a chief's own name": ("/chief/taskType", {"chief.taskType": "leader"}),
     "port zero": ("/port", {"port": 0}),
     "a port above 65535": ("/metrics/port", {"metrics.port": 65536}),

@@ -160,3 +160,64 @@ def test_yunikorn_reads_the_gang_from_annotations_of_every_pod() -> None:
         assert annotations["yunikorn.apache.org/task-group-name"] == role
         assert json.loads(annotations["yunikorn.apache.org/task-groups"]) == groups
         assert annotations["yunikorn.apache.org/schedulingPolicyParameters"] == "gangSchedulingStyle=Hard"
+
+
+SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
+
+
+def test_spread_puts_the_tasks_of_each_role_evenly_over_nodes_or_other_domains() -> None:
+    own = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    values = {**SHARED, "scheduling.placement": "spread", "ps.topologySpreadConstraints": [own]}
+    for key in ("", "rack"):
+        pods = render({**values, "scheduling.topologyKey": key}).pods()
+        (worker,) = pods["worker"]["spec"]["topologySpreadConstraints"]
+        assert (worker["topologyKey"], worker["whenUnsatisfiable"]) == (
+            key or "kubernetes.io/hostname",
+            "DoNotSchedule",
+        )
+        assert worker["labelSelector"]["matchLabels"].items() <= pods["worker"]["metadata"]["labels"].items()
+        assert pods["ps"]["spec"]["topologySpreadConstraints"][0] == own
+        assert len(pods["ps"]["spec"]["topologySpreadConstraints"]) == 2
+        assert "affinity" not in pods["worker"]["spec"]
+        assert "topologySpreadConstraints" not in pods["tensorboard"]["spec"]
+
+
+@pytest.mark.parametrize("placement", ["pack", "exclusive"])
+def test_pack_and_exclusive_add_to_the_affinity_of_the_values(placement: str) -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {
+        "nodeAffinity": {required: {"nodeSelectorTerms": zones}},
+        "podAffinity": {required: [{"topologyKey": "x"}]},
+    }
+    values = {"scheduling.placement": placement, "scheduling.topologyKey": "rack", "common.affinity": affinity}
+    manifests = render({**SHARED, **values, **WORKLOAD}, apis=(BETA,))
+    pods = manifests.pods()
+    for role in ("worker", "ps"):
+        found = pods[role]["spec"]["affinity"]
+        terms = found["nodeAffinity"][required]["nodeSelectorTerms"]
+        assert [len(term["matchExpressions"]) for term in terms] == [2, 2]
+        assert terms[0]["matchExpressions"][1] == {"key": "rack", "operator": "Exists"}
+        near = found["podAffinity"][required][1:]
+        if placement == "pack":
+            assert not near
+            (preferred,) = found["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+            near = [preferred["podAffinityTerm"]]
+        assert near[0]["topologyKey"] == "rack"
+        assert near[0]["labelSelector"]["matchLabels"].items() <= pods[role]["metadata"]["labels"].items()
+        assert ("podAntiAffinity" in found) == (placement == "exclusive")
+    (spread,) = pods["ps"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    constraints = manifests.of("PodGroup")[0]["spec"].get("schedulingConstraints")
+    assert constraints == ({"topology": [{"key": "rack"}]} if placement == "exclusive" else None)
+
+
+def test_an_exclusive_run_shares_its_domain_with_no_other_release_in_any_namespace() -> None:
+    values = {**SHARED, "scheduling.placement": "exclusive", "scheduling.topologyKey": "rack"}
+    terms = render(values, namespace="research").pods()["worker"]["spec"]["affinity"]["podAntiAffinity"]
+    own, others = terms["requiredDuringSchedulingIgnoredDuringExecution"]
+    release = {"key": "app.kubernetes.io/instance", "operator": "NotIn", "values": ["mnist"]}
+    assert release in own["labelSelector"]["matchExpressions"]
+    namespace = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["research"]}
+    assert others["namespaceSelector"] == {"matchExpressions": [namespace]}
+    assert release not in others["labelSelector"]["matchExpressions"]

@@ -689,6 +689,23 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ("ImagePullBackOff: Back-off", "its image cannot be pulled"),
         ("1 node(s) had untolerated taint {gpu: present}", "have the taint gpu"),
         (
+            "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.",
+            "it may share no node or domain with what is there (worker.affinity, or scheduling.placement: exclusive)",
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints (missing required label).",
+            "no node with room has the label of scheduling.topologyKey or of worker.topologySpreadConstraints",
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints.",
+            "its role cannot be spread evenly (scheduling.placement or worker.topologySpreadConstraints)",
+        ),
+        ("waiting for minCount pods from a gang to appear in scheduling queue", "not all of their pods exist yet"),
+        (
+            'waiting for pods\'s pod group "mnist" to appear in scheduling queue',
+            "its PodGroup does not exist: complete the installation",
+        ),
+        (
             "1 node(s) had untolerated taint {control-plane: }, 2 node(s) didn't match pod affinity rules.",
             "it must share the node of the training directory",
         ),

@@ -8,11 +8,27 @@ from trainer.text import truncate
 _DIAGNOSES: Sequence[tuple[str, str]] = (
     (
         r"didn't match Pod's node affinity/selector",
-        "no node has the labels that {role}.nodeSelector or {role}.affinity asks for",
+        "no node has the labels that {role}.nodeSelector, {role}.affinity or scheduling.topologyKey asks for",
     ),
     (
         r"didn't match pod affinity rules",
-        "it must share the node of the training directory, which has no room: use ReadWriteMany, or chief.replicas: 1",
+        "it must share the node of the training directory, or the domain of scheduling.placement, which has no room: "
+        "use ReadWriteMany, chief.replicas: 1, or another placement",
+    ),
+    (
+        r"anti-affinity rules",
+        "it may share no node or domain with what is there ({role}.affinity, or scheduling.placement: exclusive): "
+        "wait for the end of another run, or add a node",
+    ),
+    (
+        r"topology spread constraints \(missing required label\)",
+        "no node with room has the label of scheduling.topologyKey or of {role}.topologySpreadConstraints: label the "
+        "nodes, or correct the key",
+    ),
+    (
+        r"topology spread constraints",
+        "its role cannot be spread evenly (scheduling.placement or {role}.topologySpreadConstraints): add a node where "
+        "there are the fewest of its tasks, or relax the rule",
     ),
     (
         r"volume node affinity conflict",

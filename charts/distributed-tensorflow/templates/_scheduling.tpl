@@ -114,6 +114,63 @@ annotations:
 {{- toJson $groups -}}
 {{- end }}
 
+{{/* The node label whose values are the domains of scheduling.placement. */}}
+{{- define "distributed-tensorflow.topologyKey" -}}
+{{- .Values.scheduling.topologyKey | default "kubernetes.io/hostname" -}}
+{{- end }}
+
+{{/* Where a task goes, as YAML: what to add to its topologySpreadConstraints and to each kind of affinity. (dict root spec) */}}
+{{- define "distributed-tensorflow.placement" -}}
+{{- $root := .root -}}
+{{- $placement := $root.Values.scheduling.placement -}}
+{{- $key := include "distributed-tensorflow.topologyKey" $root | quote -}}
+{{- $tasks := "{key: app.kubernetes.io/component, operator: In, values: [chief, worker, ps, evaluator, client]}" -}}
+{{- $isSpread := eq $placement "spread" -}}
+{{- if or $isSpread (eq .spec.role "ps") -}}
+spread:
+  - maxSkew: 1
+    topologyKey: {{ ternary $key "kubernetes.io/hostname" $isSpread }}
+    whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" $isSpread }}
+    labelSelector:
+      matchLabels:
+        {{- include "distributed-tensorflow.selectorLabels" (dict "root" $root "component" .spec.role) | nindent 8 }}
+{{- end }}
+{{- if not $isSpread }}
+{{- $near := dict "labelSelector" (dict
+  "matchLabels" (include "distributed-tensorflow.selectorLabels" (dict "root" $root) | fromYaml)
+  "matchExpressions" (list ($tasks | fromYaml))
+) "topologyKey" (include "distributed-tensorflow.topologyKey" $root) }}
+affinity:
+  podAffinity:
+    {{- if eq $placement "pack" }}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          {{- toYaml $near | nindent 10 }}
+    {{- else }}
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - {{- toYaml $near | nindent 8 }}
+  podAntiAffinity:
+    # The tasks of other releases of the namespace, and those of all releases of other namespaces.
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - labelSelector:
+          matchLabels: {app.kubernetes.io/name: {{ $root.Chart.Name }}}
+          matchExpressions:
+            - {{ $tasks }}
+            - {key: app.kubernetes.io/instance, operator: NotIn, values: [{{ $root.Release.Name | quote }}]}
+        topologyKey: {{ $key }}
+      - labelSelector:
+          matchLabels: {app.kubernetes.io/name: {{ $root.Chart.Name }}}
+          matchExpressions:
+            - {{ $tasks }}
+        namespaceSelector:
+          matchExpressions:
+            - {key: kubernetes.io/metadata.name, operator: NotIn, values: [{{ $root.Release.Namespace }}]}
+        topologyKey: {{ $key }}
+    {{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The values of a task with what `scheduling` adds to its pod, as JSON. (dict root spec) */}}
 {{- define "distributed-tensorflow.scheduled" -}}
 {{- $root := .root -}}
@@ -133,6 +190,31 @@ annotations:
 {{- $_ := set $spec $key (mergeOverwrite (deepCopy (get $spec $key | default dict)) (get $marks $key | default dict)) -}}
 {{- end -}}
 {{- $_ := set $spec "schedulerName" ($spec.schedulerName | default (get (include "distributed-tensorflow.gangKinds" $root | fromJson) $gang).scheduler) -}}
+{{- end -}}
+{{- if $root.Values.scheduling.placement -}}
+{{- $placed := include "distributed-tensorflow.placement" . | fromYaml -}}
+{{- $_ := set $spec "topologySpreadConstraints" (concat ($spec.topologySpreadConstraints | default list) ($placed.spread | default list)) -}}
+{{- $affinity := deepCopy ($spec.affinity | default dict) -}}
+{{- range $kind, $rules := $placed.affinity -}}
+{{- $own := get $affinity $kind | default dict -}}
+{{- range $when, $terms := $rules -}}
+{{- $_ := set $own $when (concat (get $own $when | default list) $terms) -}}
+{{- end -}}
+{{- $_ := set $affinity $kind $own -}}
+{{- end -}}
+{{- if ne $root.Values.scheduling.placement "spread" -}}
+{{- /* Only nodes of a domain, so that a key that no node has is noticed. A node must match one of the terms. */}}
+{{- $labelled := dict "key" $root.Values.scheduling.topologyKey "operator" "Exists" -}}
+{{- $nodes := get $affinity "nodeAffinity" | default dict -}}
+{{- $required := get $nodes "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
+{{- $terms := list -}}
+{{- range $required.nodeSelectorTerms | default (list dict) -}}
+{{- $terms = append $terms (set . "matchExpressions" (append (.matchExpressions | default list) $labelled)) -}}
+{{- end -}}
+{{- $_ := set $nodes "requiredDuringSchedulingIgnoredDuringExecution" (set $required "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $nodes -}}
+{{- end -}}
+{{- $_ := set $spec "affinity" $affinity -}}
 {{- end -}}
 {{- toJson $spec -}}
 {{- end }}
