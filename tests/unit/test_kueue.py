@@ -79,6 +79,14 @@ class Api(KueueApi):
         self.calls.append(({kind: status for kind, (status, _, _) in conditions.items()}, frees_quota))
         return True
 
+    def annotate(self, annotations: Mapping[str, str]) -> bool:
+        self.calls.append(dict(annotations))
+        return True
+
+    def annotate_pod(self, name: str, annotations: Mapping[str, str]) -> bool:
+        self.calls.append(name)
+        return True
+
     def flavor(self, name: str) -> Placement:
         return self.placement
 
@@ -91,7 +99,8 @@ class Control(QueueControl):
 
     def __init__(self, run: Run = RUN, placement: Placement | None = None) -> None:
         self.api = Api(placement or Placement())
-        super().__init__(run, self.api, Reporter(run, ReporterApi(), TaskLogs(None)))  # type: ignore[arg-type]
+        self.reporter = Reporter(run, ReporterApi(), TaskLogs(None))  # type: ignore[arg-type]
+        super().__init__(run, self.api, self.reporter)
 
     def calls(self, notes: Notes, workload: Workload | None, *pods: Any, now: float = NOW) -> list[Any]:
         """What follows from what is observed."""
@@ -250,6 +259,18 @@ def test_a_workload_that_is_deactivated_or_checked_says_so() -> None:
     assert "admission checks are not ready: provision (Pending: no nodes)" in checked.problem
     assert checked.updates == {"worker": Placement({"pool": "x"}, [])}
     assert not checked.admits(RUN)
+
+
+def test_the_time_of_the_last_checkpoint_is_published_once_a_minute() -> None:
+    control = Control()
+    leader = a_pod("mnist-worker-0")
+    assert control.calls(STARTED, ADMITTED, leader) == []
+    control.reporter.saved = 1_800_000_000
+    when = {"distributed-tensorflow/checkpoint": "2027-01-15T08:00:00+00:00"}
+    assert control.calls(STARTED, ADMITTED, leader) == [when, "mnist-worker-0"]
+    control.reporter.saved += 3
+    assert control.calls(STARTED, ADMITTED, leader, now=NOW + 59) == []
+    assert len(control.calls(STARTED, ADMITTED, leader, now=NOW + 60)) == 2
 
 
 def test_without_kueue_nothing_happens() -> None:

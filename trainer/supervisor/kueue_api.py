@@ -96,6 +96,11 @@ class KueueApi:
         """Set annotations of the Workload."""
         return self._patch(WORKLOAD, {"metadata": {"annotations": dict(annotations)}})
 
+    def annotate_pod(self, name: str, annotations: Mapping[str, str]) -> bool:
+        """Set annotations of the pod of a task."""
+        change = {"metadata": {"annotations": dict(annotations)}}
+        return self._connection.attempt(lambda: self._client.patch(Pod, name, change, patch_type=PatchType.MERGE))
+
     def _patch(self, kind: Any, change: Mapping[str, Any]) -> bool:
         name = self._run.fullname
         return self._connection.attempt_in_pass(

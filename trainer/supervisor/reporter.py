@@ -46,6 +46,8 @@ CLOCK_SECONDS = 10.0
 """How much the clocks of two machines of the cluster may differ."""
 NO_ACCOUNT = "error looking up service account"
 """In Kubernetes' message about a pod that it does not create, because the service account does not exist."""
+LAST_DATE = 253_402_300_800
+"""The year 10000, in seconds since 1970. A task may report anything."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 
 
@@ -68,6 +70,8 @@ class Reporter:
         self._last_progress: Progress | None = None
         """That of the last such line."""
         self._progress_reported = 0.0
+        self.saved = 0
+        """When the leader saved its last checkpoint, in seconds since 1970; 0 if it has not said so."""
         self._annotations: dict[str, str] = {}
         self._annotated = 0.0
         self._followed = self._followed_pod = ""
@@ -247,6 +251,7 @@ class Reporter:
                 last, pause = line, FIRST_PAUSE_SECONDS
                 self._heard, self._silence = time.time(), SILENCE_SECONDS
                 self._progress = parse(line) or self._progress
+                self.saved = report.read(line, "saved", int) or self.saved
                 if change := report.read(line, "replicas", str):
                     logger.info(change)
                 if checkpoint := report.read(line, "restored", str):
@@ -273,7 +278,7 @@ class Reporter:
             self._report_silence(max(self._heard, notes.running), now)
         annotations = {"state": state_of(notes, any(task.waits for task in pending))}
         if self._progress:
-            annotations |= progress_annotations(self._progress, now)
+            annotations |= progress_annotations(self._progress, now) | checkpoint_annotation(self.saved)
             if now - self._progress_reported >= PROGRESS_SECONDS:
                 self._report_progress(now)
         self._annotate(annotations, now)
@@ -353,6 +358,12 @@ def progress_annotations(progress: Progress, now: float) -> dict[str, str]:
         end = datetime.fromtimestamp(now + progress.seconds_left, timezone.utc)
         annotations["estimated-end"] = end.isoformat(timespec="seconds")
     return annotations
+
+
+def checkpoint_annotation(saved: int) -> dict[str, str]:
+    """When the last checkpoint was saved, in seconds since 1970; nothing for 0, which is unknown."""
+    when = datetime.fromtimestamp(saved, timezone.utc).isoformat(timespec="seconds") if 0 < saved < LAST_DATE else ""
+    return {"checkpoint": when} if when else {}
 
 
 def _sentence(progress: Progress) -> str:
