@@ -847,3 +847,17 @@ def test_a_single_task_of_a_gang_that_has_lost_its_node_waits_alone() -> None:
     there["mnist-worker-1"] = a_pod("mnist-worker-1", node="", running=False, problem="0/3 nodes are available")
     (task,) = pending_tasks(a_run(gang=a_gang()), there, {}, known=RUNNING)
     assert (task.name, task.waits, task.unscheduled) == ("mnist-worker-1", False, True)
+
+
+def test_admitted_tasks_of_a_queue_have_the_limits_of_each_task() -> None:
+    the_run = a_run(gang=a_gang("kueue", queue="research"), start_timeout_seconds=60)
+    there = {name: a_pod(name) for name in ("mnist-worker-1", "mnist-ps-0")}
+    waiting = a_pod("mnist-worker-0", node="", running=False, problem="0/3 nodes are available", gated=True)
+    known = policy.observe_pods(the_run, STARTED, [waiting], NOW)
+    assert (known.admitted, known.ungated) == (0.0, {}), "a thousand pods would be a thousand notes"
+    there[waiting.name] = dataclasses.replace(waiting, gated=False)
+    known = policy.observe_pods(the_run, known, there.values(), NOW + 5)
+    assert start(the_run, there, {}, NOW + 65, known=known) is None
+    failed = start(the_run, there, {}, NOW + 66, known=known)
+    assert failed
+    assert failed.failed == ("mnist-worker-0",)

@@ -78,7 +78,7 @@ def _observe_starts(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> 
     """The notes with which pods a queue has admitted, the leader's pod, and the images."""
     leader, ungated, admitted, images = notes.leader, dict(notes.ungated), notes.admitted, dict(notes.images)
     for pod in pods:
-        waits = pod.gated or (run.gang is not None and not pod.node)
+        waits = pod.gated or (run.is_placed_together and not pod.node)
         admitted = admitted or (0.0 if waits else now)
         if pod.gated and not run.is_queued:
             ungated[pod.uid] = 0.0
@@ -282,7 +282,7 @@ def pending_tasks(
     """
     found = []
     # A gang that waits holds nothing. Once a pod has a node, all have, or this one is scheduled alone.
-    gang_waits = run.gang is not None and not any(pod.node for pod in pods.values())
+    gang_waits = run.is_placed_together and not any(pod.node for pod in pods.values())
     for name, role in expected_tasks(run, notes):
         if name in notes.finished:
             continue

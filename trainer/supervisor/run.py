@@ -271,6 +271,11 @@ class Run(RunValues):
         return self.gang is not None and self.gang.kind == "kueue"
 
     @property
+    def is_placed_together(self) -> bool:
+        """Whether a scheduler finds nodes for all tasks or for none."""
+        return self.gang is not None and not self.is_queued
+
+    @property
     def tasks_wait(self) -> bool:
         """Whether tasks that have started wait until the supervisor notes that they may run their program."""
         return bool(self.data_watch or self.stages.before)
