@@ -16,7 +16,7 @@ GATE = "distributed-tensorflow/queue"
 """The scheduling gate of tasks, which the supervisor removes. templates/_scheduling.tpl has the same name."""
 RUN = "distributed-tensorflow/run"
 """The annotation of a Workload with the hash of the run that it is for."""
-NAMED_BY_NOBODY = "Kueue has not answered yet: check that Kueue runs"
+NOT_ANSWERED = "Kueue has not answered yet: check that Kueue runs"
 _REQUEUED = ("Preempted", "AdmissionCheck", "NodeFailures")
 """After these evictions the Workload waits in its queue at once; after others Kueue requeues it later."""
 _REMEDIES: Sequence[tuple[str, str]] = (
@@ -79,7 +79,7 @@ class Workload:
         for pattern, sentence in _REMEDIES:
             if found := re.search(pattern, message):
                 return sentence.format(**found.groupdict())
-        return truncate(" ".join(message.split()), 300) or NAMED_BY_NOBODY
+        return truncate(" ".join(message.split()), 300) or NOT_ANSWERED
 
 
 @dataclass(frozen=True)
