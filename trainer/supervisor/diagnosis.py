@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 from trainer.text import truncate
 
+PART_OF_GANG = "the free nodes hold only a part of them: wait, ask for less, or add nodes"
+"""Why a task of a gang waits that alone would have a node."""
+
 _DIAGNOSES: Sequence[tuple[str, str]] = (
     (
         r"didn't match Pod's node affinity/selector",
@@ -48,10 +51,7 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "its PodGroup does not exist: complete the installation with `helm upgrade`",
     ),
     (r"waiting for minCount pods", "not all of their pods exist yet"),
-    (
-        r"minCount \(\d+\) (cannot be|is not yet) satisfied",
-        "the nodes that are free hold only a part of them: wait, ask for less in {role}.resources, or add nodes",
-    ),
+    (r"minCount \(\d+\) (cannot be|is not yet) satisfied", PART_OF_GANG),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
         "the claim {what} does not exist: create it, or correct existingClaim",

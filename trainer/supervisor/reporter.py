@@ -13,7 +13,7 @@ from pathlib import Path
 from lightkube.resources.core_v1 import Event
 
 from trainer.supervisor import policy
-from trainer.supervisor.diagnosis import diagnose
+from trainer.supervisor.diagnosis import PART_OF_GANG, diagnose
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import state_of
 from trainer.supervisor.notes import Notes
@@ -271,7 +271,8 @@ class Reporter:
             others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
             self._report_waiting(f"{tasks[0].name}: {reason}{others}", reason, tasks, now)
         if gang := [task for task in pending if task.in_gang]:
-            reason = "; ".join(dict.fromkeys(map(self.explain, gang)))
+            reasons = dict.fromkeys(map(self.explain, gang))
+            reason = "; ".join([each for each in reasons if each != PART_OF_GANG] or [PART_OF_GANG])
             count = self._run.gang.size if self._run.gang else 0
             self._report_waiting(f"room for {count} tasks at once (scheduling.gang): {reason}", reason, gang, now)
         if notes.running and self._followed:
