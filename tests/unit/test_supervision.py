@@ -10,13 +10,13 @@ import pytest
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import diagnosis, notes, pods, policy, run, scales
+from trainer.supervisor import diagnosis, gang, lifecycle, notes, pods, policy, run, scales
 from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Terminated
-from trainer.supervisor.run import Gang, Role, Run, TensorBoard
+from trainer.supervisor.run import Elastic, Gang, Role, Run, TensorBoard
 
 NOW = 1_800_000_000.0
 EXIT_CODE, ON_FAILURE = "0-127:End 128-255:Restart", "0-0:End 1-255:Restart"
@@ -861,3 +861,22 @@ def test_admitted_tasks_of_a_queue_have_the_limits_of_each_task() -> None:
     failed = start(the_run, there, {}, NOW + 66, known=known)
     assert failed
     assert failed.failed == ("mnist-worker-0",)
+
+
+def test_a_gang_that_has_lost_a_part_of_its_nodes_gives_back_the_others() -> None:
+    the_run = a_run(gang=a_gang())
+    there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-ps-0")}
+    there["mnist-worker-1"] = a_pod("mnist-worker-1", node="", running=False, problem="1 Insufficient cpu")
+    tasks = pending_tasks(the_run, there, {}, known=RUNNING)
+    assert gang.give_back(the_run, RUNNING, tasks, NOW + 59) == (RUNNING, "")
+    after, sentence = gang.give_back(the_run, RUNNING, tasks, NOW + 60)
+    assert (after.state, after.running, after.counted.of_all) == ("Stopping", 0.0, 0)
+    assert sentence.startswith("mnist-worker-1 has no node, and only 2 of the 3 tasks of the gang have one: ending all")
+    assert lifecycle.advance(after, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(the_run)).state == "Starting"
+
+    fewer = a_run(gang=Gang(kind="workload", members={"worker": 1, "ps": 1}), elastic=Elastic(min=1, max=2))
+    assert gang.give_back(fewer, RUNNING, tasks, NOW + 60) == (RUNNING, ""), "it goes on with fewer workers"
+    assert gang.give_back(a_run(), RUNNING, tasks, NOW + 60) == (RUNNING, ""), "it is no gang"
+    none = {name: dataclasses.replace(there["mnist-worker-1"], name=name) for name in ("mnist-worker-0", "mnist-ps-0")}
+    waiting = pending_tasks(the_run, none, {}, known=RUNNING)  # worker 1 has no pod, as with an exhausted quota
+    assert gang.give_back(the_run, RUNNING, waiting, NOW + 600) == (RUNNING, ""), "it holds nothing"

@@ -51,7 +51,8 @@ class QueueControl:
                 return self._start(notes, admitted, now)
             self._reporter.report_queue(notes, problem, now)
         elif notes.state in ("Starting", "Running") and not admitted:
-            self._reporter.report_eviction(_eviction(run, workload))
+            what = "the tasks save a checkpoint and end, and the run waits in the queue again"
+            self._reporter.report_eviction(f"{_eviction(run, workload)}: {what}")
             return dataclasses.replace(notes, state="Stopping", running=0.0)
         return notes
 

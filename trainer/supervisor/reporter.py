@@ -146,9 +146,8 @@ class Reporter:
             logger.info(sentence)
         self._annotate({"state": state_of(notes)}, now)
 
-    def report_eviction(self, why: str) -> None:
+    def report_eviction(self, sentence: str) -> None:
         """Report that the tasks must end, and why."""
-        sentence = f"{why}: the tasks save a checkpoint and end, and the run waits in the queue again"
         logger.info(sentence)
         self._api.record_event("Warning", "RunEvicted", sentence)
 

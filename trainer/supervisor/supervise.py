@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import data_watch, elastic, lifecycle, policy, scales, watches
+from trainer.supervisor import data_watch, elastic, gang, lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
@@ -302,6 +302,10 @@ class _Loop:
         notes, sentence = elastic.adjust(run, notes, pending, now, self._reporter.explain)
         if sentence:
             self._reporter.report_scale(scale, notes.scales[scales.ELASTIC], sentence)
+        if not decision:
+            notes, sentence = gang.give_back(run, notes, pending, now)
+            if sentence:
+                self._reporter.report_eviction(sentence)
         if isinstance(decision, RestartAll):
             logger.info(decision.reason)
             return policy.restart_all(notes), None
