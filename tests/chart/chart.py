@@ -116,14 +116,12 @@ def template(
     """Run `helm template` with the text of a values file, for a cluster that also has `apis`: GROUP/VERSION/KIND."""
     helm = shutil.which("helm", path=environment_with_tools()["PATH"])
     assert helm, "helm is not on PATH: `python3 -m hack.cluster build helm` builds it, and so does `make test`"
+    api_versions = [f"--api-versions={api}" for api in apis]
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(values)
         file.flush()
         return subprocess.run(
-            [
-                *[helm, "template", release, chart, "--namespace", namespace, "--values", file.name],
-                *(f"--api-versions={api}" for api in apis),
-            ],
+            [helm, "template", release, str(chart), "--namespace", namespace, "--values", file.name, *api_versions],
             env=os.environ | {"GOGC": "off"},  # it ends before a garbage collection is worth its time
             capture_output=True,
             text=True,

@@ -12,7 +12,7 @@ from tests.unit.test_supervision import NOW, RUNNING, a_pod, a_run
 from trainer.supervisor import elastic, kueue, lifecycle, scales
 from trainer.supervisor.kueue import Placement, Workload
 from trainer.supervisor.kueue_api import KueueApi
-from trainer.supervisor.notes import ElasticNotes, Notes
+from trainer.supervisor.notes import ElasticNotes, Notes, State
 from trainer.supervisor.queue_control import QueueControl
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Elastic, Gang, Role, Run
@@ -56,6 +56,9 @@ EVICTED = kueue.observe(
     answer({"worker": 4, "ps": 1}, QuotaReserved=RESERVED, Admitted=(True, "Admitted", ""), Evicted=PREEMPTED)
 )
 PENDING = kueue.observe(answer(QuotaReserved=(False, "Pending", "insufficient unused quota for cpu")))
+
+
+ENDS: tuple[State, State] = ("Succeeded", "Suspended")
 
 
 class Api(KueueApi):
@@ -211,8 +214,8 @@ def test_the_workload_of_another_run_is_deleted_first() -> None:
 
 
 def test_the_quota_of_a_run_that_ends_or_is_suspended_is_given_back_when_its_tasks_are_gone() -> None:
-    for state, call in (("Succeeded", ({"Finished": True}, False)), ("Suspended", "delete")):
-        notes = dataclasses.replace(STARTED, state=state)
+    ended, suspended = (dataclasses.replace(STARTED, state=state) for state in ENDS)
+    for notes, call in ((ended, ({"Finished": True}, False)), (suspended, "delete")):
         control = Control()
         assert control.calls(notes, ADMITTED, a_pod("mnist-ps-0")) == []
         assert not control.is_settled(notes, ADMITTED)

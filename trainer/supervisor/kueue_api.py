@@ -53,7 +53,7 @@ class KueueApi:
     def _create(self) -> None:
         run = self._run
         labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
-        roles = {run.stateful_set(role): role for role in (run.gang.members if run.gang else ())}
+        roles: dict[str, str] = {run.stateful_set(role): role for role in (run.gang.members if run.gang else ())}
         templates = {
             roles[each.metadata.name]: each.spec.template.to_dict()
             for each in self._client.list(StatefulSet, labels=labels)
@@ -64,7 +64,7 @@ class KueueApi:
         notes = self._client.get(ConfigMap, f"{run.fullname}-run").metadata
         uid = (notes and notes.uid) or ""
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": f"{run.fullname}-run", "uid": uid}
-        self._client.create(WORKLOAD(kueue.manifest(run, templates, owner)))
+        self._client.create(WORKLOAD(**kueue.manifest(run, templates, owner)))
 
     def delete(self) -> bool:
         """Delete the run's Workload, which frees its quota."""

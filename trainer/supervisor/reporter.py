@@ -134,6 +134,7 @@ class Reporter:
         tasks = ", ".join(f"{scale} {role}" for role, scale in notes.scales.items())
         attempt = f" (attempt {self._run.attempt})" if self._run.attempt > 1 else ""
         sentence = f"starting {tasks}{self._on_version}{attempt}"
+        self._uids.clear()  # of pods that have ended together; these replace none
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
 
