@@ -113,9 +113,9 @@ def test_a_run_in_a_queue_starts_when_it_is_admitted_and_lets_go_when_it_is_evic
     release.kubectl("delete", WORKLOAD, "mnist")
     wait_for_line(release, "the Workload mnist was deleted: the tasks save a checkpoint and end")
     wait(lambda: workload(release), 120, release.describe)
-    release.upgrade(RUN | {"train": {"train_steps": 1}})  # a run that is done when it starts
-    wait_for_line(release, "asking Kueue for a place in its queue")
-    wait(lambda: workload(release) and not workload(release).get("status"), 60, release.describe)
+    asked = workload(release)["metadata"]["uid"]
+    release.upgrade(RUN | {"train": {"train_steps": 1}})  # another run, which is done when it starts
+    wait(lambda: workload(release).get("metadata", {}).get("uid", asked) != asked, 120, release.describe)
     admit(release, workers=2)
     release.finish()
     assert has(release, "Finished")
