@@ -214,10 +214,13 @@ def test_pack_and_exclusive_add_to_the_affinity_of_the_values(placement: str) ->
 
 def test_an_exclusive_run_shares_its_domain_with_no_other_release_in_any_namespace() -> None:
     values = {**SHARED, "scheduling.placement": "exclusive", "scheduling.topologyKey": "rack"}
-    terms = render(values, namespace="research").pods()["worker"]["spec"]["affinity"]["podAntiAffinity"]
-    own, others = terms["requiredDuringSchedulingIgnoredDuringExecution"]
-    release = {"key": "app.kubernetes.io/instance", "operator": "NotIn", "values": ["mnist"]}
-    assert release in own["labelSelector"]["matchExpressions"]
-    namespace = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["research"]}
-    assert others["namespaceSelector"] == {"matchExpressions": [namespace]}
-    assert release not in others["labelSelector"]["matchExpressions"]
+    marks = set()
+    for namespace in ("research", "production"):
+        pod = render(values, namespace=namespace).pods()["worker"]
+        (term,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert (term["namespaceSelector"], term["topologyKey"]) == ({}, "rack")
+        mark = pod["metadata"]["labels"]["distributed-tensorflow/exclusive"]
+        marks.add(mark)
+        own = {"key": "distributed-tensorflow/exclusive", "operator": "NotIn", "values": [mark]}
+        assert own in term["labelSelector"]["matchExpressions"]
+    assert len(marks) == 2, "the names of releases are unique in a namespace only"

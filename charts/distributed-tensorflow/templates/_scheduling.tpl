@@ -119,6 +119,16 @@ annotations:
 {{- .Values.scheduling.topologyKey | default "kubernetes.io/hostname" -}}
 {{- end }}
 
+{{/* The label of the tasks of a run that shares its domain with no other, and its value, which no other release of the cluster
+     has: names of releases are unique in a namespace only. */}}
+{{- define "distributed-tensorflow.exclusiveLabel" -}}
+distributed-tensorflow/exclusive
+{{- end }}
+
+{{- define "distributed-tensorflow.exclusiveValue" -}}
+{{- printf "%s/%s" .Release.Namespace .Release.Name | sha256sum | trunc 16 -}}
+{{- end }}
+
 {{/* Where a task goes, as YAML: what to add to its topologySpreadConstraints and to each kind of affinity. (dict root spec) */}}
 {{- define "distributed-tensorflow.placement" -}}
 {{- $root := .root -}}
@@ -151,21 +161,14 @@ affinity:
     requiredDuringSchedulingIgnoredDuringExecution:
       - {{- toYaml $near | nindent 8 }}
   podAntiAffinity:
-    # The tasks of other releases of the namespace, and those of all releases of other namespaces.
+    # One term for all namespaces: where a namespaceSelector says NotIn, schedulers of Kubernetes also match the pod's own namespace.
     requiredDuringSchedulingIgnoredDuringExecution:
       - labelSelector:
           matchLabels: {app.kubernetes.io/name: {{ $root.Chart.Name }}}
           matchExpressions:
             - {{ $tasks }}
-            - {key: app.kubernetes.io/instance, operator: NotIn, values: [{{ $root.Release.Name | quote }}]}
-        topologyKey: {{ $key }}
-      - labelSelector:
-          matchLabels: {app.kubernetes.io/name: {{ $root.Chart.Name }}}
-          matchExpressions:
-            - {{ $tasks }}
-        namespaceSelector:
-          matchExpressions:
-            - {key: kubernetes.io/metadata.name, operator: NotIn, values: [{{ $root.Release.Namespace }}]}
+            - {key: {{ include "distributed-tensorflow.exclusiveLabel" $root }}, operator: NotIn, values: [{{ include "distributed-tensorflow.exclusiveValue" $root | quote }}]}
+        namespaceSelector: {}
         topologyKey: {{ $key }}
     {{- end }}
 {{- end }}
@@ -193,6 +196,10 @@ affinity:
 {{- end -}}
 {{- if $root.Values.scheduling.placement -}}
 {{- $placed := include "distributed-tensorflow.placement" . | fromYaml -}}
+{{- if eq $root.Values.scheduling.placement "exclusive" -}}
+{{- $mark := dict (include "distributed-tensorflow.exclusiveLabel" $root) (include "distributed-tensorflow.exclusiveValue" $root) -}}
+{{- $_ := set $spec "labels" (merge $mark ($spec.labels | default dict)) -}}
+{{- end -}}
 {{- $_ := set $spec "topologySpreadConstraints" (concat ($spec.topologySpreadConstraints | default list) ($placed.spread | default list)) -}}
 {{- $affinity := deepCopy ($spec.affinity | default dict) -}}
 {{- range $kind, $rules := $placed.affinity -}}
