@@ -98,6 +98,8 @@ def test_a_run_in_a_queue_starts_when_it_is_admitted_and_lets_go_when_it_is_evic
     wait_for_line(release, "Kueue has admitted 1 of 2 worker")
     wait_for_line(release, "steps/s")
     wait(lambda: has(release, "PodsReady"), 60, release.describe)
+    annotation = "distributed-tensorflow/checkpoint"
+    wait(lambda: annotation in workload(release)["metadata"]["annotations"], 120, release.describe)
     tasks = release.tasks()
     assert set(tasks) == {"mnist-worker-0", "mnist-ps-0"}
     for pod in tasks.values():
