@@ -49,7 +49,7 @@ class Step:
     megabytes: float
     """What it moves in each direction."""
     flags: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     most_workers: int = 32
     """As many as the machine's memory bears."""
     milliseconds: float | None = None

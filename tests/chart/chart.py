@@ -107,16 +107,21 @@ class Manifests:
 
 @functools.cache
 def template(
-    values: str, release: str = "mnist", namespace: str = "default", chart: Path = CHART
+    values: str,
+    release: str = "mnist",
+    namespace: str = "default",
+    chart: Path = CHART,
+    apis: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run `helm template` with the text of a values file."""
+    """Run `helm template` with the text of a values file, for a cluster that also has `apis`: GROUP/VERSION/KIND."""
     helm = shutil.which("helm", path=environment_with_tools()["PATH"])
     assert helm, "helm is not on PATH: `python3 -m hack.cluster build helm` builds it, and so does `make test`"
+    api_versions = [f"--api-versions={api}" for api in apis]
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(values)
         file.flush()
         return subprocess.run(
-            [helm, "template", release, chart, "--namespace", namespace, "--values", file.name],
+            [helm, "template", release, str(chart), "--namespace", namespace, "--values", file.name, *api_versions],
             env=os.environ | {"GOGC": "off"},  # it ends before a garbage collection is worth its time
             capture_output=True,
             text=True,
@@ -124,17 +129,21 @@ def template(
 
 
 def render(
-    values: Mapping[str, Any] | None = None, release: str = "mnist", namespace: str = "default", chart: Path = CHART
+    values: Mapping[str, Any] | None = None,
+    release: str = "mnist",
+    namespace: str = "default",
+    chart: Path = CHART,
+    apis: tuple[str, ...] = (),
 ) -> Manifests:
-    """Return the objects that `helm install` would create."""
-    done = template(json.dumps(nested(values or {})), release, namespace, chart)
+    """Return the objects that `helm install` would create on a cluster that also has `apis`."""
+    done = template(json.dumps(nested(values or {})), release, namespace, chart, apis)
     assert done.returncode == 0, done.stderr
     return Manifests(release, [item for item in parse(done.stdout) if item])
 
 
-def refusal(values: Mapping[str, Any], release: str = "mnist") -> str:
-    """Return Helm's error for these values."""
-    done = template(json.dumps(nested(values)), release)
+def refusal(values: Mapping[str, Any], release: str = "mnist", apis: tuple[str, ...] = ()) -> str:
+    """Return Helm's error for these values, on a cluster that also has `apis`."""
+    done = template(json.dumps(nested(values)), release, apis=apis)
     assert done.returncode, "Helm accepts these values"
     return done.stderr
 

@@ -151,7 +151,8 @@ def render(manifest: str, chart: Path) -> Manifests:
     """Return the objects that Helm renders for a TFJob."""
     tfjob, others = parse_manifest(manifest, "job.yaml")
     job = convert_tfjob.convert(tfjob, {}, others)
-    done = template(convert_tfjob.to_yaml(job), job.name, chart=chart)
+    apis = ("scheduling.volcano.sh/v1beta1/PodGroup",)
+    done = template(convert_tfjob.to_yaml(job), job.name, chart=chart, apis=apis)
     assert done.returncode == 0, done.stderr
     return Manifests(job.name, [item for item in parse(done.stdout) if item])
 

@@ -416,7 +416,29 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         {"ps.podDisruptionBudget.maxUnavailable": "a"},
     ),
     "the network of the node for a part of the tasks": ("worker.hostNetwork", {"worker.hostNetwork": True}),
+    "a gang of which the cluster has no API": ("scheduling.gang", {"scheduling.gang": "workload"}),
+    "a queue without a gang": ("scheduling.queue", {"scheduling.queue": "research"}),
+    "a gang of Kueue without a queue": ("scheduling.queue", {"scheduling.gang": "kueue"}),
+    "a gang of Kueue without a supervisor": (
+        "scheduling.gang",
+        {"scheduling.gang": "kueue", "scheduling.queue": "research", "supervisor.enabled": False},
+    ),
+    "a queue with a capital": ("scheduling.queue", {"scheduling.gang": "kueue", "scheduling.queue": "Research"}),
+    "a placement without domains": ("scheduling.topologyKey", {"scheduling.placement": "pack"}),
+    "domains without a placement": ("scheduling.placement", {"scheduling.topologyKey": "rack"}),
+    "a domain with a space": (
+        "scheduling.topologyKey",
+        {"scheduling.placement": "pack", "scheduling.topologyKey": "my rack"},
+    ),
+    "tasks that are spread and must share a node": ("scheduling.placement", {"scheduling.placement": "spread"}),
+    "a gang in a podSpec and by the chart": (
+        "common.podSpec.schedulingGroup",
+        {"scheduling.gang": "workload", "common.podSpec": {"schedulingGroup": {"podGroupName": "mine"}}},
+    ),
 }
+
+APIS = {"a gang in a podSpec and by the chart": ("scheduling.k8s.io/v1beta1/PodGroup",)}
+"""The APIs that the cluster of a case has."""
 
 BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "text for a number": ("/worker/replicas", {"worker.replicas": "two"}),
@@ -435,6 +457,8 @@ BY_SCHEMA: dict[str, tuple[str, dict[str, Any]]] = {
     "two chiefs": ("/chief/replicas", {"chief.replicas": 2}),
     "two evaluators": ("/evaluator/replicas", {"evaluator.replicas": 2}),
     "two clients": ("/client/replicas", {"client.replicas": 2}),
+    "an unknown kind of gang": ("/scheduling/gang", {"scheduling.gang": "slurm"}),
+    "an unknown placement": ("/scheduling/placement", {"scheduling.placement": "near"}),
     "a chief's own name": ("/chief/taskType", {"chief.taskType": "leader"}),
     "port zero": ("/port", {"port": 0}),
     "a port above 65535": ("/metrics/port", {"metrics.port": 65536}),
@@ -459,14 +483,14 @@ def rules() -> list[str]:
 @pytest.mark.parametrize("case", BY_RULE)
 def test_a_rule_refuses(case: str) -> None:
     key, values = BY_RULE[case]
-    error = refusal(values)
+    error = refusal(values, apis=APIS.get(case, ()))
     assert f": {key}: " in error
     assert "<nil>" not in error
     assert [rule for rule in rules() if re.search(rule, error)], "no rule of _checks*.tpl has this message"
 
 
 def test_every_rule_has_a_case() -> None:
-    errors = "\n".join(refusal(values) for _, values in BY_RULE.values())
+    errors = "\n".join(refusal(values, apis=APIS.get(case, ())) for case, (_, values) in BY_RULE.items())
     assert [rule for rule in rules() if not re.search(rule, errors)] == []
 
 

@@ -37,8 +37,8 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
 @pytest.mark.parametrize("key", EFFECTS["run"])
 def test_a_key_has_its_effect(key: str) -> None:
     effect = EFFECTS["run"][key]
-    given = effect.get("given", {})
-    before, after = render(given), render({**given, key: effect["value"]})
+    given, apis = effect.get("given", {}), tuple(effect.get("apis", ()))
+    before, after = render(given, apis=apis), render({**given, key: effect["value"]}, apis=apis)
     assert {path: value_at(after, path) for path in effect["expect"]} == effect["expect"]
     same = [path for path in effect["expect"] if value_at(before, path) == value_at(after, path)]
     assert not same, "the defaults render the same"

@@ -510,13 +510,12 @@ def test_a_field_of_the_pod_without_a_key_of_its_own_is_in_pod_spec(field: str, 
         ("spec.tfReplicaSpecs.Evaluator.replicas", tfjob(Worker=replica(), Evaluator=replica(replicas=2))),
         ("spec.enableDynamicWorker", tfjob({"enableDynamicWorker": True})),
         ("spec.surprise", tfjob({"surprise": 1})),
-        ("spec.runPolicy.schedulingPolicy", tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 2}}})),
+        (
+            "spec.runPolicy.schedulingPolicy.minAvailable",
+            tfjob({"runPolicy": {"schedulingPolicy": {"minAvailable": 1}}}),
+        ),
         ("spec.runPolicy.managedBy", tfjob({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})),
         ("metadata.labels.team", tfjob(metadata={"labels": {"team": "vision"}})),
-        (
-            "metadata.labels.kueue.x-k8s.io/queue-name",
-            tfjob(metadata={"labels": {"kueue.x-k8s.io/queue-name": "research"}}),
-        ),
         (
             f"{WORKER}.template.metadata.labels.training.kubeflow.org/job-name",
             tfjob(Worker=replica(metadata={"labels": {"training.kubeflow.org/job-name": "x"}})),
@@ -631,50 +630,45 @@ def pod_group(api_version: str, **spec: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "pod", "path", "remedy"),
+    ("metadata", "pod", "path", "group"),
     [
-        (
-            {},
-            {"schedulerName": "volcano"},
-            "spec.schedulerName",
-            pod_group("scheduling.volcano.sh/v1beta1", minMember=3)
-            + ' and to common.annotations {"scheduling.k8s.io/group-name": "mnist"}.',
-        ),
-        (
-            {},
-            {"schedulerName": "scheduler-plugins-scheduler"},
-            "spec.schedulerName",
-            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3)
-            + ' and to common.labels {"scheduling.x-k8s.io/pod-group": "mnist"}.',
-        ),
         (
             {"annotations": {"scheduling.k8s.io/group-name": "mnist"}},
             {"schedulerName": "volcano"},
             "metadata.annotations.scheduling.k8s.io/group-name",
-            pod_group("scheduling.volcano.sh/v1beta1", minMember=3) + ", unless it exists.",
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3),
         ),
         (
             {"annotations": {"scheduling.volcano.sh/group-name": "mnist"}},
             {},
             "metadata.annotations.scheduling.volcano.sh/group-name",
-            pod_group("scheduling.volcano.sh/v1beta1", minMember=3) + ", unless it exists.",
+            pod_group("scheduling.volcano.sh/v1beta1", minMember=3),
         ),
         (
             {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
             {},
             "metadata.labels.scheduling.x-k8s.io/pod-group",
-            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3) + ", unless it exists.",
+            pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3),
         ),
     ],
 )
-def test_gang_scheduling_without_a_pod_group_is_mentioned_once(metadata: Map, pod: Map, path: str, remedy: str) -> None:
+def test_a_pod_group_that_the_pods_name_is_mentioned_once(metadata: Map, pod: Map, path: str, group: str) -> None:
     job = tfjob(Worker=replica({}, pod, metadata, replicas=2), PS=replica({}, pod, metadata))
     start = f"{WORKER}.template.{path}: carried over, but the chart creates no PodGroup; for gang scheduling add to "
-    assert other_notes(job) == [f"{start}extraObjects {remedy}"]
-    group = {"apiVersion": "a/v1", "kind": "PodGroup", "metadata": {"name": "mnist"}}
-    assert len([n for n in convert_tfjob.convert(job, {}, [group]).notes if "no PodGroup" in n]) == (
-        "unless" not in remedy
-    )
+    assert other_notes(job) == [f"{start}extraObjects {group}, unless it exists."]
+    assert "scheduling" not in convert(job).values
+    there = {"apiVersion": "a/v1", "kind": "PodGroup", "metadata": {"name": "mnist"}}
+    assert not [n for n in convert_tfjob.convert(job, {}, [there]).notes if "no PodGroup" in n]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "gang"), [("volcano", "volcano"), ("scheduler-plugins-scheduler", "coscheduling")]
+)
+def test_a_gang_scheduler_of_the_pods_is_that_of_the_chart(scheduler: str, gang: str) -> None:
+    pods = replica(pod={"schedulerName": scheduler})
+    job = tfjob(Worker=pods, PS=pods)
+    assert other_notes(job) == []
+    assert convert(job).values["scheduling"] == {"gang": gang}
 
 
 def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
@@ -683,44 +677,42 @@ def test_a_pod_group_that_the_job_names_on_itself_is_mentioned() -> None:
     assert "set it in common.annotations, and add the PodGroup (scheduling.volcano.sh/v1beta1) to extraObjects" in note
 
 
-POLICY: Map = {"minAvailable": 7, "queue": "research", "priorityClass": "high", "minResources": {"cpu": "8"}}
+POLICY: Map = {"minAvailable": 2, "queue": "research", "priorityClass": "high"}
 
 
-def test_a_scheduling_policy_is_in_the_pod_group_of_one_note() -> None:
-    group = pod_group(
-        "scheduling.volcano.sh/v1beta1",
-        minMember=7,
-        queue="research",
-        priorityClassName="high",
-        minResources={"cpu": "8"},
-    )
-    spec = {"runPolicy": {"schedulingPolicy": POLICY}}
-    naming = ' and to common.annotations {"scheduling.k8s.io/group-name": "mnist"}'
-    assert other_notes(tfjob(spec)) == [
-        "spec.runPolicy.schedulingPolicy: not carried over; the chart creates no PodGroup; for gang scheduling with "
-        f"Volcano add to extraObjects {group}{naming}, and set common.schedulerName: volcano."
-    ]
-    with_name = replica(pod={"schedulerName": "volcano"})
-    (note,) = other_notes(tfjob(spec, Worker=with_name, PS=with_name))
-    assert note.startswith(f"{POD}.schedulerName: carried over, but the chart creates no PodGroup; ")
-    assert note.endswith(f"add to extraObjects {group}{naming}.")
-
-
-def test_each_field_of_a_scheduling_policy_that_a_pod_group_lacks_is_named() -> None:
-    spec = {"runPolicy": {"schedulingPolicy": {**POLICY, "scheduleTimeoutSeconds": 60, "surprise": 1}}}
+def test_a_scheduling_policy_is_carried_over() -> None:
+    job = tfjob({"runPolicy": {"schedulingPolicy": POLICY}})
     path = "spec.runPolicy.schedulingPolicy"
-    lost = {note.partition(": ")[0] for note in notes(tfjob(spec), f"{path}.")}
-    assert lost == {f"{path}.scheduleTimeoutSeconds", f"{path}.surprise"}
+    values = convert(job).values
+    assert values["scheduling"] == {"gang": "volcano", "queue": "research"}
+    assert {values[role]["priorityClassName"] for role in ("worker", "ps")} == {"high"}
+    assert [note.partition("; ")[0] for note in other_notes(job)] == [
+        f"{path}.priorityClass: carried over as the pods' priorityClassName, which is the PodGroup's too.",
+        f"{path}: carried over for Volcano",
+    ]
+    with_name = replica(pod={"schedulerName": "volcano", "priorityClassName": "low"})
+    job = tfjob({"runPolicy": {"schedulingPolicy": POLICY}}, Worker=with_name, PS=with_name)
+    assert convert(job).values["worker"]["priorityClassName"] == "low"
+    (note,) = other_notes(job)
+    assert note == f"{path}.priorityClass: not carried over; the PodGroup has the priorityClassName of the pods."
+
+
+def test_each_field_of_a_scheduling_policy_that_the_chart_lacks_is_named() -> None:
+    policy = {**POLICY, "minAvailable": 7, "minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": 60, "surprise": 1}
+    spec = {"runPolicy": {"schedulingPolicy": policy}}
+    path = "spec.runPolicy.schedulingPolicy"
+
+    def lost(job: Map) -> set[str]:
+        found = [note.partition(": ") for note in notes(job, f"{path}.")]
+        return {where.removeprefix(f"{path}.") for where, _, what in found if what.startswith("not carried over")}
+
+    assert lost(tfjob(spec)) == {"minAvailable", "minResources", "scheduleTimeoutSeconds", "surprise"}
     plugins = replica(pod={"schedulerName": "scheduler-plugins-scheduler"})
     job = tfjob(spec, Worker=plugins, PS=plugins)
-    assert {note.partition(": ")[0] for note in notes(job, path)} == {
-        f"{path}.queue",
-        f"{path}.priorityClass",
-        f"{path}.surprise",
-    }
-    (note,) = notes(job, f"{POD}.schedulerName")
-    spec_of_group = {"minMember": 7, "minResources": {"cpu": "8"}, "scheduleTimeoutSeconds": 60}
-    assert pod_group("scheduling.x-k8s.io/v1alpha1", **spec_of_group) in note
+    assert lost(job) == {"minAvailable", "minResources", "scheduleTimeoutSeconds", "surprise", "queue"}
+    queued = tfjob(spec, {"labels": {"kueue.x-k8s.io/queue-name": "research"}})
+    assert lost(queued) == {*policy}
+    assert convert(queued).values["scheduling"]["gang"] == "kueue"
 
 
 def test_a_scheduling_policy_beside_the_pod_group_of_the_file_is_named() -> None:
@@ -731,17 +723,12 @@ def test_a_scheduling_policy_beside_the_pod_group_of_the_file_is_named() -> None
     assert note.endswith("schedulingPolicy: not carried over; the PodGroup g of the file has its own spec.")
 
 
-def test_a_job_in_a_queue_of_kueue_is_told_how_kueue_admits_all_its_pods_at_once() -> None:
+def test_a_job_in_a_queue_of_kueue_is_queued_there_by_the_chart() -> None:
     labels = {"kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": "high"}
-    (note,) = other_notes(tfjob(metadata={"labels": labels}, Worker=replica(replicas=2), PS=replica()))
-    group = {"kueue.x-k8s.io/priority-class": "high", "kueue.x-k8s.io/queue-name": "research"}
-    group |= {"kueue.x-k8s.io/pod-group-name": "mnist"}
-    annotations = {"kueue.x-k8s.io/pod-group-total-count": "3", "kueue.x-k8s.io/retriable-in-group": "false"}
-    assert note == (
-        "metadata.labels.kueue.x-k8s.io/queue-name: not carried over; for Kueue to admit all 3 pods at once, enable "
-        f"its integration pod, and add to common.labels {json.dumps(group)} and to common.annotations "
-        f"{json.dumps(annotations)}."
-    )
+    job = tfjob(metadata={"labels": labels}, Worker=replica(replicas=2), PS=replica())
+    (note,) = other_notes(job)
+    assert note.startswith("metadata.labels.kueue.x-k8s.io/priority-class: not carried over; ")
+    assert convert(job).values["scheduling"] == {"gang": "kueue", "queue": "research"}
 
 
 def test_pods_in_a_queue_of_kueue_without_a_group_are_mentioned() -> None:

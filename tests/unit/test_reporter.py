@@ -24,6 +24,7 @@ from trainer.supervisor.notes import Notes
 from trainer.supervisor.notes_writer import NotesWriter
 from trainer.supervisor.policy import Outcome, PendingTask
 from trainer.supervisor.reporter import Reporter
+from trainer.supervisor.run import Gang
 from trainer.supervisor.task_logs import TaskLogs
 from trainer.telemetry.progress import Progress
 
@@ -201,3 +202,23 @@ def test_tasks_that_have_not_ended_share_a_short_line(reporter: Reporter, caplog
     stopping = dataclasses.replace(STARTED, state="Stopping")
     reporter.report_stopping(stopping, pods, time.time() + 61)
     assert caplog.messages == ["waiting for mnist-worker-0 (and 999 more) to end"]
+
+
+def test_a_gang_that_waits_is_one_line_with_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    the_run = a_run(gang=Gang(kind="workload", members={"worker": 2, "ps": 1}))
+    reporter = Reporter(the_run, Api(), TaskLogs(None))  # type: ignore[arg-type]
+    part = "pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled, 1 remaining"
+    problems = {"mnist-worker-0": part, "mnist-worker-1": "1 Insufficient nvidia.com/gpu.", "mnist-ps-0": part}
+    pending = [
+        PendingTask(name, name.split("-")[1], NOW, False, problem, in_gang=True) for name, problem in problems.items()
+    ]
+    reporter.report_pending(STARTED, pending, NOW + 9)
+    assert not caplog.messages
+    reporter.report_pending(STARTED, pending, NOW + 10)
+    reporter.report_pending(STARTED, pending[:1], NOW + 11)
+    start = "waiting for room for 3 tasks at once (scheduling.gang): "
+    assert caplog.messages == [
+        f"{start}no node has enough nvidia.com/gpu left: ask for less in worker.gpus, or add a node",
+        f"{start}the free nodes hold only a part of them: wait, ask for less, or add nodes",
+    ]

@@ -10,13 +10,13 @@ import pytest
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import diagnosis, notes, pods, policy, run, scales
+from trainer.supervisor import diagnosis, gang, lifecycle, notes, pods, policy, run, scales
 from trainer.supervisor.changes import PodChanged, PodsListed
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Terminated
-from trainer.supervisor.run import Role, Run, TensorBoard
+from trainer.supervisor.run import Elastic, Gang, Role, Run, TensorBoard
 from trainer.supervisor.view import View
 
 NOW = 1_800_000_000.0
@@ -695,6 +695,23 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ("ImagePullBackOff: Back-off", "its image cannot be pulled"),
         ("1 node(s) had untolerated taint {gpu: present}", "have the taint gpu"),
         (
+            "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.",
+            "it may share no node or domain with what is there (worker.affinity, or scheduling.placement: exclusive)",
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints (missing required label).",
+            "no node with room has the label of scheduling.topologyKey or of worker.topologySpreadConstraints",
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints.",
+            "its role cannot be spread evenly (scheduling.placement or worker.topologySpreadConstraints)",
+        ),
+        ("waiting for minCount pods from a gang to appear in scheduling queue", "not all of their pods exist yet"),
+        (
+            'waiting for pods\'s pod group "mnist" to appear in scheduling queue',
+            "its PodGroup does not exist: complete the installation",
+        ),
+        (
             "1 node(s) had untolerated taint {control-plane: }, 2 node(s) didn't match pod affinity rules.",
             "it must share the node of the training directory",
         ),
@@ -806,3 +823,66 @@ def test_an_invalid_run_file_is_refused(tmp_path: Path, text: str | None, named:
         file.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigurationError, match=f"--run: .*{named}"):
         run.read(file, "uid", "pod")
+
+
+def a_gang(kind: Any = "workload", **more: Any) -> Gang:
+    return Gang(kind=kind, members={"worker": 2, "ps": 1}, **more)
+
+
+def test_a_gang_that_waits_for_nodes_has_no_limit_and_the_clock_begins_when_it_has_them() -> None:
+    the_run = a_run(gang=a_gang(), start_timeout_seconds=60, active_deadline_seconds=60)
+    names = ["mnist-worker-0", "mnist-worker-1", "mnist-ps-0"]
+    waiting = {name: a_pod(name, node="", running=False, problem="0/3 nodes are available") for name in names}
+    known = policy.observe_pods(the_run, STARTED, waiting.values(), NOW + 900)
+    assert not known.admitted
+    tasks = pending_tasks(the_run, waiting, {}, known=known)
+    assert [(task.waits, task.unscheduled) for task in tasks] == [(True, False)] * 3
+    assert start(the_run, waiting, {}, NOW + 900, known=known) is None
+    placed = {name: dataclasses.replace(pod, node="node-1", problem="") for name, pod in waiting.items()}
+    known = policy.observe_pods(the_run, known, placed.values(), NOW + 900)
+    assert not any(task.waits for task in pending_tasks(the_run, placed, {}, known=known))
+    assert start(the_run, placed, {}, NOW + 950, known=known) is None
+    assert policy.outcome(the_run, known, placed, NOW + 950) is None
+    failed = start(the_run, placed, {}, NOW + 961, known=known)
+    assert failed
+    assert "run.startTimeoutSeconds (60 s)" in failed.reason
+
+
+def test_a_single_task_of_a_gang_that_has_lost_its_node_waits_alone() -> None:
+    there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-ps-0")}
+    there["mnist-worker-1"] = a_pod("mnist-worker-1", node="", running=False, problem="0/3 nodes are available")
+    (task,) = pending_tasks(a_run(gang=a_gang()), there, {}, known=RUNNING)
+    assert (task.name, task.waits, task.unscheduled) == ("mnist-worker-1", False, True)
+
+
+def test_admitted_tasks_of_a_queue_have_the_limits_of_each_task() -> None:
+    the_run = a_run(gang=a_gang("kueue", queue="research"), start_timeout_seconds=60)
+    there = {name: a_pod(name) for name in ("mnist-worker-1", "mnist-ps-0")}
+    waiting = a_pod("mnist-worker-0", node="", running=False, problem="0/3 nodes are available", gated=True)
+    known = policy.observe_pods(the_run, STARTED, [waiting], NOW)
+    assert (known.admitted, known.ungated) == (0.0, {}), "a thousand pods would be a thousand notes"
+    there[waiting.name] = dataclasses.replace(waiting, gated=False)
+    known = policy.observe_pods(the_run, known, there.values(), NOW + 5)
+    assert start(the_run, there, {}, NOW + 65, known=known) is None
+    failed = start(the_run, there, {}, NOW + 66, known=known)
+    assert failed
+    assert failed.failed == ("mnist-worker-0",)
+
+
+def test_a_gang_that_has_lost_a_part_of_its_nodes_gives_back_the_others() -> None:
+    the_run = a_run(gang=a_gang())
+    there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-ps-0")}
+    there["mnist-worker-1"] = a_pod("mnist-worker-1", node="", running=False, problem="1 Insufficient cpu")
+    tasks = pending_tasks(the_run, there, {}, known=RUNNING)
+    assert gang.give_back(the_run, RUNNING, tasks, NOW + 59) == (RUNNING, "")
+    after, sentence = gang.give_back(the_run, RUNNING, tasks, NOW + 60)
+    assert (after.state, after.running, after.counted.of_all) == ("Stopping", 0.0, 0)
+    assert sentence.startswith("mnist-worker-1 has no node, and only 2 of the 3 tasks of the gang have one: ending all")
+    assert lifecycle.advance(after, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(the_run)).state == "Starting"
+
+    fewer = a_run(gang=Gang(kind="workload", members={"worker": 1, "ps": 1}), elastic=Elastic(min=1, max=2))
+    assert gang.give_back(fewer, RUNNING, tasks, NOW + 60) == (RUNNING, ""), "it goes on with fewer workers"
+    assert gang.give_back(a_run(), RUNNING, tasks, NOW + 60) == (RUNNING, ""), "it is no gang"
+    none = {name: dataclasses.replace(there["mnist-worker-1"], name=name) for name in ("mnist-worker-0", "mnist-ps-0")}
+    waiting = pending_tasks(the_run, none, {}, known=RUNNING)  # worker 1 has no pod, as with an exhausted quota
+    assert gang.give_back(the_run, RUNNING, waiting, NOW + 600) == (RUNNING, ""), "it holds nothing"

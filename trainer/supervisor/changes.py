@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lightkube.resources.core_v1 import Event
 
+from trainer.supervisor.kueue import Workload
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.stages import StageJob
 
@@ -70,7 +71,14 @@ class WatchFailed:
     error: Exception
 
 
-Observation = PodsListed | PodChanged | ScalesObserved | StagesObserved | DataVersionFound
+@dataclass(frozen=True)
+class WorkloadObserved:
+    """The Workload of a run in Kueue's queue, at the start of a watch and after each change; None if there is none."""
+
+    workload: Workload | None
+
+
+Observation = PodsListed | PodChanged | ScalesObserved | StagesObserved | DataVersionFound | WorkloadObserved
 """What a view of the cluster follows from."""
 Change = Observation | WarningReported | StopRequested | WatchFailed
 Changes = queue.SimpleQueue[Change]

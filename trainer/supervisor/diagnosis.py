@@ -6,14 +6,33 @@ from collections.abc import Sequence
 
 from trainer.text import truncate
 
+PART_OF_GANG = "the free nodes hold only a part of them: wait, ask for less, or add nodes"
+"""Why a task of a gang waits that alone would have a node."""
+
 _DIAGNOSES: Sequence[tuple[str, str]] = (
     (
         r"didn't match Pod's node affinity/selector",
-        "no node has the labels that {role}.nodeSelector or {role}.affinity asks for",
+        "no node has the labels that {role}.nodeSelector, {role}.affinity or scheduling.topologyKey asks for",
     ),
     (
         r"didn't match pod affinity rules",
-        "it must share the node of the training directory, which has no room: use ReadWriteMany, or chief.replicas: 1",
+        "it must share the node of the training directory, or the domain of scheduling.placement, which has no room: "
+        "use ReadWriteMany, chief.replicas: 1, or another placement",
+    ),
+    (
+        r"anti-affinity rules",
+        "it may share no node or domain with what is there ({role}.affinity, or scheduling.placement: exclusive): "
+        "wait for the end of another run, or add a node",
+    ),
+    (
+        r"topology spread constraints \(missing required label\)",
+        "no node with room has the label of scheduling.topologyKey or of {role}.topologySpreadConstraints: label the "
+        "nodes, or correct the key",
+    ),
+    (
+        r"topology spread constraints",
+        "its role cannot be spread evenly (scheduling.placement or {role}.topologySpreadConstraints): add a node where "
+        "there are the fewest of its tasks, or relax the rule",
     ),
     (
         r"volume node affinity conflict",
@@ -28,6 +47,12 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         r"untolerated taint \{(?P<what>[^:}}]+)",
         "the remaining nodes have the taint {what}: tolerate it in {role}.tolerations, or add a node",
     ),
+    (
+        r"pod group .* to appear in scheduling queue",
+        "its PodGroup does not exist: complete the installation with `helm upgrade`",
+    ),
+    (r"waiting for minCount pods", "not all of their pods exist yet"),
+    (r"minCount \(\d+\) (cannot be|is not yet) satisfied", PART_OF_GANG),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
         "the claim {what} does not exist: create it, or correct existingClaim",

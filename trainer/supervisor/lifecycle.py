@@ -34,7 +34,7 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     if notes.state == "Suspended":
         return dataclasses.replace(
             current,
-            state=_first(run),
+            state=first(run),
             started=now,
             admitted=0.0,
             running=0.0,
@@ -48,8 +48,14 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     return current if notes.replicas == replicas else _rescaled(notes, current, replicas)
 
 
-def _first(run: Run) -> State:
-    return "Preparing" if run.stages.before else "Starting"
+def first(run: Run) -> State:
+    """The state in which a run begins."""
+    return "Preparing" if run.stages.before else after_stages(run)
+
+
+def after_stages(run: Run) -> State:
+    """The state after the stages before the training, if there are any."""
+    return "Queued" if run.is_queued else "Starting"
 
 
 def _stages_after(run: Run, notes: Notes, current: Notes) -> Notes:
@@ -73,7 +79,7 @@ def _new_run(run: Run, notes: Notes, has_old_pods: bool, now: float) -> Notes:
         data_version=run.data_version,
         attempt=run.attempt,
         leader=notes.leader,
-        state="Stopping" if client_waits or has_old_pods else _first(run),
+        state="Stopping" if client_waits or has_old_pods else first(run),
         started=now,
         replicas=replicas,
         scales=replicas,
@@ -88,7 +94,7 @@ def _rescaled(notes: Notes, current: Notes, replicas: Mapping[str, int]) -> Note
     Users may have set another scale of a role whose values are unchanged.
     """
     scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
-    state = notes.state if notes.state in ("Stopping", "Preparing") else "Starting"
+    state = notes.state if notes.state in ("Stopping", "Preparing", "Queued") else "Starting"
     wanted = notes.elastic.wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
     elastic = dataclasses.replace(notes.elastic, wanted=wanted)
     return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, elastic=elastic)
@@ -125,7 +131,7 @@ def are_gone(pods: Iterable[Pod]) -> bool:
 
 
 def advance(
-    notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float, first: State = "Starting"
+    notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float, begins: State = "Starting"
 ) -> Notes:
     """The notes in the next state, if the cluster has what the current state waits for.
 
@@ -134,10 +140,10 @@ def advance(
         pods: The pods of tasks, including those of an earlier run.
         scales: The observed scales, by component.
         now: Seconds since 1970.
-        first: The state after Stopping: Preparing if stages come before the training.
+        begins: The state after Stopping, from `first`.
     """
     if notes.state == "Stopping" and are_gone(pods.values()) and not any(scales.get(role) for role in notes.scales):
-        return dataclasses.replace(notes, state=first, started=now)
+        return dataclasses.replace(notes, state=begins, started=now)
     if notes.state == "Starting" and all(scales.get(role) == scale for role, scale in notes.scales.items()):
         return dataclasses.replace(notes, state="Running")
     return notes

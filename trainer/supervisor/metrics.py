@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from trainer.supervisor.notes import Notes, State
 from trainer.supervisor.run import Run
 
-STATES = ("Queued", *get_args(State))
+STATES = get_args(State)
 
 
 class RunMetrics(Collector):

@@ -13,9 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainer.errors import ConfigurationError
 
-State = Literal["Suspended", "Stopping", "Preparing", "Starting", "Running", "Finishing", "Succeeded", "Failed"]
-"""Stopping: all tasks end before those of a changed run start. Preparing: the stages before the training run. Starting:
-until every object has the run's scale. Finishing: the stages after the training run."""
+State = Literal[
+    "Queued", "Suspended", "Stopping", "Preparing", "Starting", "Running", "Finishing", "Succeeded", "Failed"
+]
+"""Stopping: all tasks end before those of a changed run start. Preparing: the stages before the training run. Queued:
+until Kueue has admitted the run. Starting: until every object has the run's scale. Finishing: the stages after the
+training run."""
 StageState = Literal["waiting", "running", "done", "skipped", "failed"]
 
 
@@ -160,7 +163,7 @@ def to_ended(notes: Notes, waits: bool, before: Mapping[str, str]) -> dict[str, 
 
 def run_of_tasks(notes: Notes, waits: bool) -> str:
     """The run whose tasks may start, as in their variable TASK_RUN; empty until what they wait for is there."""
-    return "" if waits and notes.state in ("Suspended", "Stopping", "Preparing") else _identity(notes)
+    return "" if waits and notes.state in ("Suspended", "Stopping", "Preparing", "Queued") else _identity(notes)
 
 
 def _identity(notes: Notes) -> str:

@@ -78,8 +78,9 @@ def _observe_starts(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> 
     """The notes with which pods a queue has admitted, the leader's pod, and the images."""
     leader, ungated, admitted, images = notes.leader, dict(notes.ungated), notes.admitted, dict(notes.images)
     for pod in pods:
-        admitted = admitted or (0.0 if pod.gated else now)
-        if pod.gated:
+        waits = pod.gated or (run.is_placed_together and not pod.node)
+        admitted = admitted or (0.0 if waits else now)
+        if pod.gated and not run.is_queued:
             ungated[pod.uid] = 0.0
         elif ungated.get(pod.uid) == 0.0:
             ungated[pod.uid] = now
@@ -243,13 +244,20 @@ class PendingTask:
     problem: str
     """The reason that Kubernetes reports; empty if its pod has none."""
     gated: bool = False
-    """Whether its pod has scheduling gates: then no limit applies."""
+    """Whether its pod has scheduling gates."""
+    in_gang: bool = False
+    """Whether it waits until there is room for all tasks of its gang."""
     held: bool = False
     """Whether its pod cannot be created because an object of the release is absent: then no limit applies either."""
     unscheduled: bool = False
     """Whether its pod has no node, and Kubernetes finds none or does not create the pod."""
     unresolved: bool = False
     """Whether its pod runs, and only its host name does not resolve."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a queue or a gang holds it back: then no limit applies."""
+        return self.gated or self.in_gang
 
 
 def pending_tasks(
@@ -273,6 +281,8 @@ def pending_tasks(
         now: Seconds since 1970.
     """
     found = []
+    # A gang that waits holds nothing. Once a pod has a node, all have, or this one is scheduled alone.
+    gang_waits = run.is_placed_together and not any(pod.node for pod in pods.values())
     for name, role in expected_tasks(run, notes):
         if name in notes.finished:
             continue
@@ -290,15 +300,19 @@ def pending_tasks(
         elif pod.deadline is not None and now - pod.deadline > OVERDUE_SECONDS:
             found.append(PendingTask(name, role, pod.deadline, True, f"lost node: {pod.node}"))
         elif pod.problem or not has_started(pod):
-            since = max(notes.started, pod.created, notes.ungated.get(pod.uid, 0.0))
-            unscheduled = bool(pod.problem) and not pod.node and not pod.gated
-            found.append(
-                PendingTask(name, role, since, has_started(pod), pod.problem, gated=pod.gated, unscheduled=unscheduled)
-            )
+            unscheduled = bool(pod.problem) and not pod.node and not pod.gated and not gang_waits
+            task = PendingTask(name, role, _since(run, notes, pod), has_started(pod), pod.problem)
+            found.append(dataclasses.replace(task, gated=pod.gated, in_gang=gang_waits, unscheduled=unscheduled))
         elif lookup:
-            since = max(notes.started, pod.created, notes.ungated.get(pod.uid, 0.0), lookup.since)
+            since = max(_since(run, notes, pod), lookup.since)
             found.append(PendingTask(name, role, since, False, f"does not resolve: {lookup.host}", unresolved=True))
     return found
+
+
+def _since(run: Run, notes: Notes, pod: Pod) -> float:
+    """Since when a pod has been able to start, in seconds since 1970. A gang has been when it has its nodes."""
+    admitted = notes.admitted if run.gang else notes.ungated.get(pod.uid, 0.0)
+    return max(notes.started, pod.created, admitted)
 
 
 def start_outcome(
@@ -317,7 +331,7 @@ def start_outcome(
         explain: Returns a sentence on why a task does not run.
     """
     for task in pending:
-        if task.started or task.gated or task.held or (task.unresolved and notes.resolved):
+        if task.started or task.waits or task.held or (task.unresolved and notes.resolved):
             continue
         if notes.running and not task.unresolved:
             name, limit = "run.replacementTimeoutSeconds", run.replacement_timeout_seconds

@@ -13,7 +13,7 @@ from pathlib import Path
 from lightkube.resources.core_v1 import Event
 
 from trainer.supervisor import policy
-from trainer.supervisor.diagnosis import diagnose
+from trainer.supervisor.diagnosis import PART_OF_GANG, diagnose
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import state_of
 from trainer.supervisor.notes import Notes
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 START_GRACE_SECONDS = 10.0
 """A task that is pending for longer than this is reported."""
+QUEUE_GRACE_SECONDS = 3.0
+"""A run that is queued for longer than this is reported: what Kueue says first is often outdated a second later."""
 REMINDER_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
 """Between two attempts to follow a log."""
@@ -44,6 +46,8 @@ CLOCK_SECONDS = 10.0
 """How much the clocks of two machines of the cluster may differ."""
 NO_ACCOUNT = "error looking up service account"
 """In Kubernetes' message about a pod that it does not create, because the service account does not exist."""
+LAST_DATE = 253_402_300_800
+"""The year 10000, in seconds since 1970. A task may report anything."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 
 
@@ -66,6 +70,8 @@ class Reporter:
         self._last_progress: Progress | None = None
         """That of the last such line."""
         self._progress_reported = 0.0
+        self.saved = 0
+        """When the leader saved its last checkpoint, in seconds since 1970; 0 if it has not said so."""
         self._annotations: dict[str, str] = {}
         self._annotated = 0.0
         self._followed = self._followed_pod = ""
@@ -118,6 +124,8 @@ class Reporter:
             logger.info("the supervisor continues the run in progress")
         elif notes.state == "Preparing":
             logger.info("running the stages before the training")
+        elif notes.state == "Queued":
+            logger.info("asking Kueue for a place in its queue")
         else:
             self.report_start(notes, "RunResumed" if is_same and before.state == "Suspended" else "RunStarted")
 
@@ -126,8 +134,23 @@ class Reporter:
         tasks = ", ".join(f"{scale} {role}" for role, scale in notes.scales.items())
         attempt = f" (attempt {self._run.attempt})" if self._run.attempt > 1 else ""
         sentence = f"starting {tasks}{self._on_version}{attempt}"
+        self._uids.clear()  # of pods that have ended together; these replace none
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
+
+    def report_queue(self, notes: Notes, problem: str, now: float) -> None:
+        """Report why Kueue has not admitted the run: each reason once, and again once a minute."""
+        queue = self._run.gang.queue if self._run.gang else ""
+        sentence = f"waiting in the queue {queue}: {problem}"
+        if now - notes.started >= QUEUE_GRACE_SECONDS and now - self._reported.get(sentence, 0.0) > REMINDER_SECONDS:
+            self._reported[sentence] = now
+            logger.info(sentence)
+        self._annotate({"state": state_of(notes)}, now)
+
+    def report_eviction(self, sentence: str) -> None:
+        """Report that the tasks must end, and why."""
+        logger.info(sentence)
+        self._api.record_event("Warning", "RunEvicted", sentence)
 
     def report_stages(self, notes: Notes, sentences: Sequence[str], now: float) -> None:
         """Report how the stages before or after the training change."""
@@ -228,6 +251,7 @@ class Reporter:
                 last, pause = line, FIRST_PAUSE_SECONDS
                 self._heard, self._silence = time.time(), SILENCE_SECONDS
                 self._progress = parse(line) or self._progress
+                self.saved = report.read(line, "saved", int) or self.saved
                 if change := report.read(line, "replicas", str):
                     logger.info(change)
                 if checkpoint := report.read(line, "restored", str):
@@ -241,21 +265,31 @@ class Reporter:
         """Report pending tasks and the progress at their intervals; tasks with the same reason share one line."""
         by_reason: dict[str, list[PendingTask]] = {}
         for task in pending:
-            by_reason.setdefault(self.explain(task), []).append(task)
+            if not task.in_gang:
+                by_reason.setdefault(self.explain(task), []).append(task)
         for reason, tasks in by_reason.items():
-            is_due = now - self._reported.get(reason, 0.0) > REMINDER_SECONDS
-            if is_due and now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
-                self._reported[reason] = now
-                others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
-                logger.info(f"waiting for {tasks[0].name}: {reason}{others}")
+            others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
+            self._report_waiting(f"{tasks[0].name}: {reason}{others}", reason, tasks, now)
+        if gang := [task for task in pending if task.in_gang]:
+            reasons = dict.fromkeys(map(self.explain, gang))
+            reason = "; ".join([each for each in reasons if each != PART_OF_GANG] or [PART_OF_GANG])
+            count = self._run.gang.size if self._run.gang else 0
+            self._report_waiting(f"room for {count} tasks at once (scheduling.gang): {reason}", reason, gang, now)
         if notes.running and self._followed:
             self._report_silence(max(self._heard, notes.running), now)
-        annotations = {"state": state_of(notes, any(task.gated for task in pending))}
+        annotations = {"state": state_of(notes, any(task.waits for task in pending))}
         if self._progress:
-            annotations |= progress_annotations(self._progress, now)
+            annotations |= progress_annotations(self._progress, now) | checkpoint_annotation(self.saved)
             if now - self._progress_reported >= PROGRESS_SECONDS:
                 self._report_progress(now)
         self._annotate(annotations, now)
+
+    def _report_waiting(self, what: str, reason: str, tasks: Sequence[PendingTask], now: float) -> None:
+        """Report once a minute what these tasks wait for, after a grace period."""
+        is_due = now - self._reported.get(reason, 0.0) > REMINDER_SECONDS
+        if is_due and now - min(task.since for task in tasks) >= START_GRACE_SECONDS:
+            self._reported[reason] = now
+            logger.info(f"waiting for {what}")
 
     def _report_silence(self, since: float, now: float) -> None:
         """Name the leader if it has logged nothing for long: ever more rarely."""
@@ -325,6 +359,12 @@ def progress_annotations(progress: Progress, now: float) -> dict[str, str]:
         end = datetime.fromtimestamp(now + progress.seconds_left, timezone.utc)
         annotations["estimated-end"] = end.isoformat(timespec="seconds")
     return annotations
+
+
+def checkpoint_annotation(saved: int) -> dict[str, str]:
+    """When the last checkpoint was saved, in seconds since 1970; nothing for 0, which is unknown."""
+    when = datetime.fromtimestamp(saved, timezone.utc).isoformat(timespec="seconds") if 0 < saved < LAST_DATE else ""
+    return {"checkpoint": when} if when else {}
 
 
 def _sentence(progress: Progress) -> str:

@@ -173,6 +173,25 @@ class Elastic:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Gang:
+    """Tasks that start together or not at all."""
+
+    __pydantic_config__ = CAMEL_CASE
+
+    kind: Literal["workload", "kueue", "volcano", "coscheduling", "kai", "yunikorn"]
+    """Who sees to it; named as in scheduling.gang."""
+    members: Mapping[RoleName, Annotated[int, Field(ge=1)]]
+    """How many tasks of each role must start together."""
+    queue: str = ""
+    """The queue that admits them, for kinds that have queues."""
+
+    @property
+    def size(self) -> int:
+        """How many tasks must start together."""
+        return sum(self.members.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataWatch:
     """A Lance dataset of which each version is trained on."""
 
@@ -238,11 +257,23 @@ class Run(RunValues):
     """The command that prints result.json; None if no pod mounts the training directory after the run."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None
     """The port of the run's metrics; None to serve none."""
+    gang: Gang | None = None
+    """None if each task is scheduled alone."""
     data_watch: DataWatch | None = None
     """None if the run is on one version of the data."""
     data_version: str = ""
     """The version of the data, if that is watched; empty until one is found."""
     stages: Stages = dataclasses.field(default_factory=Stages)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the tasks start when Kueue has admitted the run."""
+        return self.gang is not None and self.gang.kind == "kueue"
+
+    @property
+    def is_placed_together(self) -> bool:
+        """Whether a scheduler finds nodes for all tasks or for none."""
+        return self.gang is not None and not self.is_queued
 
     @property
     def tasks_wait(self) -> bool:

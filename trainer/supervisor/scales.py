@@ -29,7 +29,7 @@ def wanted(run: Run, notes: Notes, tasks: Mapping[str, Pod], now: float) -> dict
         tasks: The pods that exist, by task.
         now: Seconds since 1970.
     """
-    if notes.state in ("Stopping", "Suspended", "Preparing"):
+    if notes.state in ("Stopping", "Suspended", "Preparing", "Queued"):
         scales = dict.fromkeys(run.roles, 0)
     elif notes.state == "Finishing" or notes.has_ended:
         scales = dict.fromkeys(_freed(run, notes, tasks), 0)
@@ -85,6 +85,8 @@ def adopt(run: Run, notes: Notes, confirmed: Mapping[str, int], observed: Mappin
     scale, values = observed.get(ELASTIC, 0), run.roles.get(ELASTIC)
     was_right = confirmed.get(ELASTIC) == notes.scales.get(ELASTIC)
     if notes.state != "Running" or values is None or not was_right or scale == 0:
+        return notes
+    if run.is_queued:  # Kueue has admitted that many
         return notes
     if values.addresses is not None and scale > values.addresses:  # the cluster has no addresses for so many
         return notes

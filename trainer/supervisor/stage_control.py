@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 
-from trainer.supervisor import pods, stages
+from trainer.supervisor import lifecycle, pods, stages
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import Outcome
@@ -59,7 +59,7 @@ class StageControl:
         if found.current:
             return notes, self._look(found.current, notes, jobs, now)
         if is_before:
-            return dataclasses.replace(notes, state="Starting", started=now), None
+            return dataclasses.replace(notes, state=lifecycle.after_stages(self._run), started=now), None
         return notes, Outcome(True, notes.training)
 
     def reconcile(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import data_watch, elastic, lifecycle, policy, scales, watches
+from trainer.supervisor import data_watch, elastic, gang, lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
@@ -28,20 +28,23 @@ from trainer.supervisor.changes import (
     StopRequested,
     WarningReported,
     WatchFailed,
+    WorkloadObserved,
 )
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
+from trainer.supervisor.kueue_api import KueueApi
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, State, parse
 from trainer.supervisor.notes_writer import NotesWriter
 from trainer.supervisor.pods import Pod, lacks_termination, with_logged_termination
 from trainer.supervisor.policy import Outcome, RestartAll
+from trainer.supervisor.queue_control import QueueControl
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Run
 from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.task_logs import TaskLogs, cause_in
-from trainer.supervisor.view import View
+from trainer.supervisor.view import WORKLOAD, View
 from trainer.telemetry import report, result
 from trainer.telemetry.metrics import serve
 
@@ -97,6 +100,7 @@ def _supervise(run: Run, notes: Notes, connection: Connection, changes: Changes)
         serve(metrics, run.metrics_port)
     watches.start(run, connection, changes)
     components = frozenset(run.roles) | ({scales.TENSORBOARD} if run.tensorboard else set())
+    components |= {WORKLOAD} if run.is_queued else set()
     view = View(components, stages=None if run.stages.all else {})
     dns = DnsProbe(run)
     version = lifecycle.version_to_go_on(run, notes)
@@ -124,6 +128,7 @@ class _Loop:
         self._reporter = Reporter(run, api, self._logs)
         self._writer = NotesWriter(api, run.supervisor)
         self._stages = StageControl(run, api, self._logs, self._reporter)
+        self._queue = QueueControl(run, KueueApi(run, connection), self._reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
         self._sent: dict[str, tuple[int, float]] = {}
@@ -202,7 +207,8 @@ class _Loop:
         if not self.view.complete:
             return False
         if self._notes.state == "Suspended":
-            return lifecycle.are_gone((self.view.pods or {}).values())
+            is_free = self._queue.is_settled(self._notes, self.view.workload)
+            return is_free and lifecycle.are_gone((self.view.pods or {}).values())
         if not self._notes.has_ended:
             return False
         wanted = self._wanted(time.time())
@@ -211,6 +217,7 @@ class _Loop:
             or self._tensorboard_leaves
             or (wanted.get(scales.TENSORBOARD) and not self._has_account)
             or any(job.may_start for job in (self.view.stages or {}).values())
+            or not self._queue.is_settled(self._notes, self.view.workload)
         )
 
     def _observe(self, batch: Sequence[Change]) -> None:
@@ -220,7 +227,14 @@ class _Loop:
             match change:
                 case WarningReported(event):
                     self._reporter.record_warning(event)
-                case PodsListed() | PodChanged() | ScalesObserved() | StagesObserved() | DataVersionFound():
+                case (
+                    PodsListed()
+                    | PodChanged()
+                    | ScalesObserved()
+                    | StagesObserved()
+                    | DataVersionFound()
+                    | WorkloadObserved()
+                ):
                     changed.update(self.view.apply(change))
         for name in changed:
             self._tasks.pop(name, None)
@@ -239,14 +253,14 @@ class _Loop:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
         run, before = self._run, self._notes
         notes = scales.adopt(run, before, self._confirmed, self.view.scales)
-        first: State = "Preparing" if run.stages.before else "Starting"
-        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, first)
-        if before.state == "Stopping" and notes.state == "Starting":
-            self._reporter.report_start(notes)
+        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
         if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
             sentence = f"the workers have been scaled to {notes.elastic.wanted}"
             self._reporter.report_scale(before.scales[scales.ELASTIC], notes.elastic.wanted, sentence)
         self._confirmed = self.view.scales
+        notes = self._queue.advance(notes, self.view.workload, now)
+        if before.state in ("Stopping", "Queued") and notes.state == "Starting":
+            self._reporter.report_start(notes)
         outcome: Outcome | None = None
         if notes.state in ("Starting", "Running"):
             notes, outcome = self._judge(notes, now)
@@ -303,13 +317,17 @@ class _Loop:
             notes = dataclasses.replace(notes, resolved=True)
         self._reporter.report_changes(before, notes, tasks)
         self._reporter.report_pending(notes, pending, now)
-        self._metrics.queued = any(task.gated for task in pending)
+        self._metrics.queued = any(task.waits for task in pending)
         decision = policy.outcome(run, notes, tasks, now)
         decision = decision or policy.start_outcome(run, notes, pending, now, self._reporter.explain)
         scale = notes.scales.get(scales.ELASTIC, 0)
         notes, sentence = elastic.adjust(run, notes, pending, now, self._reporter.explain)
         if sentence:
             self._reporter.report_scale(scale, notes.scales[scales.ELASTIC], sentence)
+        if not decision:
+            notes, sentence = gang.give_back(run, notes, pending, now)
+            if sentence:
+                self._reporter.report_eviction(sentence)
         if isinstance(decision, RestartAll):
             logger.info(decision.reason)
             return policy.restart_all(notes), None
@@ -317,6 +335,7 @@ class _Loop:
 
     def _reconcile(self, now: float) -> None:
         """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
+        self._queue.reconcile(self._notes, self.view.workload, self.view.pods or {}, now)
         self._stages.reconcile(self._notes, self.view.stages or {}, now)
         if self._tensorboard_leaves:
             is_gone = self.view.scales.get(scales.TENSORBOARD) == 0 and not self._api.has_tensorboard()
@@ -369,6 +388,8 @@ class _Loop:
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""
         addresses, limits = self._run.roles[component].addresses, self._run.elastic
+        if component == scales.ELASTIC and self._run.is_queued:
+            return "; Kueue has admitted that many"
         if component == scales.ELASTIC and limits:
             return f"; run.elastic is {limits.min} to {limits.max}"
         if addresses is None or self.view.scales.get(component, 0) <= addresses:

@@ -11,9 +11,14 @@ from trainer.supervisor.changes import (
     PodsListed,
     ScalesObserved,
     StagesObserved,
+    WorkloadObserved,
 )
+from trainer.supervisor.kueue import Workload
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.stages import StageJob
+
+WORKLOAD = "workload"
+"""The name of the run's Workload among the components."""
 
 
 @dataclass
@@ -21,7 +26,7 @@ class View:
     """The observed state of the cluster, which `apply` updates in place: a run may have thousands of pods."""
 
     components: frozenset[str]
-    """The components whose scales are watched: the roles, and TensorBoard if the supervisor starts it."""
+    """The components that are watched: the roles, TensorBoard if the supervisor starts it, and a Workload of Kueue."""
     pods: dict[str, Pod] | None = None
     """By task; None before the first list."""
     scales: Mapping[str, int] = field(default_factory=dict)
@@ -30,6 +35,8 @@ class View:
     """The components whose objects have been listed."""
     stages: Mapping[str, StageJob] | None = field(default_factory=dict)
     """The Jobs of stages, by the name of the stage; None before the first list."""
+    workload: Workload | None = None
+    """The run's place in Kueue's queue, if it has one."""
     data_version: str = ""
     """The version of the data to train on, if that is watched; empty before the first one."""
 
@@ -50,6 +57,8 @@ class View:
                 self.scales, self.listed = others | {**scales}, self.listed | components
             case StagesObserved(jobs):
                 self.stages = jobs
+            case WorkloadObserved(workload):
+                self.workload, self.listed = workload, self.listed | {WORKLOAD}
             case DataVersionFound(version):
                 self.data_version = version
         return ()

@@ -12,7 +12,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 
 from trainer.cluster.spec import ROLES
-from trainer.supervisor import pods, stages
+from trainer.supervisor import kueue_api, pods, stages
 from trainer.supervisor.changes import (
     Changes,
     PodChanged,
@@ -60,6 +60,8 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
             watches.append(_scales(kind, components, scale))
     if run.stages.all:
         watches.append(_stages)
+    if run.is_queued:
+        watches.append(kueue_api.watch)
     for watch in watches:
         threading.Thread(target=_watch_forever, args=(watch, run, connection, changes), daemon=True).start()
 

@@ -34,6 +34,8 @@ class Metrics(Collector):
     restarts: int = 0
     examples: int = 0
     checkpoints: int = 0
+    saved: float | None = None
+    """When this task saved its last checkpoint, in seconds since 1970."""
     global_step: int | None = None
     steps_per_second: float | None = None
     batch_metrics: Mapping[str, float] = field(default_factory=dict)

@@ -91,8 +91,10 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     run = convert_run(spec, policy, leader)
     extra, notes_on_others = extra_objects.select(others)
     templates = [(replica.template.path, replica.values) for replica in replicas.values()]
-    notes += gang_scheduling.notes(place_of("schedulingPolicy", spec, policy), templates, total, name, extra)
-    notes += kueue.notes(queue, templates, total, name)
+    queued, notes_on_queue = kueue.convert(queue, templates, total, name)
+    place = place_of("schedulingPolicy", spec, policy)
+    scheduling, notes_on_gang = gang_scheduling.convert(place, templates, total, extra, queued.get("queue", ""))
+    notes += notes_on_gang + notes_on_queue
     for part in (policy, spec, top):
         close(part)
     gpu = gpus.resource_name(tasks)
@@ -108,6 +110,7 @@ def convert(job: Map, programs: Mapping[Role, Program], others: Sequence[Map] = 
     pod_security.note_restricted(replica_specs, replicas)
     values: Map = {
         "run": run,
+        "scheduling": queued or scheduling,
         "supervisor": {"enabled": True},  # replaces the operator, without which no run ends
         "port": port if port != PORT else None,
         "portName": PORT_NAME,

@@ -1,6 +1,7 @@
-"""Notes on the gang scheduling of a TFJob: the operator creates a PodGroup, and the chart does not.
+"""The gang scheduling of a TFJob as the chart's `scheduling`, and notes on what differs.
 
-Pure. Source: pkg/controller.v1/control/podgroup_control.go and pkg/controller.v1/common/job.go in
+The operator creates a PodGroup, and so does the chart. Where the pods name a PodGroup of the user's own, the chart
+creates none. Pure. Source: pkg/controller.v1/control/podgroup_control.go and pkg/controller.v1/common/job.go in
 https://github.com/kubeflow/training-operator, v1.9.
 """
 
@@ -19,6 +20,9 @@ class Scheduler:
     name: str
     """The schedulerName of pods."""
 
+    gang: str
+    """The chart's scheduling.gang."""
+
     api_version: str
     """The apiVersion of its PodGroup."""
 
@@ -34,6 +38,7 @@ class Scheduler:
 
 VOLCANO = Scheduler(
     "volcano",
+    "volcano",
     "scheduling.volcano.sh/v1beta1",
     "annotations",
     "scheduling.k8s.io/group-name",
@@ -46,6 +51,7 @@ VOLCANO = Scheduler(
 )
 SCHEDULER_PLUGINS = Scheduler(
     "scheduler-plugins-scheduler",
+    "coscheduling",
     "scheduling.x-k8s.io/v1alpha1",
     "labels",
     "scheduling.x-k8s.io/pod-group",
@@ -70,43 +76,86 @@ REASONS = {
 """Why the name of a PodGroup in the TFJob's own metadata is not carried over."""
 
 
-def notes(policy: Fields, pods: Sequence[tuple[str, Map]], tasks: int, name: str, others: Sequence[Map]) -> list[str]:
-    """A note with a finished PodGroup for each gang scheduler that the job uses; Volcano's if it has only a policy.
+def convert(
+    policy: Fields, pods: Sequence[tuple[str, Map]], tasks: int, others: Sequence[Map], queue: str
+) -> tuple[Map, list[str]]:
+    """The chart's `scheduling` and notes; without a gang, or with a PodGroup of the user's own, `scheduling` is empty.
 
-    Each field of the schedulingPolicy that these PodGroups lack gets a note of its own.
+    A job that has only a policy is Volcano's. Each field of the schedulingPolicy that is lost gets a note of its own.
 
     Args:
         policy: The map with the job's schedulingPolicy, if any.
-        pods: The path of each role's template, and the role's values.
+        pods: The path of each role's template, and the role's values. They get the priority class of the policy.
         tasks: The number of tasks of the job.
-        name: The name of the release, and of a PodGroup that the job does not name.
         others: The other objects of the manifest, which may have the PodGroups.
+        queue: The queue of Kueue that admits the job; empty if there is none.
     """
     scheduling = policy.inner("schedulingPolicy")
     stated = _typed(scheduling)
     uses = _uses(pods)
-    carried = {key for scheduler in uses or [VOLCANO] for key in scheduler.fields}
+    own = {scheduler: found for scheduler, found in uses.items() if found[1] is not None}
+    values: Map = {}
+    found = []
+    if queue:
+        for key in stated:
+            scheduling.note(key, "not carried over; the job is in a queue of Kueue.")
+    elif own:
+        found = _notes_on_own(own, scheduling.path, stated, tasks, others)
+        for key in stated.keys() - {key for scheduler in own for key in scheduler.fields}:
+            scheduling.note(key, "not carried over; the scheduler's PodGroup has no such field.")
+    elif uses or stated:
+        scheduler = next(iter(uses), VOLCANO)
+        values = {"gang": scheduler.gang}
+        if not uses:
+            found = [
+                f"{scheduling.path}: carried over for Volcano; if the operator has another gang scheduler "
+                "(--gang-scheduler-name), set scheduling.gang to its name."
+            ]
+        values |= _carry(scheduling, stated, scheduler, pods, tasks)
+    scheduling.close({}, "not carried over; a PodGroup has no such field.")
+    return values, found
+
+
+def _carry(scheduling: Fields, stated: Map, scheduler: Scheduler, pods: Sequence[tuple[str, Map]], tasks: int) -> Map:
+    """What of a schedulingPolicy belongs to the chart's `scheduling`; the rest is noted, or goes to the pods."""
+    least = stated.get("minAvailable", tasks)
+    if least != tasks:
+        scheduling.note("minAvailable", f"not carried over; the gang is all {tasks} tasks, or fewer by run.elastic.")
+    for key in stated.keys() - {"minAvailable", "queue", "priorityClass"}:
+        scheduling.note(key, "not carried over; the chart's PodGroup has no such field.")
+    if priority := stated.get("priorityClass"):
+        if any(values["priorityClassName"] for _, values in pods):
+            scheduling.note("priorityClass", "not carried over; the PodGroup has the priorityClassName of the pods.")
+        else:
+            scheduling.note(
+                "priorityClass", "carried over as the pods' priorityClassName, which is the PodGroup's too."
+            )
+            for _, values in pods:
+                values["priorityClassName"] = priority
+    if "queue" not in stated or scheduler is VOLCANO:
+        return {"queue": stated["queue"]} if "queue" in stated else {}
+    scheduling.note("queue", "not carried over; the scheduler has no queues.")
+    return {}
+
+
+def _notes_on_own(
+    uses: Mapping[Scheduler, tuple[str, Any]],
+    policy: str,
+    stated: Map,
+    tasks: int,
+    others: Sequence[Map],
+) -> list[str]:
+    """A note on each PodGroup that the pods name: with its manifest, unless the file has it."""
     found = []
     for scheduler, (path, group) in uses.items():
-        if group is None or group not in [_name(item) for item in others if item.get("kind") == "PodGroup"]:
-            exists = "" if group is None else ", unless it exists"
-            naming = f" and to {_naming(scheduler, name)}" if group is None else ""
-            pod_group = _pod_group(scheduler, stated, tasks, name if group is None else group)
+        if group not in [_name(item) for item in others if item.get("kind") == "PodGroup"]:
+            pod_group = _pod_group(scheduler, stated, tasks, group)
             found.append(
                 f"{path}: carried over, but the chart creates no PodGroup; for gang scheduling add to extraObjects "
-                f"{pod_group}{exists}{naming}."
+                f"{pod_group}, unless it exists."
             )
         elif stated:
-            found.append(f"{scheduling.path}: not carried over; the PodGroup {group} of the file has its own spec.")
-    if stated and not uses:
-        found.append(
-            f"{scheduling.path}: not carried over; the chart creates no PodGroup; for gang scheduling with Volcano add "
-            f"to extraObjects {_pod_group(VOLCANO, stated, tasks, name)} and to {_naming(VOLCANO, name)}, and set "
-            f"common.schedulerName: {VOLCANO.name}."
-        )
-    for key in stated.keys() - carried:
-        scheduling.note(key, "not carried over; the scheduler's PodGroup has no such field.")
-    scheduling.close({}, "not carried over; a PodGroup has no such field.")
+            found.append(f"{policy}: not carried over; the PodGroup {group} of the file has its own spec.")
     return found
 
 
@@ -128,11 +177,6 @@ def _pod_group(scheduler: Scheduler, stated: Map, tasks: int, name: Any) -> str:
     spec["minMember"] = spec.get("minMember") or tasks
     metadata = {"name": name}
     return json.dumps({"apiVersion": scheduler.api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec})
-
-
-def _naming(scheduler: Scheduler, name: str) -> str:
-    """The label or annotation with which pods name their PodGroup."""
-    return f"common.{scheduler.place} {json.dumps({scheduler.key: name})}"
 
 
 def _uses(pods: Sequence[tuple[str, Map]]) -> dict[Scheduler, tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Notes on Kueue: the labels with which it admits a TFJob, and those with which it admits the chart's pods all at once.
+"""A TFJob in a queue of Kueue as the chart's `scheduling`; and notes on pods that name a queue themselves.
 
 Pure. Source: https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/.
 """
@@ -20,11 +20,11 @@ def take(labels: Fields) -> Map:
     """Take Kueue's labels from the TFJob's own: the queue, and the priority if the job has one."""
     if QUEUE not in labels.content:
         return {}
-    return {key: labels.take(key) for key in sorted(labels.content) if key.startswith(PREFIX)}
+    return {key: labels.text(key) for key in sorted(labels.content) if key.startswith(PREFIX)}
 
 
-def notes(own: Map, pods: Sequence[tuple[str, Map]], tasks: int, name: str) -> list[str]:
-    """A note with the labels and annotations of the pods, if the job or its pods name a queue.
+def convert(own: Map, pods: Sequence[tuple[str, Map]], tasks: int, name: str) -> tuple[Map, list[str]]:
+    """The chart's `scheduling`, if the job names a queue, and notes.
 
     Args:
         own: Kueue's labels of the TFJob itself, from `take`.
@@ -35,15 +35,17 @@ def notes(own: Map, pods: Sequence[tuple[str, Map]], tasks: int, name: str) -> l
     places = [
         (f"{path}.metadata.labels.{QUEUE}", values["labels"]) for path, values in pods if QUEUE in values["labels"]
     ]
-    if own:
-        path, labels, lost = f"metadata.labels.{QUEUE}", own, "not carried over"
-    elif places and GROUP not in places[0][1]:
-        path, labels, lost = *places[0], "carried over, but Kueue then admits each pod alone"
-    else:
-        return []
+    if own.get(QUEUE):
+        why = "not carried over; the chart's Workload has no such setting."
+        lost = [f"metadata.labels.{key}: {why}" for key in own if key != QUEUE]
+        return {"gang": "kueue", "queue": own[QUEUE]}, lost
+    if not places or GROUP in places[0][1]:
+        return {}, []
+    path, labels = places[0]
     group = {key: value for key, value in labels.items() if key.startswith(PREFIX)} | {GROUP: name}
     annotations = {COUNT: str(tasks), RETRIABLE: "false"}
-    return [
-        f"{path}: {lost}; for Kueue to admit all {tasks} pods at once, enable its integration pod, and add to "
-        f"common.labels {json.dumps(group)} and to common.annotations {json.dumps(annotations)}."
+    return {}, [
+        f"{path}: carried over, but Kueue then admits each pod alone; remove it and set scheduling.gang: kueue and "
+        f"scheduling.queue: {labels[QUEUE]}; or, for Kueue to admit all {tasks} pods at once, enable its integration "
+        f"pod, and add to common.labels {json.dumps(group)} and to common.annotations {json.dumps(annotations)}."
     ]

@@ -211,6 +211,7 @@ class CheckpointWriter:
             self._remove_unused()
         self.latest, self.saved_step = path, snapshot.step
         self._run.task.metrics.checkpoints += 1
+        self._run.task.metrics.saved = time.time()
         if self.saved_step < self._settings.train_steps or not self._run.record.is_done:
             self._run.record.write_running(self.saved_step)
         return True

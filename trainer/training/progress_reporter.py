@@ -42,6 +42,7 @@ class ProgressReporter:
         self._reported_step, self._reported_time = outcome.step, outcome.ended
         if is_last or outcome.ended - self._logged_time >= LINE_INTERVAL_SECONDS:
             self._logged_time = outcome.ended
-            report.log(logger, str(progress), progress=asdict(progress))
+            saved = {} if metrics.saved is None else {"saved": round(metrics.saved)}
+            report.log(logger, str(progress), progress=asdict(progress), **saved)
         metrics.report(progress)
         return progress

@@ -15,6 +15,7 @@
 {{- include "distributed-tensorflow.checkReserved" . -}}
 {{- include "distributed-tensorflow.checkStages" . -}}
 {{- include "distributed-tensorflow.checkMlflow" . -}}
+{{- include "distributed-tensorflow.checkScheduling" . -}}
 
 {{- $worker := include "distributed-tensorflow.role" (dict "root" . "role" "worker") | fromJson -}}
 {{- $replicas := int $worker.replicas -}}

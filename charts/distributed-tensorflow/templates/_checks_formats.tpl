@@ -11,6 +11,7 @@
   (list "trainingDirectory.logs" $values.trainingDirectory.logs "^([A-Za-z0-9_-][A-Za-z0-9._-]*(/|$))*$" "a folder inside the training directory, such as logs")
   (list "data.watch.tag" $values.data.watch.tag "^([A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*)?$" "letters, digits, dots, dashes and underscores, and not only digits, such as latest")
   (list "data.path" $values.data.path "^/" "an absolute path, such as /data")
+  (list "scheduling.queue" $values.scheduling.queue "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$" "the name of a queue, such as research")
   (list "serving.name" $values.serving.name "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$" "at most 63 lower-case letters, digits and dashes, such as digits")
   (list "mlflow.experiment" $values.mlflow.experiment "^[^\\pC]*$" "a name of printable characters, such as digits")
   (list "mlflow.model" $values.mlflow.model "^[\\pL\\pN_ .-]*$" "letters, digits, underscores, dashes, dots and spaces, such as digits")

@@ -185,7 +185,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- define "distributed-tensorflow.taskPod" -}}
 {{- $root := .root -}}
 {{- $values := $root.Values -}}
-{{- $spec := .spec -}}
+{{- $spec := include "distributed-tensorflow.scheduled" . | fromJson -}}
 {{- $metrics := and $spec.packaged $values.metrics.enabled -}}
 metadata:
   {{- $annotations := dict "checksum/config" (include "distributed-tensorflow.config" $root | sha256sum) "kubectl.kubernetes.io/default-container" $spec.role }}

@@ -9,6 +9,7 @@
 {{- $parts = append $parts (printf "%s %s %s" .role (include "distributed-tensorflow.image" (dict "root" $ "image" .image "gpus" .gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
+{{- with include "distributed-tensorflow.gangIdentity" . }}{{ $parts = append $parts . }}{{ end -}}
 {{- if .Values.data.watch.enabled }}{{ $parts = append $parts (include "distributed-tensorflow.watchedData" .) }}{{ end -}}
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
@@ -117,6 +118,9 @@
 {{- $_ := set $stages $when $entries -}}
 {{- end -}}
 {{- if or $stages.before $stages.after }}{{ $_ := set $facts "stages" $stages }}{{ end -}}
+{{- with .Values.scheduling.gang -}}
+{{- $_ := set $facts "gang" (dict "kind" . "queue" $.Values.scheduling.queue "members" (include "distributed-tensorflow.gangMembers" $ | fromJson)) -}}
+{{- end -}}
 {{- merge $facts (omit .Values.run "ttlSecondsAfterFinished") | toJson -}}
 {{- end }}
 

@@ -1,0 +1,227 @@
+{{/* Gangs, queues and placement: what `scheduling` adds to the pods of tasks. docs/scheduling.md explains the kinds. */}}
+
+{{/* The kinds of scheduling.gang as JSON: the objects that they need, best first; the scheduler of their pods; and whether they
+     have queues, or need one. */}}
+{{- define "distributed-tensorflow.gangKinds" -}}
+{{- dict
+  "workload" (dict "apis" (list "scheduling.k8s.io/v1beta1/PodGroup" "scheduling.k8s.io/v1alpha2/PodGroup"))
+  "kueue" (dict "apis" (list "kueue.x-k8s.io/v1beta2/Workload") "queue" "required")
+  "volcano" (dict "apis" (list "scheduling.volcano.sh/v1beta1/PodGroup") "queue" "optional" "scheduler" "volcano")
+  "coscheduling" (dict "apis" (list "scheduling.x-k8s.io/v1alpha1/PodGroup") "scheduler" "scheduler-plugins-scheduler")
+  "kai" (dict "apis" (list "scheduling.run.ai/v2alpha2/PodGroup") "queue" "required" "scheduler" "kai-scheduler")
+  "yunikorn" (dict "queue" "optional" "scheduler" "yunikorn")
+  | toJson -}}
+{{- end }}
+
+{{/* The object that scheduling.gang needs and the cluster has, as GROUP/VERSION/KIND; empty if it has none. */}}
+{{- define "distributed-tensorflow.gangApi" -}}
+{{- $found := "" -}}
+{{- range (get (include "distributed-tensorflow.gangKinds" . | fromJson) .Values.scheduling.gang | default dict).apis -}}
+{{- if and (not $found) ($.Capabilities.APIVersions.Has .) }}{{ $found = . }}{{ end -}}
+{{- end -}}
+{{- $found -}}
+{{- end }}
+
+{{/* How many tasks of each role must start together, as JSON: with run.elastic, the fewest workers. A client is a Job, whose
+     pods have no fixed names, so in a queue of Kueue it starts after the others, without quota. */}}
+{{- define "distributed-tensorflow.gangMembers" -}}
+{{- $members := dict -}}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- if not (and (eq .role "client") (eq $.Values.scheduling.gang "kueue")) -}}
+{{- $least := ternary ($.Values.run.elastic | default dict).min nil (eq .role "worker") -}}
+{{- $_ := set $members .role (int ($least | default .replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $members -}}
+{{- end }}
+
+{{/* The number of tasks that must start together. */}}
+{{- define "distributed-tensorflow.gangSize" -}}
+{{- $size := 0 -}}
+{{- range $role, $count := include "distributed-tensorflow.gangMembers" . | fromJson }}{{ $size = add $size $count }}{{ end -}}
+{{- $size -}}
+{{- end }}
+
+{{/* The name of the run's PodGroup. In v1alpha2 of Kubernetes its size is immutable, so another size is another object. */}}
+{{- define "distributed-tensorflow.podGroup" -}}
+{{- $name := include "distributed-tensorflow.fullname" . -}}
+{{- if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) }}{{ $name = printf "%s-%s" $name (include "distributed-tensorflow.gangSize" .) }}{{ end -}}
+{{- $name -}}
+{{- end }}
+
+{{/* What of the gang is part of a run's identity, because tasks with another one would be another gang; empty if nothing. */}}
+{{- define "distributed-tensorflow.gangIdentity" -}}
+{{- if eq .Values.scheduling.gang "kueue" -}}
+{{- printf "kueue %s %s %d" .Values.scheduling.queue (include "distributed-tensorflow.gangMembers" .) (int .Values.worker.replicas) -}}
+{{- else if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) -}}
+{{- include "distributed-tensorflow.podGroup" . -}}
+{{- end -}}
+{{- end }}
+
+{{/* The labels and annotations with which a pod names its gang to a scheduler beside Kubernetes' own, as YAML. (dict root spec) */}}
+{{- define "distributed-tensorflow.gangMarks" -}}
+{{- $root := .root -}}
+{{- $role := .spec.role -}}
+{{- $gang := $root.Values.scheduling.gang -}}
+{{- $queue := $root.Values.scheduling.queue -}}
+{{- $name := include "distributed-tensorflow.podGroup" $root | quote -}}
+{{- if eq $gang "volcano" -}}
+annotations:
+  scheduling.k8s.io/group-name: {{ $name }}
+{{- else if eq $gang "coscheduling" -}}
+labels:
+  scheduling.x-k8s.io/pod-group: {{ $name }}
+{{- else if eq $gang "kai" -}}
+labels:
+  kai.scheduler/queue: {{ $queue | quote }}
+  kai.scheduler/subgroup-name: {{ $role }}
+annotations:
+  # The PodGroup is the chart's. Otherwise each StatefulSet would get one of its own.
+  kai.scheduler/skip-podgrouper: "true"
+  pod-group-name: {{ $name }}
+{{- else if eq $gang "yunikorn" -}}
+labels:
+  applicationId: {{ printf "%s-%s" (include "distributed-tensorflow.fullname" $root) $root.Release.Namespace | trunc 63 | trimSuffix "-" | quote }}
+  {{- with $queue }}
+  queue: {{ . | quote }}
+  {{- end }}
+annotations:
+  yunikorn.apache.org/task-group-name: {{ $role }}
+  yunikorn.apache.org/task-groups: {{ include "distributed-tensorflow.taskGroups" $root | quote }}
+  # The default, Soft, starts the tasks one by one when the gang has not started within 15 minutes.
+  yunikorn.apache.org/schedulingPolicyParameters: gangSchedulingStyle=Hard
+{{- end -}}
+{{- end }}
+
+{{/* The task groups of YuniKorn as JSON: of each role the number and the requests of its tasks. */}}
+{{- define "distributed-tensorflow.taskGroups" -}}
+{{- $members := include "distributed-tensorflow.gangMembers" . | fromJson -}}
+{{- $groups := list -}}
+{{- range $spec := include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- $resources := $spec.resources | default dict -}}
+{{- $requests := dict -}}
+{{- range $name, $quantity := merge (deepCopy ($resources.requests | default dict)) ($resources.limits | default dict) -}}
+{{- $_ := set $requests $name (toString $quantity) -}}
+{{- end -}}
+{{- $group := dict "name" $spec.role "minMember" (int (get $members $spec.role)) "minResource" $requests -}}
+{{- $tolerations := $spec.tolerations | default list -}}
+{{- if $spec.gpus }}{{ $tolerations = append $tolerations (dict "key" $.Values.gpu.resourceName "operator" "Exists") }}{{ end -}}
+{{- range $key, $value := dict "nodeSelector" $spec.nodeSelector "tolerations" $tolerations -}}
+{{- with $value }}{{ $_ := set $group $key . }}{{ end -}}
+{{- end -}}
+{{- $groups = append $groups $group -}}
+{{- end -}}
+{{- toJson $groups -}}
+{{- end }}
+
+{{/* The node label whose values are the domains of scheduling.placement. */}}
+{{- define "distributed-tensorflow.topologyKey" -}}
+{{- .Values.scheduling.topologyKey | default "kubernetes.io/hostname" -}}
+{{- end }}
+
+{{/* The label of the tasks of a run that shares its domain with no other, and its value, which no other release of the cluster
+     has: names of releases are unique in a namespace only. */}}
+{{- define "distributed-tensorflow.exclusiveLabel" -}}
+distributed-tensorflow/exclusive
+{{- end }}
+
+{{- define "distributed-tensorflow.exclusiveValue" -}}
+{{- printf "%s/%s" .Release.Namespace .Release.Name | sha256sum | trunc 16 -}}
+{{- end }}
+
+{{/* Where a task goes, as YAML: what to add to its topologySpreadConstraints and to each kind of affinity. (dict root spec) */}}
+{{- define "distributed-tensorflow.placement" -}}
+{{- $root := .root -}}
+{{- $placement := $root.Values.scheduling.placement -}}
+{{- $key := include "distributed-tensorflow.topologyKey" $root | quote -}}
+{{- $tasks := "{key: app.kubernetes.io/component, operator: In, values: [chief, worker, ps, evaluator, client]}" -}}
+{{- $isSpread := eq $placement "spread" -}}
+{{- if or $isSpread (eq .spec.role "ps") -}}
+spread:
+  - maxSkew: 1
+    topologyKey: {{ ternary $key "kubernetes.io/hostname" $isSpread }}
+    whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" $isSpread }}
+    labelSelector:
+      matchLabels:
+        {{- include "distributed-tensorflow.selectorLabels" (dict "root" $root "component" .spec.role) | nindent 8 }}
+{{- end }}
+{{- if not $isSpread }}
+{{- $near := dict "labelSelector" (dict
+  "matchLabels" (include "distributed-tensorflow.selectorLabels" (dict "root" $root) | fromYaml)
+  "matchExpressions" (list ($tasks | fromYaml))
+) "topologyKey" (include "distributed-tensorflow.topologyKey" $root) }}
+affinity:
+  podAffinity:
+    {{- if eq $placement "pack" }}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          {{- toYaml $near | nindent 10 }}
+    {{- else }}
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - {{- toYaml $near | nindent 8 }}
+  podAntiAffinity:
+    # One term for all namespaces: where a namespaceSelector says NotIn, schedulers of Kubernetes also match the pod's own namespace.
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - labelSelector:
+          matchLabels: {app.kubernetes.io/name: {{ $root.Chart.Name }}}
+          matchExpressions:
+            - {{ $tasks }}
+            - {key: {{ include "distributed-tensorflow.exclusiveLabel" $root }}, operator: NotIn, values: [{{ include "distributed-tensorflow.exclusiveValue" $root | quote }}]}
+        namespaceSelector: {}
+        topologyKey: {{ $key }}
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The values of a task with what `scheduling` adds to its pod, as JSON. (dict root spec) */}}
+{{- define "distributed-tensorflow.scheduled" -}}
+{{- $root := .root -}}
+{{- $spec := .spec -}}
+{{- $gang := $root.Values.scheduling.gang -}}
+{{- if and (eq $gang "kueue") (ne $spec.role "client") -}}
+{{- /* The supervisor removes the gate when Kueue has admitted the run. trainer/supervisor/kueue.py has the same name. */}}
+{{- $fields := deepCopy ($spec.podSpec | default dict) -}}
+{{- $gates := append ($fields.schedulingGates | default list) (dict "name" "distributed-tensorflow/queue") -}}
+{{- $_ := set $spec "podSpec" (set $fields "schedulingGates" $gates) -}}
+{{- else if eq $gang "workload" -}}
+{{- $group := dict "schedulingGroup" (dict "podGroupName" (include "distributed-tensorflow.podGroup" $root)) -}}
+{{- $_ := set $spec "podSpec" (merge $group ($spec.podSpec | default dict)) -}}
+{{- else if $gang -}}
+{{- $marks := include "distributed-tensorflow.gangMarks" . | fromYaml -}}
+{{- range $key := list "labels" "annotations" -}}
+{{- $_ := set $spec $key (mergeOverwrite (deepCopy (get $spec $key | default dict)) (get $marks $key | default dict)) -}}
+{{- end -}}
+{{- $_ := set $spec "schedulerName" ($spec.schedulerName | default (get (include "distributed-tensorflow.gangKinds" $root | fromJson) $gang).scheduler) -}}
+{{- end -}}
+{{- if $root.Values.scheduling.placement -}}
+{{- $placed := include "distributed-tensorflow.placement" . | fromYaml -}}
+{{- if eq $root.Values.scheduling.placement "exclusive" -}}
+{{- $mark := dict (include "distributed-tensorflow.exclusiveLabel" $root) (include "distributed-tensorflow.exclusiveValue" $root) -}}
+{{- $_ := set $spec "labels" (merge $mark ($spec.labels | default dict)) -}}
+{{- end -}}
+{{- $_ := set $spec "topologySpreadConstraints" (concat ($spec.topologySpreadConstraints | default list) ($placed.spread | default list)) -}}
+{{- $affinity := deepCopy ($spec.affinity | default dict) -}}
+{{- range $kind, $rules := $placed.affinity -}}
+{{- $own := get $affinity $kind | default dict -}}
+{{- range $when, $terms := $rules -}}
+{{- $_ := set $own $when (concat (get $own $when | default list) $terms) -}}
+{{- end -}}
+{{- $_ := set $affinity $kind $own -}}
+{{- end -}}
+{{- if ne $root.Values.scheduling.placement "spread" -}}
+{{- /* Only nodes of a domain, so that a key that no node has is noticed. A node must match one of the terms. */}}
+{{- $labelled := dict "key" $root.Values.scheduling.topologyKey "operator" "Exists" -}}
+{{- $nodes := get $affinity "nodeAffinity" | default dict -}}
+{{- $required := get $nodes "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
+{{- $terms := list -}}
+{{- range $required.nodeSelectorTerms | default (list dict) -}}
+{{- $terms = append $terms (set . "matchExpressions" (append (.matchExpressions | default list) $labelled)) -}}
+{{- end -}}
+{{- $_ := set $nodes "requiredDuringSchedulingIgnoredDuringExecution" (set $required "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $nodes -}}
+{{- end -}}
+{{- $_ := set $spec "affinity" $affinity -}}
+{{- end -}}
+{{- toJson $spec -}}
+{{- end }}

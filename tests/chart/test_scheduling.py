@@ -1,0 +1,226 @@
+"""Gangs, queues and placement: what `scheduling` adds to the pods of tasks and to the release."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chart.chart import ALL_ROLES, render
+from tests.chart.test_supervisor import run_json
+from trainer.supervisor.kueue import GATE
+
+WORKLOAD: dict[str, Any] = {"scheduling.gang": "workload"}
+ALPHA, BETA = "scheduling.k8s.io/v1alpha2/PodGroup", "scheduling.k8s.io/v1beta1/PodGroup"
+KUEUE: dict[str, Any] = {"scheduling.gang": "kueue", "scheduling.queue": "research"}
+WORKLOADS = "kueue.x-k8s.io/v1beta2/Workload"
+CLIENT: dict[str, Any] = {"client.replicas": 1, "client.command": ["run"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [
+        ({}, 3),
+        ({**ALL_ROLES, "ps.replicas": 2}, 6),
+        ({"worker.replicas": 3, "run.elastic": {"min": 1, "max": 4}}, 2),
+    ],
+)
+def test_kubernetes_pod_group_has_all_tasks_that_must_start_together(values: dict[str, Any], size: int) -> None:
+    manifests = render({**WORKLOAD, **values}, apis=(ALPHA, BETA))
+    (group,) = manifests.of("PodGroup")
+    assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
+    assert group["metadata"]["name"] == "mnist"
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": size}}
+    assert group["spec"]["disruptionMode"] == {"single" if "run.elastic" in values else "all": {}}
+    for item in manifests.of("StatefulSet"):
+        assert item["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mnist"}
+    for component in ("tensorboard", "supervisor"):
+        assert "schedulingGroup" not in manifests.pods()[component]["spec"]
+    gang = run_json(manifests)["gang"]
+    assert (gang["kind"], sum(gang["members"].values())) == ("workload", size)
+
+
+def test_in_kubernetes_1_36_another_size_is_another_pod_group_and_another_run() -> None:
+    """All of its spec is immutable there."""
+    two, three = (render({**WORKLOAD, "worker.replicas": n, "worker.maxReplicas": 3}, apis=(ALPHA,)) for n in (2, 3))
+    (group,) = three.of("PodGroup")
+    assert (group["apiVersion"], group["metadata"]["name"]) == ("scheduling.k8s.io/v1alpha2", "mnist-4")
+    assert group["spec"]["disruptionMode"] == "PodGroup"
+    assert three.get("StatefulSet/ps spec template spec schedulingGroup podGroupName") == "mnist-4"
+    assert run_json(two)["hash"] != run_json(three)["hash"]
+    later = [render({**WORKLOAD, "worker.replicas": n, "worker.maxReplicas": 3}, apis=(BETA,)) for n in (2, 3)]
+    assert len({run_json(manifests)["hash"] for manifests in later}) == 1
+
+
+def test_a_pod_group_has_the_priority_of_the_leader() -> None:
+    (group,) = render({**WORKLOAD, "common.priorityClassName": "high"}, apis=(BETA,)).of("PodGroup")
+    assert group["spec"]["priorityClassName"] == "high"
+
+
+def test_tasks_in_a_queue_of_kueue_have_a_gate_that_the_supervisor_removes() -> None:
+    gates = {"common.podSpec": {"schedulingGates": [{"name": "mine"}]}}
+    manifests = render({**KUEUE, **CLIENT, **gates, "run.elastic": {"min": 1, "max": 4}}, apis=(WORKLOADS,))
+    for item in manifests.of("StatefulSet"):
+        assert item["spec"]["template"]["spec"]["schedulingGates"] == [{"name": "mine"}, {"name": GATE}]
+    assert manifests.pods()["client"]["spec"]["schedulingGates"] == [{"name": "mine"}]
+    assert run_json(manifests)["gang"] == {"kind": "kueue", "queue": "research", "members": {"worker": 1, "ps": 1}}
+
+
+@pytest.mark.parametrize("change", [{"worker.replicas": 3}, {"scheduling.queue": "other"}])
+def test_another_number_of_tasks_or_another_queue_is_another_run(change: dict[str, Any]) -> None:
+    before = {**KUEUE, "worker.maxReplicas": 4}
+    hashes = {run_json(render(values, apis=(WORKLOADS,)))["hash"] for values in (before, {**before, **change})}
+    assert len(hashes) == 2
+
+
+def test_only_a_queue_of_kueue_gives_the_supervisor_more_rights() -> None:
+    def rules(values: dict[str, Any]) -> list[Any]:
+        found = render(values, apis=(WORKLOADS, BETA))["Role/supervisor"]["rules"]
+        found = [rule for rule in found if "jobs" not in rule["resources"]]  # their names have hashes
+        return [(rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in found]
+
+    assert rules(WORKLOAD) == rules({})
+    *same, pods = rules({})
+    tasks = ["mnist-worker-0", "mnist-worker-1", "mnist-worker-2", "mnist-worker-3", "mnist-ps-0"]
+    assert pods == (["pods"], tasks, ["delete"])
+    assert rules(KUEUE) == [
+        *same,
+        (["pods"], tasks, ["delete", "patch"]),
+        (["workloads"], None, ["create"]),
+        (["workloads"], ["mnist"], ["list", "watch", "patch", "delete"]),
+        (["workloads/status"], ["mnist"], ["patch"]),
+    ]
+
+
+FOREIGN = {
+    "volcano": (
+        "scheduling.volcano.sh/v1beta1/PodGroup",
+        {"minMember": 3, "queue": "research", "priorityClassName": "high"},
+        {"annotations": {"scheduling.k8s.io/group-name": "mnist"}},
+        "volcano",
+    ),
+    "coscheduling": (
+        "scheduling.x-k8s.io/v1alpha1/PodGroup",
+        {"minMember": 3},
+        {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
+        "scheduler-plugins-scheduler",
+    ),
+    "kai": (
+        "scheduling.run.ai/v2alpha2/PodGroup",
+        {
+            "minMember": 3,
+            "queue": "research",
+            "priorityClassName": "high",
+            "subGroups": [{"name": "ps", "minMember": 1}, {"name": "worker", "minMember": 2}],
+        },
+        {
+            "labels": {"kai.scheduler/queue": "research", "kai.scheduler/subgroup-name": "worker"},
+            "annotations": {"kai.scheduler/skip-podgrouper": "true", "pod-group-name": "mnist"},
+        },
+        "kai-scheduler",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_the_pod_group_and_the_marks_of_another_scheduler(kind: str) -> None:
+    api, spec, marks, scheduler = FOREIGN[kind]
+    queue = {} if kind == "coscheduling" else {"scheduling.queue": "research"}
+    values = {"scheduling.gang": kind, **queue, "common.priorityClassName": "high", "common.labels": {"team": "vision"}}
+    manifests = render({**values, "ps.schedulerName": "mine"}, apis=(api,))
+    (group,) = manifests.of("PodGroup")
+    assert (f"{group['apiVersion']}/{group['kind']}", group["metadata"]["name"], group["spec"]) == (api, "mnist", spec)
+    pod = manifests.pods()["worker"]
+    for place, expected in marks.items():
+        assert pod["metadata"][place].items() >= expected.items()
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert (pod["spec"]["schedulerName"], manifests.pods()["ps"]["spec"]["schedulerName"]) == (scheduler, "mine")
+    assert "schedulerName" not in manifests.pods()["tensorboard"]["spec"]
+
+
+def test_yunikorn_reads_the_gang_from_annotations_of_every_pod() -> None:
+    values = {"scheduling.gang": "yunikorn", "scheduling.queue": "root.research", "worker.gpus": 4}
+    manifests = render({**values, "ps.nodeSelector": {"pool": "cpu"}})
+    assert not manifests.of("PodGroup")
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    requests = {"cpu": "250m", "memory": "768Mi"}
+    groups = [
+        {
+            "name": "worker",
+            "minMember": 2,
+            "minResource": {**requests, "nvidia.com/gpu": "4"},
+            "tolerations": [toleration],
+        },
+        {"name": "ps", "minMember": 1, "minResource": requests, "nodeSelector": {"pool": "cpu"}},
+    ]
+    for role in ("worker", "ps"):
+        pod = manifests.pods()[role]
+        assert pod["spec"]["schedulerName"] == "yunikorn"
+        assert pod["metadata"]["labels"].items() >= {"applicationId": "mnist-default", "queue": "root.research"}.items()
+        annotations = pod["metadata"]["annotations"]
+        assert annotations["yunikorn.apache.org/task-group-name"] == role
+        assert json.loads(annotations["yunikorn.apache.org/task-groups"]) == groups
+        assert annotations["yunikorn.apache.org/schedulingPolicyParameters"] == "gangSchedulingStyle=Hard"
+
+
+SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
+
+
+def test_spread_puts_the_tasks_of_each_role_evenly_over_nodes_or_other_domains() -> None:
+    own = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    values = {**SHARED, "scheduling.placement": "spread", "ps.topologySpreadConstraints": [own]}
+    for key in ("", "rack"):
+        pods = render({**values, "scheduling.topologyKey": key}).pods()
+        (worker,) = pods["worker"]["spec"]["topologySpreadConstraints"]
+        assert (worker["topologyKey"], worker["whenUnsatisfiable"]) == (
+            key or "kubernetes.io/hostname",
+            "DoNotSchedule",
+        )
+        assert worker["labelSelector"]["matchLabels"].items() <= pods["worker"]["metadata"]["labels"].items()
+        assert pods["ps"]["spec"]["topologySpreadConstraints"][0] == own
+        assert len(pods["ps"]["spec"]["topologySpreadConstraints"]) == 2
+        assert "affinity" not in pods["worker"]["spec"]
+        assert "topologySpreadConstraints" not in pods["tensorboard"]["spec"]
+
+
+@pytest.mark.parametrize("placement", ["pack", "exclusive"])
+def test_pack_and_exclusive_add_to_the_affinity_of_the_values(placement: str) -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {
+        "nodeAffinity": {required: {"nodeSelectorTerms": zones}},
+        "podAffinity": {required: [{"topologyKey": "x"}]},
+    }
+    values = {"scheduling.placement": placement, "scheduling.topologyKey": "rack", "common.affinity": affinity}
+    manifests = render({**SHARED, **values, **WORKLOAD}, apis=(BETA,))
+    pods = manifests.pods()
+    for role in ("worker", "ps"):
+        found = pods[role]["spec"]["affinity"]
+        terms = found["nodeAffinity"][required]["nodeSelectorTerms"]
+        assert [len(term["matchExpressions"]) for term in terms] == [2, 2]
+        assert terms[0]["matchExpressions"][1] == {"key": "rack", "operator": "Exists"}
+        near = found["podAffinity"][required][1:]
+        if placement == "pack":
+            assert not near
+            (preferred,) = found["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+            near = [preferred["podAffinityTerm"]]
+        assert near[0]["topologyKey"] == "rack"
+        assert near[0]["labelSelector"]["matchLabels"].items() <= pods[role]["metadata"]["labels"].items()
+        assert ("podAntiAffinity" in found) == (placement == "exclusive")
+    (spread,) = pods["ps"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    constraints = manifests.of("PodGroup")[0]["spec"].get("schedulingConstraints")
+    assert constraints == ({"topology": [{"key": "rack"}]} if placement == "exclusive" else None)
+
+
+def test_an_exclusive_run_shares_its_domain_with_no_other_release_in_any_namespace() -> None:
+    values = {**SHARED, "scheduling.placement": "exclusive", "scheduling.topologyKey": "rack"}
+    marks = set()
+    for namespace in ("research", "production"):
+        pod = render(values, namespace=namespace).pods()["worker"]
+        (term,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert (term["namespaceSelector"], term["topologyKey"]) == ({}, "rack")
+        mark = pod["metadata"]["labels"]["distributed-tensorflow/exclusive"]
+        marks.add(mark)
+        own = {"key": "distributed-tensorflow/exclusive", "operator": "NotIn", "values": [mark]}
+        assert own in term["labelSelector"]["matchExpressions"]
+    assert len(marks) == 2, "the names of releases are unique in a namespace only"

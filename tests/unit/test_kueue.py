@@ -1,0 +1,283 @@
+"""A run in a queue of Kueue: its Workload, what Kueue's answers mean, and what the supervisor does about them."""
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.test_reporter import Api as ReporterApi
+from tests.unit.test_supervision import NOW, RUNNING, a_pod, a_run
+from trainer.supervisor import elastic, kueue, lifecycle, scales
+from trainer.supervisor.kueue import Placement, Workload
+from trainer.supervisor.kueue_api import KueueApi
+from trainer.supervisor.notes import ElasticNotes, Notes, State
+from trainer.supervisor.queue_control import QueueControl
+from trainer.supervisor.reporter import Reporter
+from trainer.supervisor.run import Elastic, Gang, Role, Run
+from trainer.supervisor.task_logs import TaskLogs
+
+ROLES = {"worker": Role(replicas=4, exits="0-255:End"), "ps": Role(replicas=1, exits="0-255:End")}
+
+
+def queued(**more: Any) -> Run:
+    members = {"worker": 2, "ps": 1}
+    gang = Gang(kind="kueue", queue="research", members=members)  # type: ignore[arg-type]
+    return a_run(**{"roles": ROLES, "gang": gang, "elastic": Elastic(min=2, max=4), **more})
+
+
+RUN = queued()
+WANTED = {"worker": 4, "ps": 1}
+QUEUED = Notes(
+    state="Queued", hash="abc", started=NOW - 10, replicas={"worker": 4, "ps": 1}, scales={"worker": 4, "ps": 1}
+)
+STARTED = dataclasses.replace(QUEUED, state="Running")
+
+
+def answer(counts: Mapping[str, int] | None = None, **conditions: tuple[bool, str, str]) -> dict[str, Any]:
+    """A Workload as the API server returns it, with conditions: status, reason, message."""
+    assigned = [{"name": role, "count": count, "flavors": {"cpu": "a100"}} for role, count in (counts or {}).items()]
+    listed = [
+        {"type": kind, "status": str(status), "reason": reason, "message": message}
+        for kind, (status, reason, message) in conditions.items()
+    ]
+    return {
+        "metadata": {"uid": "1", "resourceVersion": "7", "annotations": {kueue.RUN: "abc"}},
+        "spec": {"podSets": [{"name": "worker", "count": 4}, {"name": "ps", "count": 1}]},
+        "status": {"conditions": listed, **({"admission": {"podSetAssignments": assigned}} if assigned else {})},
+    }
+
+
+RESERVED = (True, "QuotaReserved", "")
+ADMITTED = kueue.observe(answer({"worker": 4, "ps": 1}, QuotaReserved=RESERVED, Admitted=(True, "Admitted", "")))
+PREEMPTED = (True, "Preempted", "Preempted to accommodate a workload")
+EVICTED = kueue.observe(
+    answer({"worker": 4, "ps": 1}, QuotaReserved=RESERVED, Admitted=(True, "Admitted", ""), Evicted=PREEMPTED)
+)
+PENDING = kueue.observe(answer(QuotaReserved=(False, "Pending", "insufficient unused quota for cpu")))
+
+
+ENDS: tuple[State, State] = ("Succeeded", "Suspended")
+
+
+class Api(KueueApi):
+    """Keeps the calls."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.calls: list[Any] = []
+        self.placement = placement
+
+    def create(self) -> bool:
+        self.calls.append("create")
+        return True
+
+    def delete(self) -> bool:
+        self.calls.append("delete")
+        return True
+
+    def set_conditions(
+        self, workload: Workload, conditions: Mapping[str, tuple[bool, str, str]], *, frees_quota: bool = False
+    ) -> bool:
+        self.calls.append(({kind: status for kind, (status, _, _) in conditions.items()}, frees_quota))
+        return True
+
+    def annotate(self, annotations: Mapping[str, str]) -> bool:
+        self.calls.append(dict(annotations))
+        return True
+
+    def annotate_pod(self, name: str, annotations: Mapping[str, str]) -> bool:
+        self.calls.append(name)
+        return True
+
+    def flavor(self, name: str) -> Placement:
+        return self.placement
+
+    def open_gates(self, pods: Iterable[tuple[str, Placement]]) -> None:
+        self.calls += [f"open {pod}" for pod, _ in pods]
+
+
+class Control(QueueControl):
+    """The control of a run, with an API that keeps its calls."""
+
+    def __init__(self, run: Run = RUN, placement: Placement | None = None) -> None:
+        self.api = Api(placement or Placement())
+        self.reporter = Reporter(run, ReporterApi(), TaskLogs(None))  # type: ignore[arg-type]
+        super().__init__(run, self.api, self.reporter)
+
+    def calls(self, notes: Notes, workload: Workload | None, *pods: Any, now: float = NOW) -> list[Any]:
+        """What follows from what is observed."""
+        self.api.calls.clear()
+        self.reconcile(notes, workload, {pod.name: pod for pod in pods}, now)
+        return list(self.api.calls)
+
+
+def test_a_run_begins_in_the_queue_and_asks_for_one_workload() -> None:
+    notes = lifecycle.begin(RUN, Notes(), [], NOW)
+    assert notes.state == "Queued"
+    assert scales.wanted(RUN, notes, {}, NOW) == {"worker": 0, "ps": 0}
+    control = Control()
+    assert control.calls(notes, None) == ["create"]
+    assert control.calls(notes, None, now=NOW + 1) == [], "it is not observed yet"
+    assert control.calls(notes, None, now=NOW + 6) == ["create"]
+    assert control.calls(notes, PENDING) == []
+
+
+def test_the_workload_has_a_pod_set_for_each_role_with_what_kueue_looks_at() -> None:
+    container = {
+        "name": "worker",
+        "image": "trainer",
+        "env": [{"name": "SECRET"}],
+        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 4}},
+    }
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [container], "nodeSelector": {"zone": "1"}, "schedulingGates": [{"name": "x"}]},
+    }
+    found = kueue.manifest(RUN, {"worker": template, "ps": template}, {"uid": "9"})
+    assert found["metadata"]["name"] == "mnist"
+    assert found["metadata"]["annotations"] == {kueue.RUN: "abc"}
+    assert found["spec"]["queueName"] == "research"
+    worker, ps = found["spec"]["podSets"]
+    assert (worker["name"], worker["count"], worker["minCount"]) == ("worker", 4, 2)
+    assert (ps["name"], ps["count"], "minCount" in ps) == ("ps", 1, False)
+    resources = {"requests": {"cpu": "1", "nvidia.com/gpu": 4}, "limits": {"cpu": "2", "nvidia.com/gpu": 4}}
+    assert worker["template"] == {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {
+            "containers": [{"name": "worker", "image": "trainer", "resources": resources}],
+            "nodeSelector": {"zone": "1"},
+        },
+    }
+
+
+def test_the_tasks_start_with_the_admitted_number_and_keep_it() -> None:
+    fewer = kueue.observe(answer({"worker": 3, "ps": 1}, Admitted=(True, "Admitted", "")))
+    notes = Control().advance(QUEUED, fewer, NOW)
+    assert (notes.state, notes.started, notes.scales) == ("Starting", NOW, {"worker": 3, "ps": 1})
+    running = dataclasses.replace(notes, state="Running", running=NOW)
+    assert elastic.adjust(RUN, running, [], NOW + 10_000, lambda _: "") == (running, "")
+    assert scales.adopt(RUN, running, {"worker": 3, "ps": 1}, {"worker": 4, "ps": 1}) == running
+    assert running.elastic == ElasticNotes(wanted=3)
+
+
+def test_pods_of_an_admitted_run_are_scheduled_where_their_quota_is() -> None:
+    labels = {"gpu": "a100"}
+    toleration = {"key": "gpu", "operator": "Exists"}
+    assert kueue.of_flavor({"spec": {"nodeLabels": labels, "tolerations": [toleration]}}) == Placement(
+        labels, [toleration]
+    )
+    both = Placement(labels, [toleration]) | Placement({"zone": "1"}, [toleration])
+    assert both == Placement({**labels, "zone": "1"}, [toleration])
+    gated = a_pod("mnist-worker-0", gated=True, node="")
+    other = a_pod("mnist-worker-1", gated=True, node="", run_hash="old")
+    control = Control()
+    assert control.calls(STARTED, ADMITTED, gated, other, a_pod("mnist-ps-0")) == ["open mnist-worker-0"]
+    assert control.calls(STARTED, ADMITTED, gated, now=NOW + 1) == [], "it is not observed yet"
+    assert control.calls(STARTED, EVICTED, dataclasses.replace(gated, uid="2")) == []
+    assert control.calls(dataclasses.replace(STARTED, running=NOW), ADMITTED) == [({"PodsReady": True}, False)]
+
+
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        (EVICTED, "Kueue has evicted the run (Preempted: Preempted to accommodate a workload)"),
+        (None, "the Workload mnist was deleted"),
+    ],
+)
+def test_an_evicted_run_ends_its_tasks_and_waits_again(
+    workload: Workload | None, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    control = Control()
+    notes = control.advance(STARTED, workload, NOW)
+    assert notes.state == "Stopping"
+    assert f"{why}: the tasks save a checkpoint and end, and the run waits in the queue again" in caplog.text
+    ending = a_pod("mnist-worker-0", terminating=True)
+    assert control.calls(notes, workload, ending) == [], "the tasks still use the quota"
+    assert lifecycle.advance(notes, {"mnist-worker-0": ending}, {}, NOW, lifecycle.first(RUN)).state == "Stopping"
+    notes = lifecycle.advance(notes, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(RUN))
+    assert notes.state == "Queued"
+    freed = {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": True}
+    assert control.calls(notes, workload) == ([(freed, True)] if workload else ["create"])
+    assert control.advance(notes, workload, NOW).state == "Queued"
+    again = dataclasses.replace(ADMITTED, conditions={**ADMITTED.conditions, "Evicted": {"status": "False"}})
+    assert control.advance(notes, again, NOW).state == "Starting"
+
+
+def test_the_workload_of_another_run_is_deleted_first() -> None:
+    other = dataclasses.replace(ADMITTED, run_hash="old")
+    control = Control()
+    assert control.advance(QUEUED, other, NOW).state == "Queued"
+    assert control.calls(QUEUED, other) == ["delete"]
+    assert control.calls(dataclasses.replace(QUEUED, state="Stopping"), other, a_pod("mnist-ps-0")) == []
+
+
+def test_the_quota_of_a_run_that_ends_or_is_suspended_is_given_back_when_its_tasks_are_gone() -> None:
+    ended, suspended = (dataclasses.replace(STARTED, state=state) for state in ENDS)
+    for notes, call in ((ended, ({"Finished": True}, False)), (suspended, "delete")):
+        control = Control()
+        assert control.calls(notes, ADMITTED, a_pod("mnist-ps-0")) == []
+        assert not control.is_settled(notes, ADMITTED)
+        assert control.calls(notes, ADMITTED) == [call]
+        assert control.is_settled(notes, None)
+    finished = kueue.observe(answer(Finished=(True, "Succeeded", "")))
+    assert Control().is_settled(dataclasses.replace(STARTED, state="Failed"), finished)
+    kept = Control(queued(clean_pod_policy="None"))
+    failed = dataclasses.replace(STARTED, state="Failed")
+    assert kept.calls(failed, ADMITTED, a_pod("mnist-ps-0")) == [({"Finished": True}, False)]
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("LocalQueue research doesn't exist", "LocalQueue research does not exist: create it, or set scheduling.queue"),
+        ("LocalQueue research is inactive", "LocalQueue research is stopped or misses something"),
+        ("ClusterQueue gpus is inactive", "ClusterQueue gpus is stopped or misses something"),
+        ("ClusterQueue gpus doesn't exist", "ClusterQueue gpus, to which the LocalQueue belongs, does not exist"),
+        ("insufficient quota for cpu\nin flavor a", "insufficient quota for cpu in flavor a"),
+        ("", "Kueue has not answered yet: check that Kueue runs"),
+    ],
+)
+def test_the_supervisor_says_what_a_queued_run_waits_for(
+    message: str, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    control = Control()
+    waiting = kueue.observe(answer(QuotaReserved=(False, "Pending", message)))
+    assert control.advance(QUEUED, waiting, NOW) == QUEUED
+    assert control.advance(QUEUED, waiting, NOW + 1) == QUEUED
+    assert caplog.text.count(f"waiting in the queue research: {sentence}") == 1
+
+
+def test_a_workload_that_is_deactivated_or_checked_says_so() -> None:
+    off = kueue.observe(answer() | {"spec": {"active": False}})
+    assert "set spec.active to true" in off.problem
+    content = answer({"worker": 4}, QuotaReserved=RESERVED)
+    update = {"name": "worker", "nodeSelector": {"pool": "x"}}
+    content["status"]["admissionChecks"] = [
+        {"name": "provision", "state": "Pending", "message": "no nodes", "podSetUpdates": [update]}
+    ]
+    checked = kueue.observe(content)
+    assert "admission checks are not ready: provision (Pending: no nodes)" in checked.problem
+    assert checked.updates == {"worker": Placement({"pool": "x"}, [])}
+    assert not checked.admits(RUN)
+
+
+def test_the_time_of_the_last_checkpoint_is_published_once_a_minute() -> None:
+    control = Control()
+    leader = a_pod("mnist-worker-0")
+    assert control.calls(STARTED, ADMITTED, leader) == []
+    control.reporter.saved = 1_800_000_000
+    when = {"distributed-tensorflow/checkpoint": "2027-01-15T08:00:00+00:00"}
+    assert control.calls(STARTED, ADMITTED, leader) == [when, "mnist-worker-0"]
+    control.reporter.saved += 3
+    assert control.calls(STARTED, ADMITTED, leader, now=NOW + 59) == []
+    assert len(control.calls(STARTED, ADMITTED, leader, now=NOW + 60)) == 2
+
+
+def test_without_kueue_nothing_happens() -> None:
+    control = Control(a_run())
+    assert control.advance(RUNNING, None, NOW) == RUNNING
+    assert control.calls(RUNNING, None) == []
+    assert control.is_settled(RUNNING, None)

@@ -1,0 +1,40 @@
+"""When a gang that has lost a part of its tasks gives its nodes back, and waits as a whole again. Pure.
+
+A scheduler places a task that is replaced alone. So a gang whose tasks are preempted one after another, or that has
+lost a node, would hold the rest of its nodes while it waits: the state that a gang is there to prevent.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from trainer.supervisor import policy
+from trainer.supervisor.notes import Notes
+from trainer.supervisor.policy import PendingTask
+from trainer.supervisor.run import Run
+
+PATIENCE_SECONDS = 60.0
+"""A task that has no node for this long is given up for now. An elastic run has fewer workers after this time."""
+
+
+def give_back(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float) -> tuple[Notes, str]:
+    """The notes with which all tasks end and start together again, and a sentence on why; empty if they go on.
+
+    Args:
+        run: The run.
+        notes: The notes.
+        pending: The result of `policy.pending_tasks`.
+        now: Seconds since 1970.
+    """
+    if notes.state != "Running" or run.gang is None or not run.is_placed_together:
+        return notes, ""
+    lost = [task for task in pending if task.unscheduled]
+    placed = len(policy.expected_tasks(run, notes)) - len(lost)
+    stuck = [task for task in lost if now - task.since >= PATIENCE_SECONDS]
+    if not stuck or not 0 < placed < run.gang.size or any(task.in_gang for task in pending):
+        return notes, ""
+    others = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+    sentence = (
+        f"{stuck[0].name}{others} has no node, and only {placed} of the {run.gang.size} tasks of the gang have one: "
+        "ending all tasks, which start together again when there is room (scheduling.gang)"
+    )
+    return dataclasses.replace(notes, state="Stopping", running=0.0, ungated={}), sentence

@@ -1,0 +1,173 @@
+"""The place of a run in Kueue's queue: asks for it, starts the tasks when it is admitted, and gives it back.
+
+With every other value of scheduling.gang, nothing here has an effect.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+
+from lightkube import ApiError
+
+from trainer.supervisor import kueue, lifecycle
+from trainer.supervisor.connection import UNAVAILABLE
+from trainer.supervisor.kueue import Placement, Workload
+from trainer.supervisor.kueue_api import KueueApi
+from trainer.supervisor.notes import ElasticNotes, Notes
+from trainer.supervisor.pods import Pod
+from trainer.supervisor.reporter import ANNOTATIONS, Reporter, checkpoint_annotation
+from trainer.supervisor.run import Run
+
+logger = logging.getLogger(__name__)
+
+PUBLISH_SECONDS = 60.0
+"""The time between two annotations of the last checkpoint."""
+PATIENCE_SECONDS = 5.0
+"""A change is requested again if it is not observed within this time."""
+
+
+class QueueControl:
+    """What this supervisor has done for the run's place in the queue."""
+
+    def __init__(self, run: Run, api: KueueApi, reporter: Reporter) -> None:
+        self._run, self._api, self._reporter = run, api, reporter
+        self._sent: dict[str, float] = {}
+        self._placements: tuple[str, Mapping[str, Placement]] = ("", {})
+        """What the pods of each role get, and the uid of the Workload that it belongs to."""
+        self._published, self._published_at = 0, 0.0
+        """The time of a checkpoint that is published, and when it was."""
+
+    def advance(self, notes: Notes, workload: Workload | None, now: float) -> Notes:
+        """The notes after Kueue has admitted or evicted the run."""
+        run = self._run
+        if not run.is_queued:
+            return notes
+        admitted = workload if workload and workload.admits(run) else None
+        if notes.state == "Queued":
+            problem = "" if admitted else workload.problem if workload else "its Workload does not exist yet"
+            if admitted:
+                problem = self._place(admitted)
+            if admitted and not problem:
+                return self._start(notes, admitted, now)
+            self._reporter.report_queue(notes, problem, now)
+        elif notes.state in ("Starting", "Running") and not admitted:
+            what = "the tasks save a checkpoint and end, and the run waits in the queue again"
+            self._reporter.report_eviction(f"{_eviction(run, workload)}: {what}")
+            return dataclasses.replace(notes, state="Stopping", running=0.0)
+        return notes
+
+    def _start(self, notes: Notes, workload: Workload, now: float) -> Notes:
+        counts = {role: workload.counts.get(role, scale) for role, scale in notes.replicas.items()}
+        fewer = [f"{n} of {notes.replicas[role]} {role}" for role, n in counts.items() if n < notes.replicas[role]]
+        if fewer:
+            logger.info(f"Kueue has admitted {', '.join(fewer)} (run.elastic)")
+        elastic = ElasticNotes(wanted=counts.get("worker", 0))
+        return dataclasses.replace(notes, state="Starting", started=now, scales=counts, elastic=elastic)
+
+    def _place(self, workload: Workload) -> str:
+        """Find out what the pods of each role get; return what prevents that, with the remedy, else nothing."""
+        found = {}
+        try:
+            flavors = {name: self._api.flavor(name) for name in frozenset().union(*workload.flavors.values())}
+        except ApiError as error:
+            if error.status.code not in (403, 404):
+                return f"a flavor cannot be read: {error.status.message}"
+            return (
+                f"Kueue has admitted the run, but the supervisor cannot read a flavor, which may choose nodes "
+                f"({error.status.message}): bind a ClusterRole that gets resourceflavors, as in docs/scheduling.md"
+            )
+        except UNAVAILABLE as error:
+            return f"a flavor cannot be read: {error}"
+        for role, names in workload.flavors.items():
+            placement = workload.updates.get(role, Placement())
+            for name in sorted(names):
+                placement = placement | flavors[name]
+            found[role] = placement
+        self._placements = (workload.uid, found)
+        return ""
+
+    def reconcile(self, notes: Notes, workload: Workload | None, pods: Mapping[str, Pod], now: float) -> None:
+        """Create, free, finish or delete the Workload, and let the pods of admitted tasks be scheduled."""
+        if not self._run.is_queued:
+            return
+        if notes.state in ("Preparing", "Queued"):
+            self._reconcile_waiting(notes, workload, now)
+        elif workload is None:
+            return
+        elif notes.state in ("Starting", "Running"):
+            self._reconcile_running(notes, workload, pods, now)
+        elif notes.state == "Suspended" and lifecycle.are_gone(pods.values()) and self._is_due("delete", now):
+            self._api.delete()
+        elif self.is_over(notes) and not workload.has("Finished") and self._is_freed(pods):
+            reason = "Failed" if notes.state == "Failed" else "Succeeded"
+            if self._is_due("finish", now):
+                self._api.set_conditions(workload, {"Finished": (True, reason, notes.reason or notes.training)})
+
+    def _reconcile_waiting(self, notes: Notes, workload: Workload | None, now: float) -> None:
+        if workload is None:
+            if notes.state == "Queued" and self._is_due("create", now):
+                self._api.create()
+        elif workload.run_hash != self._run.hash or workload.has("Finished"):
+            if self._is_due("delete", now):
+                self._api.delete()
+        elif workload.has("Evicted") and workload.has("QuotaReserved") and self._is_due("free", now):
+            self._api.set_conditions(workload, kueue.released(workload), frees_quota=True)
+
+    def _reconcile_running(self, notes: Notes, workload: Workload, pods: Mapping[str, Pod], now: float) -> None:
+        if not workload.admits(self._run):
+            return
+        if self._placements[0] != workload.uid and self._place(workload):  # a new supervisor
+            return
+        gated = [
+            pod
+            for pod in pods.values()
+            if pod.gated and pod.role in workload.counts and pod.run_hash == self._run.hash and not pod.terminating
+        ]
+        due = [pod for pod in gated if self._is_due(pod.uid, now)]
+        self._api.open_gates((pod.pod_name, self._placements[1].get(pod.role, Placement())) for pod in due)
+        self._publish_checkpoint(pods.get(self._run.leader), now)
+        if notes.running and not workload.has("PodsReady") and self._is_due("ready", now):
+            self._api.set_conditions(workload, {"PodsReady": (True, "Started", "Every task has started")})
+
+    def _publish_checkpoint(self, leader: Pod | None, now: float) -> None:
+        """Annotate the Workload and the leader's pod with the time of the last checkpoint, at most once a minute.
+
+        A scheduler that preempts may choose by it. A thousand pods with it would be a thousand requests.
+        """
+        saved = self._reporter.saved
+        if saved == self._published or now - self._published_at < PUBLISH_SECONDS:
+            return
+        self._published, self._published_at = saved, now
+        annotations = {f"{ANNOTATIONS}/{key}": value for key, value in checkpoint_annotation(saved).items()}
+        self._api.annotate(annotations)
+        if leader:
+            self._api.annotate_pod(leader.pod_name, annotations)
+
+    def is_settled(self, notes: Notes, workload: Workload | None) -> bool:
+        """Whether the quota of a run that has ended, or is suspended, is given back."""
+        if not self._run.is_queued or workload is None:
+            return True
+        return notes.state != "Suspended" and workload.has("Finished")
+
+    def is_over(self, notes: Notes) -> bool:
+        """Whether the training needs no quota any more."""
+        return notes.state == "Finishing" or notes.has_ended
+
+    def _is_freed(self, pods: Mapping[str, Pod]) -> bool:
+        """Whether the tasks have ended, or stay because run.cleanPodPolicy says so."""
+        return self._run.clean_pod_policy != "All" or lifecycle.are_gone(pods.values())
+
+    def _is_due(self, change: str, now: float) -> bool:
+        if now - self._sent.get(change, 0.0) < PATIENCE_SECONDS:
+            return False
+        self._sent[change] = now
+        return True
+
+
+def _eviction(run: Run, workload: Workload | None) -> str:
+    """Why the tasks must end."""
+    if workload is None:
+        return f"the Workload {run.fullname} was deleted"
+    if workload.has("Evicted"):
+        return f"Kueue has evicted the run ({workload.eviction})"
+    return "Kueue has not admitted this run"
