@@ -27,6 +27,7 @@ from scipy.optimize import nnls
 from benchmarks.processes import FailedError, Processes, Task, running
 from benchmarks.report import row
 from hack.ports import free_ports
+from trainer.graph.parameters import MIN_SHARD_SIZE
 from trainer.scale.cost_model import Costs, Scenario, predict
 from trainer.telemetry import progress, report
 
@@ -95,6 +96,11 @@ class Case:
     workers: int
     synchronous: bool
     to_aggregate: int | None = None
+
+    @property
+    def shards(self) -> int:
+        """The parameter servers that have parameters."""
+        return min(self.ps, max(1, int(self.step.megabytes * 1e6 / 4) // MIN_SHARD_SIZE))
 
 
 @dataclass(frozen=True)
@@ -235,7 +241,7 @@ def fit(found: Mapping[Case, Measured]) -> str:
     for name, synchronous in (("ASYNCHRONOUS", False), ("SYNCHRONOUS", True)):
         of_mode = {case: took for case, took in found.items() if case.synchronous == synchronous}
         null = {case: took for case, took in of_mode.items() if case.step.milliseconds == 0}
-        terms = np.array([[case.ps, 1e6 * case.step.megabytes] for case in null])
+        terms = np.array([[case.shards, 1e6 * case.step.megabytes] for case in null])
         worker, ps = (
             _least_squares(terms, np.array([getattr(took, role) / 1e3 for took in null.values()]), errors)
             for role in ("worker_ms", "ps_ms")

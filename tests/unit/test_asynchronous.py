@@ -9,13 +9,13 @@ import pytest
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.graph import replica
+from trainer.graph import parameters, replica
 from trainer.graph.replica import Replica
 from trainer.models import Parameter, mlp
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf1
 
-from .conftest import EXAMPLES, MLP, SIZE, Servers, Values, pick
+from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, pick
 
 ValuesOf = Callable[[Replica, Any], Values]
 
@@ -97,6 +97,27 @@ def test_interleaved_replicas_equal_one_with_all_batches(servers: Servers, value
         end = values(first, one)
     assert steps == [2, 3, 4, 6]
     assert_close(end, reference_amsgrad(start, range(6)))
+
+
+def test_replicas_with_several_shards_on_each_server_equal_one_process(
+    servers: Servers, save: Save, values: ValuesOf, alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "CHUNK_SIZE", parameters.MIN_SHARD_SIZE)
+    settings = Settings(batch_size=SIZE, steps_per_execution=3)
+    first, second = (
+        replica.build(settings, servers.member(index), MLP, PARAMETERS, EXAMPLES, 0, "this run") for index in (0, 1)
+    )
+    with servers.session(first.graph, 0) as one, servers.session(second.graph, 1) as other:
+        one.run(first.initialize)
+        first.batches.begin(one)
+        second.batches.begin(other)
+        start = save(first, one)
+        taken = [take(first, one, 0, 1, 2), take(second, other, 3), take(second, other, 4, 5), take(first, one, 6)]
+        end, restored = values(first, one), save(first, one)
+        first.saver.restore(one, restored)
+        assert all(np.array_equal(value, end[name]) for name, value in values(first, one).items())
+    assert taken == [3, 4, 6, 7]
+    assert_close(end, alone(start, *((number,) for number in range(7))))
 
 
 def test_loss_and_accuracy_are_of_the_last_batch_before_its_update() -> None:
