@@ -246,7 +246,7 @@ def fit(found: Mapping[Case, Measured]) -> str:
             _least_squares(terms, np.array([getattr(took, role) / 1e3 for took in null.values()]), errors)
             for role in ("worker_ms", "ps_ms")
         )
-        costs = Costs(worker[0], worker[1], ps[0], ps[1])
+        costs = Costs(*(float(f"{cost:.2g}") for cost in (*worker, *ps)))
         lines.append(f"{name} = {costs}")
         for case, took in of_mode.items():
             if case.step == SLEEPING:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from trainer import cli
-from trainer.scale.cost_model import Scenario, choose, predict
+from trainer.graph import parameters
+from trainer.scale.cost_model import CHUNK_BYTES, MAX_CHUNKS, Scenario, choose, predict
 
 GIGABIT = 1e9 / 8
 SCENARIO = Scenario(workers=100, parameters=100e6, link=25 * GIGABIT, step=0.3, cpus=4, synchronous=False)
@@ -31,6 +32,23 @@ def test_the_limit_is_what_takes_the_time(synchronous: bool) -> None:
     assert predict(replace(scenario, link=1e15), 4).limit == "parameter servers' CPUs"
     assert predict(replace(scenario, link=1e15, parameters=4, workers=1), 1).limit == "workers' CPUs"
     assert "workers' links" in predict(replace(scenario, link=GIGABIT, workers=1), 1).limit or synchronous
+
+
+def test_chunks_are_those_of_the_trainer() -> None:
+    assert (CHUNK_BYTES, MAX_CHUNKS) == (4 * parameters.CHUNK_SIZE, parameters.MAX_CHUNKS)
+    slow = replace(SCENARIO, workers=1, link=GIGABIT, step=0.04)
+    seconds = [predict(replace(slow, parameters=size), 1).seconds for size in (2e6, 4.2e6)]
+    assert seconds[1] < 2 * seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured"),
+    [({}, 13.9), ({"wire": 0.5}, 24.2), ({"synchronous": True}, 9.6), ({"synchronous": True, "wire": 0.5}, 16.5)],
+)
+def test_rates_over_a_network_that_were_measured_are_predicted(settings: dict[str, Any], measured: float) -> None:
+    """Those of docs/performance.md: batches/s of two workers with 10 MB, which computed 40 ms for each."""
+    scenario = Scenario(workers=2, parameters=10e6, link=GIGABIT, step=0.04, cpus=1, synchronous=False)
+    assert 2 / predict(replace(scenario, **settings), 2).seconds == pytest.approx(measured, rel=0.25)
 
 
 def test_a_server_updates_no_faster_than_its_link_carries() -> None:

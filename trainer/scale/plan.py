@@ -95,7 +95,8 @@ def _predictions(arguments: argparse.Namespace) -> Iterator[tuple[str, Predictio
 
 def _text(arguments: argparse.Namespace, chosen: Sequence[tuple[str, Prediction]]) -> str:
     lines = [
-        f"{arguments.workers:,} workers with {arguments.gpus:,} GPUs each, {arguments.parameters / 1e6:,.4g} MB of "
+        f"{_several(arguments.workers, 'worker')} with {_several(arguments.gpus, 'GPU')} each, "
+        f"{arguments.parameters / 1e6:,.4g} MB of "
         f"parameters, links of {arguments.network:g} Gbit/s, a step of {arguments.step:g} ms:",
         "",
         f"{'mode':28}{'ps':>7}{'step, ms':>11}{'batches/s':>12}{'computing':>11}  limited by",
@@ -105,8 +106,12 @@ def _text(arguments: argparse.Namespace, chosen: Sequence[tuple[str, Prediction]
         lines.append(
             f"{mode:28}{each.ps:>7,}{1e3 * each.seconds:>11,.4g}{batches:>12,.0f}{each.busy:>11.0%}  {each.limit}"
         )
-    lines += ["", f"A model that was fitted to one machine ({ERROR}); measure with your own program before you buy."]
+    lines += ["", f"A model that was fitted to one machine: {ERROR}.", "Measure with your own program before you buy."]
     return "\n".join(lines)
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _count(text: str) -> int:
