@@ -8,7 +8,7 @@ import json
 import subprocess
 from collections.abc import Callable, Sequence
 
-from hack.cluster import build, certificates, engine
+from hack.cluster import build, certificates, control_plane, engine
 from hack.cluster.errors import ClusterError
 from hack.cluster.node import CONFIGURATION, DNS_SERVICE, FIRST, KEYS, NETWORK, PAUSE_IMAGE, PORT, SANDBOX, SECOND, Node
 from hack.cluster.paths import KUBECONFIG, MANIFESTS
@@ -36,33 +36,15 @@ def _commands() -> dict[str, list[str]]:
     """The command line of each program on the node, by name."""
     configured = [f"--kubeconfig={KUBECONFIG}"]
     return {
-        # a throw-away cluster need not survive a power failure
-        "etcd": ["--data-dir", f"{SANDBOX.folder}/etcd", "--unsafe-no-fsync"],
+        "etcd": control_plane.etcd(SANDBOX.folder),
         "kube-apiserver": [
-            "--etcd-servers=http://127.0.0.1:2379",
-            f"--secure-port={PORT}",
-            f"--advertise-address={ADDRESS}",
-            f"--service-cluster-ip-range={SERVICES}",
-            "--authorization-mode=Node,RBAC",
+            *control_plane.api_server(KEYS, PORT, ADDRESS, SERVICES),
             "--allow-privileged",
-            f"--client-ca-file={KEYS}/ca.crt",
-            f"--tls-cert-file={KEYS}/api.crt",
-            f"--tls-private-key-file={KEYS}/api.key",
             f"--kubelet-client-certificate={KEYS}/admin.crt",
             f"--kubelet-client-key={KEYS}/admin.key",
-            "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
-            f"--service-account-key-file={KEYS}/accounts.pub",
-            f"--service-account-signing-key-file={KEYS}/accounts.key",
-            "--service-account-issuer=https://kubernetes.default.svc",
         ],
         **FIRST.commands(),
-        "kube-controller-manager": [
-            *configured,
-            "--leader-elect=false",
-            "--use-service-account-credentials",
-            f"--service-account-private-key-file={KEYS}/accounts.key",
-            f"--root-ca-file={KEYS}/ca.crt",
-        ],
+        "kube-controller-manager": [*configured, *control_plane.controllers(KEYS)],
         "kube-scheduler": [*configured, "--leader-elect=false"],
         "kube-proxy": [
             *configured,

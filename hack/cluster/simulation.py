@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hack.cluster import build, certificates, packages
+from hack.cluster import build, certificates, control_plane, packages
 from hack.cluster.errors import ClusterError, UsageError
 from hack.cluster.paths import CACHE
 from hack.cluster.progress import step
@@ -33,29 +33,16 @@ READY_SECONDS = 120
 def _commands() -> dict[str, list[str]]:
     configured = [f"--kubeconfig={KUBECONFIG}", "--leader-elect=false"]
     return {
-        "etcd": ["--data-dir", f"{SANDBOX.folder}/etcd", "--unsafe-no-fsync"],
+        "etcd": control_plane.etcd(SANDBOX.folder),
         "kube-apiserver": [
-            "--etcd-servers=http://127.0.0.1:2379",
-            f"--secure-port={PORT}",
-            f"--advertise-address={ADDRESS}",
+            *control_plane.api_server(KEYS, PORT, ADDRESS, "10.96.0.0/16"),
             "--endpoint-reconciler-type=none",
-            "--service-cluster-ip-range=10.96.0.0/16",
-            "--authorization-mode=Node,RBAC",
-            f"--client-ca-file={KEYS}/ca.crt",
-            f"--tls-cert-file={KEYS}/api.crt",
-            f"--tls-private-key-file={KEYS}/api.key",
-            "--kubelet-preferred-address-types=InternalIP",
-            f"--service-account-key-file={KEYS}/accounts.pub",
-            f"--service-account-signing-key-file={KEYS}/accounts.key",
-            "--service-account-issuer=https://kubernetes.default.svc",
             f"--audit-policy-file={SANDBOX.folder}/audit.json",
             f"--audit-log-path={AUDIT}",
         ],
         "kube-controller-manager": [
-            *configured,
-            "--use-service-account-credentials",
-            f"--service-account-private-key-file={KEYS}/accounts.key",
-            f"--root-ca-file={KEYS}/ca.crt",
+            f"--kubeconfig={KUBECONFIG}",
+            *control_plane.controllers(KEYS),
             # the controllers' own limits, of 20 requests a second, would hide what the tasks cost
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
