@@ -34,8 +34,8 @@ class Usage:
 class Supervisor:
     """A running supervisor."""
 
-    def __init__(self, process: Popen[bytes], log: Path) -> None:
-        self._process, self._log = process, log
+    def __init__(self, process: Popen[bytes]) -> None:
+        self._process = process
 
     def usage(self) -> Usage:
         """What it has used so far."""
@@ -43,10 +43,6 @@ class Supervisor:
         words = (proc / "stat").read_text().rpartition(")")[2].split()
         peak = next(line for line in (proc / "status").read_text().splitlines() if line.startswith("VmHWM"))
         return Usage((int(words[11]) + int(words[12])) / TICKS, int(peak.split()[1]) / 1024)
-
-    def has_logged(self, text: str) -> bool:
-        """Whether its log has this text."""
-        return text in self._log.read_text()
 
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -83,7 +79,7 @@ def start(client: Client, release: str, namespace: str, folder: Path) -> Supervi
             "POD_UID": f"{_uid(pods[0])}-{os.urandom(4).hex()}",
         },
     )
-    return Supervisor(process, log)
+    return Supervisor(process)
 
 
 def _uid(item: Job | Pod) -> str:
