@@ -1,6 +1,7 @@
 """A program of test_devices.py: replicas with four devices end with the values of others with larger batches.
 
-It runs in its own process, because TensorFlow's logical devices cannot be changed later.
+It runs in its own process, because TensorFlow's logical devices cannot be changed later. On a machine with a GPU,
+the devices are parts of it; `python -m tests.unit.on_devices synchronous` runs a case there.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from trainer.training import server
 from trainer.training.server import TaskServer
 
 DEVICES, WORKERS, ROUNDS = 4, 2, 2
+GPUS = tf.config.list_physical_devices("GPU")
 CASES: Mapping[str, Mapping[str, Any]] = {
     "synchronous": {"sync_replicas": True},
     "asynchronous": {"sync_replicas": False, "staleness_aware": False},
@@ -127,7 +129,8 @@ class Trained:
             model, examples = KerasModel("mine", embedding, 0, None, table_rows=50), IDS
             parameters = model.parameters(examples.signature)
         with mock.patch.object(devices, "count_cpus", return_value=count):
-            return replica.build(chosen, cluster, model, parameters, examples, 0, "this run")
+            gpus = count if GPUS else 0
+            return replica.build(chosen, cluster, model, parameters, examples, gpus, "this run")
 
 
 def _picks(step: int, places: Sequence[tuple[int, int]]) -> list[int]:
@@ -138,7 +141,9 @@ def _picks(step: int, places: Sequence[tuple[int, int]]) -> list[int]:
 def main(case: str) -> None:
     """Compare a case."""
     (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
+    part = tf.config.LogicalDeviceConfiguration(memory_limit=1024) if GPUS else tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(GPUS[0] if GPUS else cpu, [part] * DEVICES)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     trained = Trained(case)
     runs: dict[str, Callable[[], Values]] = {"one device": lambda: trained.by(1)}
     if case in ("synchronous", "allreduce", "tables"):

@@ -9,6 +9,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 TWO_DEVICES = """
 import json, sys
 from pathlib import Path
+from unittest import mock
 import numpy as np
 from trainer.tensorflow import tf, tf1
 (cpu,) = tf.config.list_physical_devices("CPU")
@@ -24,7 +25,9 @@ def build(**settings):
     return replica.build(Settings(**settings), None, MLP, PARAMETERS, EXAMPLES, 0, "this run")
 
 mirrored = build(strategy="mirrored", batch_size=SIZE, steps_per_execution=2)
-single = build(batch_size=2 * SIZE, steps_per_execution=2)
+assert build(steps_per_execution=2).learners == 2  # a process without a cluster is the same
+with mock.patch("trainer.graph.devices.count_cpus", return_value=1):
+    single = build(batch_size=2 * SIZE, steps_per_execution=2)
 steps = [[0, 1], [2, 3]], [[4, 5], [6, 7]]  # per execution, the batches of each step
 with TaskServer(THREADS).session(mirrored.graph) as session:
     session.run(mirrored.initialize)

@@ -315,5 +315,5 @@ def test_all_tasks_of_a_cluster_find_the_same_number_of_batches(settings: dict[s
 
 def test_the_evaluator_of_a_single_process_finds_its_number_of_batches() -> None:
     single = Cluster(Task("evaluator", 0), (), ("w:1",), ())
-    assert replica.batches_per_step(Settings(num_gpus=4), single) == 1
+    assert replica.batches_per_step(Settings(num_gpus=4), single) == 4
     assert replica.batches_per_step(Settings(num_gpus=4, strategy="mirrored"), single) == 4

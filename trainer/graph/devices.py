@@ -1,5 +1,7 @@
 """The compute devices of this process."""
 
+from typing import Any
+
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
@@ -11,7 +13,7 @@ def count_gpus(settings: Settings) -> int:
     Raises:
         ConfigurationError: num_gpus exceeds the GPUs that are visible to TensorFlow.
     """
-    visible = len(tf.config.list_physical_devices("GPU"))
+    visible = sum(map(len, configured("GPU")))
     if settings.num_gpus is None:
         return visible
     if settings.num_gpus > visible:
@@ -24,8 +26,15 @@ def count_gpus(settings: Settings) -> int:
 
 def count_cpus() -> int:
     """The number of logical CPU devices: one for all CPUs, unless the program has configured more with `tf.config`."""
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    return len(tf.config.get_logical_device_configuration(cpu) or [cpu])
+    return sum(map(len, configured("CPU")))
+
+
+def configured(kind: str) -> list[list[Any]]:
+    """The logical devices of each physical one: one, unless the program has configured others with `tf.config`."""
+    found = tf.config.list_physical_devices(kind)
+    return [
+        tf.config.get_logical_device_configuration(each) or [tf.config.LogicalDeviceConfiguration()] for each in found
+    ]
 
 
 def all_of(gpus: int, task: str = "") -> list[str]:

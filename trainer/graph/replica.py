@@ -112,6 +112,8 @@ def build(
     at = _place(settings, cluster, gpus)
     of_tables = _choose_tables(settings, model, parameters)
     parameters = {name: each for name, each in parameters.items() if name not in of_tables}
+    if of_tables and not cluster:  # tables may be larger than a GPU's memory
+        at = replace(at, homes=[at.host])
     by_array = not _is_element_wise(model.optimizer, parameters)
     is_synchronous = _is_synchronous(settings, cluster)
     # Synchronous replicas read all shards after the last update, and tables have one part on each server.
@@ -145,7 +147,7 @@ def build(
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
         parts = tables.create(of_tables, [shard.device for shard in shards], initial, run)
         shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
-        with tf1.device(at.homes[0] if settings.strategy == "ps" else at.host):
+        with tf1.device(at.homes[0] if cluster and settings.strategy == "ps" else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
         batches = _make_batches(settings, source, at)
@@ -201,10 +203,8 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement
     here, index = (cluster.task.device, cluster.replica_index) if cluster else ("", 0)
     host = f"{here}/device:CPU:0"
     compute = devices.all_of(gpus, here)
-    if not cluster and settings.strategy != "mirrored":
-        compute = compute[:1]
-    if settings.strategy == "ps":
-        homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers] if cluster else [host]
+    if cluster and settings.strategy == "ps":
+        homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers]
     else:  # each replica holds the parameters
         homes = compute[:1]
     replicas = len(cluster.replicas) if cluster else 1
@@ -237,7 +237,8 @@ def _steps(
     homes: Sequence[str],
 ) -> StepFunction:
     """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
-    source = at.host if settings.strategy == "ps" and settings.local_steps == 1 else at.compute[0]
+    is_sent = any(home not in at.compute for home in at.homes) and settings.local_steps == 1
+    source = at.host if is_sent else at.compute[0]
 
     def make_step(number: int) -> Step:
         leaves = []
@@ -392,9 +393,7 @@ def batches_per_step(settings: Settings, cluster: Cluster | None) -> int:
     A task does not see the devices of the others, so that in a cluster `num_gpus` says how many a replica has.
     """
     if cluster is None:
-        return len(devices.all_of(devices.count_gpus(settings))) if settings.strategy == "mirrored" else 1
-    if not cluster.ps and len(cluster.replicas) == 1 and settings.strategy != "mirrored":
-        return 1  # the evaluator of a single process
+        return len(devices.all_of(devices.count_gpus(settings)))
     own = settings.num_gpus or 1
     if settings.strategy == "mirrored" or (settings.strategy == "ps" and not settings.is_synchronous):
         return own

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.cluster import connections, peers
 from trainer.cluster.spec import Cluster
-from trainer.graph.devices import count_cpus
+from trainer.graph import devices
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Session
 from trainer.training.threads import Threads
@@ -73,7 +73,7 @@ def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
     peers.check_port_is_free(cluster.address(cluster.task))
     if cluster.task.role == "ps":
         tf.config.set_visible_devices([], "GPU")
-    config = _session_config(threads, [cluster.task.device, "/job:ps"])
+    config = _session_config(threads, [cluster.task.device, "/job:ps"], has_gpus=cluster.task.role != "ps")
     if not cluster.ps:  # the leader assigns the keys of the collective group
         leader = cluster.chief_task
         config.experimental.collective_group_leader = f"/job:{leader.role}/replica:0/task:{leader.index}"
@@ -88,17 +88,22 @@ def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
     return TaskServer(threads, server)
 
 
-def _session_config(threads: Threads, device_filters: list[str]) -> Any:
+def _session_config(threads: Threads, device_filters: list[str], has_gpus: bool = True) -> Any:
+    gpus = devices.configured("GPU") if has_gpus else []
     config = tf1.ConfigProto(
         allow_soft_placement=True,
         device_filters=device_filters,
         intra_op_parallelism_threads=threads.intra_op,
         inter_op_parallelism_threads=threads.inter_op,
     )
-    config.device_count["CPU"] = count_cpus()
+    config.device_count.update({"CPU": devices.count_cpus(), "GPU": len(gpus)})
+    if any(part.memory_limit for parts in gpus for part in parts):  # TensorFlow knows these in eager mode only
+        for parts in gpus:
+            limits = [part.memory_limit for part in parts if part.memory_limit]
+            config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=limits)
     # Grappler takes most of the time before the first step. It does not speed up steps on CPUs. On GPUs it converts
     # images to the layout with the fastest convolutions.
-    config.graph_options.rewrite_options.disable_meta_optimizer = not tf.config.list_physical_devices("GPU")
+    config.graph_options.rewrite_options.disable_meta_optimizer = not gpus
     config.gpu_options.allow_growth = True
     config.experimental.disable_thread_spinning = True  # a spinning thread takes CPU time from another task's gRPC
     return config
