@@ -64,14 +64,11 @@ def test_each_parameter_server_has_a_shard_with_its_slots(sync: bool) -> None:
 
 
 @both_modes
-def test_large_parameters_have_several_shards_on_each_server_if_asynchronous(
-    sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_parameters_have_several_shards_on_each_server(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "CHUNK_SIZE", parameters.MIN_SHARD_SIZE)
     handles = operations(build(CHIEF, sync), "VarHandleOp")
     homes = {each.name: each.device for each in handles if each.name.endswith("/values")}
-    shards = 2 if sync else 4
-    assert homes == {f"part_{i}_of_{shards}/values": f"/job:ps/task:{i % 2}/device:CPU:0" for i in range(shards)}
+    assert homes == {f"part_{i}_of_4/values": f"/job:ps/task:{i % 2}/device:CPU:0" for i in range(4)}
 
 
 def messages_of_the_worker(*targets: Any) -> set[tuple[str, str]]:
@@ -133,8 +130,8 @@ def test_each_step_of_an_execution_reads_the_parameters(sync: bool) -> None:
     update_ops = {"ResourceApplyAdamWithAmsgrad", "ResourceAccumulatorApplyGradient", "AccumulatorApplyGradient"}
     before = sorted(sum(each.type in update_ops for each in ancestors(read)) for read in reads)
     assert len(reads) == 3 * 2
-    # Without tokens, a shard is read as soon as the replica's previous update of this shard is done.
-    assert before == ([0, 0, 2, 2, 4, 4] if sync else [0, 0, 1, 1, 3, 3])
+    # A shard is read after the replica's previous update of it; and with tokens, after that of the first shard.
+    assert before == ([0, 0, 1, 2, 3, 4] if sync else [0, 0, 1, 1, 3, 3])
 
 
 @both_modes

@@ -160,6 +160,33 @@ def wait_for_gradients(servers: Servers, count: int) -> None:
             time.sleep(0.05)
 
 
+def test_a_step_costs_two_messages_between_parameter_servers(begin: Any) -> None:
+    """That the second one has applied the round, and for each replica its token: with 100 of them, not 10,000."""
+    chief, other = begin(steps_per_execution=2)
+
+    def messages(operation: Any, feeds: Any = None) -> int:
+        traced = tf1.RunMetadata()
+        options = tf1.RunOptions(output_partition_graphs=True, timeout_in_ms=60_000)
+        chief.session.run(operation, feeds, options, traced)
+        ends = [
+            [node.attr[end].s.decode() for end in ("send_device", "recv_device")]
+            for graph in traced.partition_graphs
+            for node in graph.node
+            if node.op == "_Send"
+        ]
+        return sum(all("/job:ps" in end for end in each) and each[0] != each[1] for each in ends)
+
+    found = []
+    for steps in (1, 2):
+        picks = {chief.replica.batches.feeds[0]: [pick(number) for number in range(steps)]}
+        others = other.steps(*range(steps))
+        step = chief.thread.submit(messages, chief.replica.replication.executions[steps].step, picks)
+        found.append([messages(chief.replica.replication.updates[steps]), step.result()])
+        others.result()
+    (update, step), (updates, both) = found
+    assert (updates - update, both - step) == (1, 1)
+
+
 def test_two_replicas_equal_one_with_averaged_gradients(begin: Any, save: Save, values: ValuesOf, alone: Alone) -> None:
     chief, other = begin()
     start = save(chief.replica, chief.session)
@@ -342,13 +369,13 @@ def test_a_full_token_queue_of_an_absent_replica_does_not_block_the_others(
     begin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synchronous, "TOKEN_QUEUE_CAPACITY", 3)
-    chief, other = begin(aggregate=1)
-    for number in range(7):
-        chief_steps = chief.steps(0)
-        assert chief.update() == number + 1
-        assert chief_steps.result() == number + 1
+    chief, other = begin(aggregate=1, steps_per_execution=4)
+    for number in (4, 8):  # the queue becomes full during the first execution
+        chief_steps = chief.steps(0, 0, 0, 0)
+        assert chief.update(4) == number
+        assert chief_steps.result() == number
     other.join()  # rejoins after more steps than its queue has tokens
-    for number in (8, 9):
+    for number in (9, 10):
         other_steps = other.steps(1)
         assert chief.update() == number
         assert other_steps.result() == number

@@ -116,8 +116,8 @@ def build(
         at = replace(at, homes=[at.host])
     by_array = not _is_element_wise(model.optimizer, parameters)
     is_synchronous = _is_synchronous(settings, cluster)
-    # Synchronous replicas read all shards after the last update, and tables have one part on each server.
-    if settings.strategy == "ps" and cluster and not is_synchronous and not of_tables:
+    # Several shards of a server move at the same time. Tables have one part on each server.
+    if settings.strategy == "ps" and cluster and not of_tables:
         at = replace(at, homes=[*at.homes] * chunks(parameters, len(at.homes)))
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.

@@ -39,10 +39,10 @@ def aggregation(
     keeps_largest = LARGEST_MOMENT in optimizer.slots
     largest: dict[str, Tensor] = {}  # second moment of each shard, at the start of the latest round
 
-    def push(round_number: int, start: Tensor) -> tuple[list[Tensor], Sequence[Rows], StepOutputs]:
+    def push(round_number: int, starts: Sequence[Tensor]) -> tuple[list[Tensor], Sequence[Rows], StepOutputs]:
         copied = []
         reads_largest = keeps_largest and round_number == 0
-        for shard, local_shard in zip(shards, local_shards, strict=True):
+        for shard, local_shard, start in zip(shards, local_shards, starts, strict=True):
             with tf.control_dependencies([start]), tf1.device(shard.device):
                 variables = [*shard.parameters, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
                 read, count = _join(variables), shard.updates.read_value()
@@ -57,11 +57,11 @@ def aggregation(
         with tf.control_dependencies(applied):
             return [_contribution(local_shard) for local_shard in local_shards], [() for _ in shards], outputs
 
-    def apply(averages: Sequence[Tensor], _: Sequence[Rows]) -> list[Operation]:
-        counts = [shard.read()[1] for shard in shards]
+    def apply(averages: Sequence[Tensor], _: Sequence[Rows], after: Sequence[Sequence[Operation]]) -> list[Operation]:
         applied = []
-        for shard, average, count in zip(shards, averages, counts, strict=True):
-            with tf1.device(shard.device):
+        for shard, average, ended in zip(shards, averages, after, strict=True):
+            with tf.control_dependencies(ended), tf1.device(shard.device):
+                count = shard.updates.read_value()
                 state = _split(average, _averaged(shard))
                 if keeps_largest:
                     state.append(tf.maximum(shard.slots[-1].read_value(), state[-1]))

@@ -15,6 +15,10 @@ The gradients of the rows of a table go to a sparse accumulator, which sums thos
 one more row of ones, so that the last row of the sum is the number of contributions. It is made before that of the
 dense parameters, so that a round which has all of these has all of those.
 
+The parameter servers exchange few messages, so that a run can have many of them. Each goes on to the next round by
+itself, because an accumulator counts a step when its contributions are taken. The first server learns when each of them
+has applied the round, hands out the tokens, and passes each replica's on to all, as the start of its reads.
+
 Workers may come and go, so N is a variable on each parameter server, which the chief changes between two rounds
 (`trainer.training.replica_monitor`). A contribution ends with the element 1.0, and the average is the sum of the others
 divided by the sum of these. So the chief can end a round that waits for a lost replica: it adds zeros until N is
@@ -25,6 +29,7 @@ once per round, and a replica that rejoins does not process stale tokens. After 
 token.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,31 +55,38 @@ class Aggregation:
     """Global steps per round."""
     size: Callable[[Shard], int]
     """The elements of an average for this shard. A contribution has one more: 1.0."""
-    push: Callable[[int, Tensor], tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]]
+    push: Callable[[int, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]]
     """Adds the ops of an execution's round with this index: the contribution for each shard, [size + 1] and then the
     gradients of rows, as `Shard.send` prepares it; these rows for each shard; and the outputs of the last step. The
-    second argument is an op after which the parameters are read. Only the reads depend on it: any other dependency
-    would be one more message over the wire."""
-    apply: Callable[[Sequence[Tensor], Sequence[Rows]], list[Operation]]
+    second argument has for each shard an op on its device, after which its parameters are read. Only the reads depend
+    on it: any other dependency would be one more message over the wire."""
+    apply: Callable[[Sequence[Tensor], Sequence[Rows], Sequence[Sequence[Operation]]], list[Operation]]
     """Adds the ops that apply the averages, each [size] and then the averages of rows, and these rows, to their shards,
-    on the shards' devices and after the current control dependencies, so that their other inputs are read while the
-    averages are pending. Returns for each shard the last op, which counts the steps."""
+    on the shards' devices. Each shard is read after the ops that the third argument has for it, while the averages are
+    pending. Returns for each shard the last op, which counts the steps."""
 
 
 def gradients(shards: Sequence[Shard], make_step: StepFunction, optimizer: Optimizer) -> Aggregation:
     """The aggregation of gradients, each with 1.0 at its end: each round is one step of the optimizer."""
 
-    def push(number: int, start: Tensor) -> tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]:
-        step = make_step(number)
-        with tf.control_dependencies([start]):
-            values, _ = zip(*[shard.read(rows) for shard, rows in zip(shards, step.rows, strict=True)], strict=True)
+    def push(number: int, starts: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]:
+        step, values = make_step(number), []
+        for shard, rows, start in zip(shards, step.rows, starts, strict=True):
+            with tf.control_dependencies([start]):
+                values.append(shard.read(rows)[0])
         outputs = step.compute(values)
         sent = [shard.send(gradient) for shard, gradient in zip(shards, outputs.gradients, strict=True)]
         return sent, step.rows, outputs
 
-    def apply(averages: Sequence[Tensor], rows: Sequence[Rows]) -> list[Operation]:
-        counts = [shard.read()[1] for shard in shards]
-        return optimizer.apply(shards, counts, optimizer.clip(shards, averages, rows), rows)
+    def apply(
+        averages: Sequence[Tensor], rows: Sequence[Rows], after: Sequence[Sequence[Operation]]
+    ) -> list[Operation]:
+        applied = []
+        clipped = optimizer.clip(shards, averages, rows)
+        for shard, average, own, ended in zip(shards, clipped, rows, after, strict=True):
+            with tf.control_dependencies(ended):
+                applied += optimizer.apply([shard], [shard.read()[1]], [average], [own])
+        return applied
 
     return Aggregation(1, lambda shard: shard.size, push, apply)
 
@@ -235,21 +247,27 @@ def _follow(
         join = queue.enqueue(global_step.read_value())
 
     executions = {}
-    pushed: list[Operation] = []
+    contributed: list[Operation] = []
+    pushed: list[list[Operation]] = [[] for _ in shards]
     for number in range(rounds):
-        with tf.control_dependencies(pushed), tf1.device(home):
+        with tf.control_dependencies(contributed), tf1.device(home):
             local_step = tf.reduce_max(dequeue_tokens())  # without tokens, the smallest int64, which is a stale step
-        contributions, rows, outputs = aggregation.push(number, local_step)
+        local_steps = []
+        for shard, earlier in zip(shards, pushed, strict=True):
+            with tf.control_dependencies(earlier), tf1.device(shard.device):
+                local_steps.append(tf.identity(local_step))
+        contributions, rows, outputs = aggregation.push(number, local_steps)
         pushed = []
-        for shard, accumulator, contribution, own in zip(shards, accumulators, contributions, rows, strict=True):
+        every = zip(shards, accumulators, local_steps, contributions, rows, strict=True)
+        for shard, accumulator, step, contribution, own in every:
             with tf1.device(shard.device):
                 arrived = tf.identity(shard.receive(contribution))
-                step = local_step if limit is None else _stale_if_full(accumulator.dense, limit, arrived, local_step)
-                pushed.append(accumulator.add(arrived, own, step))
-        with tf.control_dependencies(pushed[:1]):  # of the first shard, which is on the same device
-            pushed.append(membership.contributed(local_step))
+                marked = step if limit is None else _stale_if_full(accumulator.dense, limit, arrived, step)
+                pushed.append([accumulator.add(arrived, own, marked)])
+        with tf.control_dependencies(pushed[0]):  # of the first shard, which is on the same device
+            contributed = [membership.contributed(local_step)]
         if number + 1 in sizes(rounds):
-            with tf.control_dependencies(pushed), tf1.device(home):
+            with tf.control_dependencies([*contributed, *itertools.chain(*pushed)]), tf1.device(home):
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
                     executions[(number + 1) * aggregation.steps] = Execution(
@@ -272,18 +290,18 @@ def _lead(
     """
     home, global_step = shards[0].device, shards[0].updates
 
-    def start_round(step: Tensor) -> tuple[list[Operation], Operation]:
-        """Start a round at this global step. Contributions from the parameters of earlier steps are dropped.
-
-        Returns:
-            Ops that complete when the accumulators drop them, and an op that completes when all tokens are enqueued.
-        """
+    def start_round(step: Tensor) -> list[Operation]:
+        """Start a round at this global step: for each shard, the op after which it drops those to earlier ones."""
         marked = []
         for shard, accumulator in zip(shards, accumulators, strict=True):
             with tf1.device(shard.device):
                 marked.append(accumulator.start(step))
-        with tf.control_dependencies(marked), tf1.device(home):
-            return marked, tf.group(*[_enqueue(queue, step) for queue in queues])
+        return marked
+
+    def hand_out(step: Tensor, after: Sequence[Operation]) -> Operation:
+        """Enqueue the tokens of a round."""
+        with tf.control_dependencies(after), tf1.device(home):
+            return tf.group(*[_enqueue(queue, step) for queue in queues])
 
     # An earlier process of the chief may have taken contributions from some accumulators only. Discard all of them; the
     # replicas contribute again.
@@ -293,24 +311,26 @@ def _lead(
             emptied.append(accumulator.empty())
     emptied += [each.initializer for each in wanted]
     with tf.control_dependencies(emptied):
-        _, lead = start_round(global_step.read_value())
+        first_step = global_step.read_value()
+        lead = hand_out(first_step, start_round(first_step))
 
     updates = {}
-    marked: list[Operation] = []
+    after: list[list[Operation]] = [[] for _ in shards]
     enqueued: list[Operation] = []
     for number in range(rounds):
         averages, rows = [], []
-        with tf.control_dependencies(marked):
-            for shard, accumulator, count in zip(shards, accumulators, wanted, strict=True):
-                with tf1.device(shard.device):
-                    average, own = accumulator.take(count.read_value())
-                averages.append(average)
-                rows.append(own)
-            applied = aggregation.apply(averages, rows)
+        for shard, accumulator, count, ended in zip(shards, accumulators, wanted, after, strict=True):
+            with tf.control_dependencies(ended), tf1.device(shard.device):
+                average, own = accumulator.take(count.read_value())
+            averages.append(average)
+            rows.append(own)
+        applied = aggregation.apply(averages, rows, after)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
-        marked, tokens_enqueued = start_round(next_step)
-        enqueued.append(tokens_enqueued)
+        # What takes contributions counts one step.
+        started = applied if aggregation.steps == 1 else start_round(next_step)
+        after = [[each] for each in started]
+        enqueued.append(hand_out(next_step, [] if aggregation.steps == 1 else started))
         if number + 1 in (1, rounds):
             with tf.control_dependencies(enqueued), tf1.device(home):
                 updates[(number + 1) * aggregation.steps] = tf.identity(next_step)
@@ -358,8 +378,9 @@ def _token_queue(index: int) -> Any:
 
 
 def _enqueue(queue: Any, token: Tensor) -> Operation:
-    """Enqueue a token if the queue is not full. Never blocks."""
-    room = tf.cast(queue.size() < TOKEN_QUEUE_CAPACITY, tf.int32)
+    """Enqueue a token if the queue is not full when the token is there. Never blocks."""
+    with tf.control_dependencies([token]):
+        room = tf.cast(queue.size() < TOKEN_QUEUE_CAPACITY, tf.int32)
     return queue.enqueue_many([tf.fill([room], token)])
 
 
