@@ -59,6 +59,8 @@ RATE_ALONE = ("--save_share=0", "--eval_seconds=3600")
 """Neither checkpoints nor evaluations in mid-run, which the strategies do not have either."""
 
 Run = Callable[[Workload, Data, Sequence[Host]], Outcome]
+Rates = dict[tuple[str, float], dict[int, float]]
+"""Batches/s by program and MB of parameters, and by round."""
 
 
 def trainer(*flags: str) -> Run:
@@ -124,7 +126,7 @@ def measure(arguments: argparse.Namespace) -> int:
         for gbits in arguments.gbits:
             set_speed(hosts, gbits)
             tcp = tcp_gbits(*hosts[:2])
-            found: dict[tuple[str, float], list[float]] = defaultdict(list)
+            found: Rates = defaultdict(dict)
             for number in range(1 if arguments.short else arguments.rounds):
                 for megabytes in arguments.megabytes:
                     for name in arguments.programs:
@@ -136,15 +138,13 @@ def measure(arguments: argparse.Namespace) -> int:
                             print(f"FAILED: {name}: {error}", file=sys.stderr)
                             status = 1
                             continue
-                        found[name, megabytes].append(rate)
+                        found[name, megabytes][number] = rate
                         print(f"{gbits:g} Gbit/s, round {number}, {megabytes:g} MB, {name}: {rate:.2f} batches/s")
             print(f"\n{render(gbits, tcp, arguments.megabytes, arguments.programs, found)}\n", flush=True)
     return status
 
 
-def render(
-    gbits: float, tcp: float, sizes: Sequence[float], names: Sequence[str], found: dict[tuple[str, float], list[float]]
-) -> str:
+def render(gbits: float, tcp: float, sizes: Sequence[float], names: Sequence[str], found: Rates) -> str:
     """The table of one speed."""
     speed = f"Links of {gbits:g} Gbit/s, over which one TCP connection moved {tcp:.2g} Gbit/s"
     lines = [f"{speed}; batches/s (times {YARDSTICK}):\n"]
@@ -153,9 +153,9 @@ def render(
         cells = [name]
         for size in sizes:
             rates, others = found[name, size], found[YARDSTICK, size]
-            ratios = [own / other for own, other in zip(rates, others, strict=False)]
+            ratios = [rates[number] / others[number] for number in rates if number in others]
             times = f" ({spread(ratios, '{:.2f}')})" if ratios and name != YARDSTICK else ""
-            cells.append(spread(rates) + times if rates else "–")
+            cells.append(spread(list(rates.values())) + times if rates else "–")
         lines.append(row(cells))
     return "\n".join(lines)
 
