@@ -134,6 +134,14 @@ def test_each_step_of_an_execution_reads_the_parameters(sync: bool) -> None:
     assert before == ([0, 0, 1, 2, 3, 4] if sync else [0, 0, 1, 1, 3, 3])
 
 
+def test_a_synchronous_replica_goes_by_the_step_that_all_shards_have_reached() -> None:
+    """A shard may be ahead of others. A checkpoint after the last step would then lack their last update."""
+    execution = build(CHIEF, sync=True).replication.executions[3].step
+    reads = {each.inputs[0].op.name for each in ancestors(execution) if each.type == "ReadVariableOp"}
+    assert "round_begun" in reads
+    assert not [name for name in reads if name.endswith("/updates")]
+
+
 @both_modes
 @pytest.mark.parametrize("chief", [CHIEF, Cluster(Task("chief", 0), ("c:1",), ("w:1",), ("p:1", "p:2"))])
 def test_restored_arrays_enter_the_graph_on_the_chief(sync: bool, chief: Cluster) -> None:

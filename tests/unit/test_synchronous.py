@@ -160,8 +160,8 @@ def wait_for_gradients(servers: Servers, count: int) -> None:
             time.sleep(0.05)
 
 
-def test_a_step_costs_two_messages_between_parameter_servers(begin: Any) -> None:
-    """That the second one has applied the round, and for each replica its token: with 100 of them, not 10,000."""
+def test_a_step_costs_three_messages_between_parameter_servers(begin: Any) -> None:
+    """That the second one has applied the round, the next round, and each replica's token: with 100, not 10,000."""
     chief, other = begin(steps_per_execution=2)
 
     def messages(operation: Any, feeds: Any = None) -> int:
@@ -184,7 +184,7 @@ def test_a_step_costs_two_messages_between_parameter_servers(begin: Any) -> None
         found.append([messages(chief.replica.replication.updates[steps]), step.result()])
         others.result()
     (update, step), (updates, both) = found
-    assert (updates - update, both - step) == (1, 1)
+    assert (updates - update, both - step) == (2, 1)
 
 
 def test_two_replicas_equal_one_with_averaged_gradients(begin: Any, save: Save, values: ValuesOf, alone: Alone) -> None:

@@ -147,8 +147,9 @@ class ReplicaMonitor:
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
         self._names, self._addresses = list(addresses), list(addresses.values())
         self._aggregate = settings.replicas_to_aggregate or len(addresses)
-        fetches = [replica.global_step, membership.last_steps]
-        self._read = session.make_callable([*fetches, *([self._rounds.given] if self._rounds else [])])
+        rounds, last_steps = self._rounds, membership.last_steps
+        fetches = [rounds.begun, last_steps, rounds.given] if rounds else [replica.global_step, last_steps]
+        self._read = session.make_callable(fetches)
         self._roster = Roster(len(addresses))
         self._wanted = self._aggregate
         self._join_seconds = settings.wait_seconds

@@ -69,8 +69,9 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         logger.info(note)
     if gpus and replica.learners > 1:
         logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
-        if cluster and settings.epochs and settings.num_gpus != gpus:
-            logger.warning(f"an epoch counts one batch of each replica; set num_gpus={gpus} so that it counts {gpus}")
+        if settings.epochs and settings.num_gpus != gpus:
+            who = "an epoch counts one batch of each replica" if cluster else "an evaluator does not see these GPUs"
+            logger.warning(f"{who}; set num_gpus={gpus}, so that all tasks find the same steps in an epoch")
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
     run = ChiefRun(context, problem, claimed, replica) if claimed else None

@@ -77,6 +77,8 @@ class Rounds:
     """int32 scalar placeholder: the contributions that each round needs from now on, at least 1."""
     want: Operation
     """Op that sets it. A round that already waits for more goes on waiting."""
+    begun: Tensor
+    """int64 scalar: the global step of the present round, which all shards have reached."""
     given: Tensor
     """int32 [shards]: the contributions to the present round."""
     step: Tensor

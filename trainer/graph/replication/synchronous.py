@@ -15,9 +15,10 @@ The gradients of the rows of a table go to a sparse accumulator, which sums thos
 one more row of ones, so that the last row of the sum is the number of contributions. It is made before that of the
 dense parameters, so that a round which has all of these has all of those.
 
-The parameter servers exchange few messages, so that a run can have many of them. Each goes on to the next round by
-itself, because an accumulator counts a step when its contributions are taken. The first server learns when each of them
-has applied the round, hands out the tokens, and passes each replica's on to all, as the start of its reads.
+The parameter servers exchange few messages, so that a run can have many of them. The first one learns when each of them
+has applied a round. It then hands out the tokens, passes each replica's on to all as the start of its reads, and tells
+all of the next round, with the contributions that it needs. An accumulator itself counts a step when its contributions
+are taken. `round_begun`, a variable there, is the step that all shards have reached.
 
 Workers may come and go, so N is a variable on each parameter server, which the chief changes between two rounds
 (`trainer.training.replica_monitor`). A contribution ends with the element 1.0, and the average is the sum of the others
@@ -195,20 +196,22 @@ def build(
     """
     accumulators = [Accumulator.create(shard, aggregation.size(shard)) for shard in shards]
     with tf1.device(shards[0].device):
+        # Not initialized before `lead`, which all wait for.
+        begun = tf1.get_variable("round_begun", initializer=tf.zeros([], tf.int64), trainable=False, use_resource=True)
         queues = [_token_queue(index) for index in range(replicas)]
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
     queue = queues[replica_index]
 
     def is_running() -> Tensor:
-        running = shards[0].updates.read_value() < train_steps
+        running = begun.read_value() < train_steps
         return running if is_over is None else tf.logical_and(running, tf.logical_not(is_over.read_value()))
 
-    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership)
+    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership, begun)
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
-    wanted = [_wanted(number, shard.device, replicas_to_aggregate) for number, shard in enumerate(shards)]
-    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, wanted)
+    wanted = _wanted(shards[0].device, replicas_to_aggregate)
+    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, wanted, begun)
     lead = tf.group(lead, membership.reset)
     return Replication(
         executions,
@@ -216,7 +219,7 @@ def build(
         lead,
         updates,
         membership=membership,
-        rounds=_rounds(shards, accumulators, wanted),
+        rounds=_rounds(shards, accumulators, wanted, begun),
         release=lambda: _release(shards, accumulators, queues),
     )
 
@@ -230,12 +233,13 @@ def _follow(
     queue: Any,
     limit: int | None,
     membership: Membership,
+    begun: Variable,
 ) -> tuple[Operation, dict[int, Execution]]:
     """Add the ops of every replica: join the run and contribute.
 
     `queue` is the token queue of the replica. `limit` is the number of contributions per round; None without backups.
     """
-    home, global_step = shards[0].device, shards[0].updates
+    home = shards[0].device
 
     def dequeue_tokens() -> Tensor:
         """Dequeue all tokens. Waits for at least one until the last step."""
@@ -244,7 +248,7 @@ def _follow(
     with tf1.device(home):
         old_tokens = queue.dequeue_many(queue.size())  # left by an earlier process of this task
     with tf1.device(home), tf.control_dependencies([old_tokens]):
-        join = queue.enqueue(global_step.read_value())
+        join = queue.enqueue(begun.read_value())
 
     executions = {}
     contributed: list[Operation] = []
@@ -271,7 +275,7 @@ def _follow(
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
                     executions[(number + 1) * aggregation.steps] = Execution(
-                        global_step.read_value(), outputs.loss, outputs.metrics
+                        begun.read_value(), outputs.loss, outputs.metrics
                     )
     return join, executions
 
@@ -282,25 +286,38 @@ def _lead(
     rounds: int,
     accumulators: Sequence[Accumulator],
     queues: Sequence[Any],
-    wanted: Sequence[Variable],
+    wanted: Variable,
+    begun: Variable,
 ) -> tuple[Operation, dict[int, Tensor]]:
     """Add the ops of the chief: start the first round, and apply the averages of each round.
 
-    `wanted` has the contributions that a round needs, for each shard.
+    `wanted` is the number of contributions that a round needs.
     """
     home, global_step = shards[0].device, shards[0].updates
 
-    def start_round(step: Tensor) -> list[Operation]:
-        """Start a round at this global step: for each shard, the op after which it drops those to earlier ones."""
-        marked = []
-        for shard, accumulator in zip(shards, accumulators, strict=True):
+    def tell(step: Tensor) -> list[Tensor]:
+        """Tell each shard of a round: its global step and the contributions that it needs, on the shard's device."""
+        with tf.control_dependencies([step]), tf1.device(home):
+            present = tf.stack([step, tf.cast(wanted.read_value(), tf.int64)])
+        told = []
+        for shard in shards:
             with tf1.device(shard.device):
-                marked.append(accumulator.start(step))
+                told.append(tf.identity(present))
+        return told
+
+    def mark(told: Sequence[Tensor]) -> list[Operation]:
+        """For each shard, add the op after which it drops contributions to earlier rounds."""
+        marked = []
+        for shard, accumulator, present in zip(shards, accumulators, told, strict=True):
+            with tf1.device(shard.device):
+                marked.append(accumulator.start(present[0]))
         return marked
 
     def hand_out(step: Tensor, after: Sequence[Operation]) -> Operation:
-        """Enqueue the tokens of a round."""
+        """Begin a round: enqueue its tokens."""
         with tf.control_dependencies(after), tf1.device(home):
+            known = begun.assign(step, read_value=False)
+        with tf.control_dependencies([known]), tf1.device(home):
             return tf.group(*[_enqueue(queue, step) for queue in queues])
 
     # An earlier process of the chief may have taken contributions from some accumulators only. Discard all of them; the
@@ -309,28 +326,31 @@ def _lead(
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
             emptied.append(accumulator.empty())
-    emptied += [each.initializer for each in wanted]
-    with tf.control_dependencies(emptied):
+    emptied.append(wanted.initializer)
+    with tf.control_dependencies(emptied), tf1.device(home):
         first_step = global_step.read_value()
-        lead = hand_out(first_step, start_round(first_step))
+    lead = hand_out(first_step, mark(tell(first_step)))
 
     updates = {}
-    after: list[list[Operation]] = [[] for _ in shards]
+    with tf1.device(home):
+        told = tell(global_step.read_value())
+    after: list[list[Operation]] = [[present] for present in told]
     enqueued: list[Operation] = []
     for number in range(rounds):
         averages, rows = [], []
-        for shard, accumulator, count, ended in zip(shards, accumulators, wanted, after, strict=True):
+        for shard, accumulator, present, ended in zip(shards, accumulators, told, after, strict=True):
             with tf.control_dependencies(ended), tf1.device(shard.device):
-                average, own = accumulator.take(count.read_value())
+                average, own = accumulator.take(tf.cast(present[1], tf.int32))
             averages.append(average)
             rows.append(own)
         applied = aggregation.apply(averages, rows, after)
         with tf.control_dependencies(applied), tf1.device(home):
             next_step = global_step.read_value()
-        # What takes contributions counts one step.
-        started = applied if aggregation.steps == 1 else start_round(next_step)
-        after = [[each] for each in started]
-        enqueued.append(hand_out(next_step, [] if aggregation.steps == 1 else started))
+        told = tell(next_step)
+        # The accumulators have counted one step.
+        marked = mark(told) if aggregation.steps > 1 else []
+        enqueued.append(hand_out(next_step, marked))
+        after = [[each] for each in marked or told]
         if number + 1 in (1, rounds):
             with tf.control_dependencies(enqueued), tf1.device(home):
                 updates[(number + 1) * aggregation.steps] = tf.identity(next_step)
@@ -347,28 +367,29 @@ def _release(shards: Sequence[Shard], accumulators: Sequence[Accumulator], queue
         return tf.group(*[_enqueue(queue, step) for queue in queues])
 
 
-def _rounds(shards: Sequence[Shard], accumulators: Sequence[Accumulator], wanted: Sequence[Variable]) -> Rounds:
+def _rounds(shards: Sequence[Shard], accumulators: Sequence[Accumulator], wanted: Variable, begun: Variable) -> Rounds:
     """Add the ops with which the chief changes the number of contributions per round."""
     with tf1.device(shards[0].device):
         number, step = tf1.placeholder(tf.int32, []), tf1.placeholder(tf.int64, [])
-    given, set_wanted, completed = [], [], []
-    for shard, accumulator, variable in zip(shards, accumulators, wanted, strict=True):
+        needed = wanted.read_value()
+    given, completed = [], []
+    for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
             count = accumulator.dense.num_accumulated()
             given.append(tf.identity(count))
-            set_wanted.append(variable.assign(number, read_value=False))
-            has_all = count >= variable.read_value()
+            has_all = count >= needed
             # When the update has taken the contributions, the accumulator drops those to the same step.
             completed.append(accumulator.fill(tf.where(has_all, step, tf.int64.min)))
     with tf1.device(shards[0].device):
-        return Rounds(number, tf.group(*set_wanted), tf.stack(given), step, tf.group(*completed))
+        want = wanted.assign(number, read_value=False)
+        return Rounds(number, want, begun.read_value(), tf.stack(given), step, tf.group(*completed))
 
 
-def _wanted(number: int, device: str, contributions: int) -> Variable:
-    """The variable with the contributions that each round needs, for the shard with this number on this device."""
+def _wanted(device: str, contributions: int) -> Variable:
+    """The variable with the contributions that each round needs."""
     with tf1.device(device):
-        name = f"contributions_wanted/{number}"
-        return tf1.get_variable(name, initializer=tf.constant(contributions), trainable=False, use_resource=True)
+        number = tf.constant(contributions)
+        return tf1.get_variable("contributions_wanted", initializer=number, trainable=False, use_resource=True)
 
 
 def _token_queue(index: int) -> Any:
