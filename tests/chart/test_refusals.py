@@ -423,6 +423,10 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "scheduling.gang",
         {"scheduling.gang": "kueue", "scheduling.queue": "research", "supervisor.enabled": False},
     ),
+    "the queue that Kueue also gives to the StatefulSets": (
+        "scheduling.queue",
+        {"scheduling.gang": "kueue", "scheduling.queue": "default"},
+    ),
     "a queue with a capital": ("scheduling.queue", {"scheduling.gang": "kueue", "scheduling.queue": "Research"}),
     "a placement without domains": ("scheduling.topologyKey", {"scheduling.placement": "pack"}),
     "domains without a placement": ("scheduling.placement", {"scheduling.topologyKey": "rack"}),

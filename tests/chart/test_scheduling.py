@@ -65,8 +65,18 @@ def test_tasks_in_a_queue_of_kueue_have_a_gate_that_the_supervisor_removes() -> 
     assert run_json(manifests)["gang"] == {"kind": "kueue", "queue": "research", "members": {"worker": 1, "ps": 1}}
 
 
-@pytest.mark.parametrize("change", [{"worker.replicas": 3}, {"scheduling.queue": "other"}])
-def test_another_number_of_tasks_or_another_queue_is_another_run(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"worker.replicas": 3},
+        {"scheduling.queue": "other"},
+        {"worker.resources.requests.cpu": "100m"},
+        {"common.nodeSelector": {"pool": "a100"}},
+        {"ps.runtimeClassName": "small"},
+    ],
+    ids=str,
+)
+def test_a_run_that_asks_the_queue_for_something_else_is_another_run(change: dict[str, Any]) -> None:
     before = {**KUEUE, "worker.maxReplicas": 4}
     hashes = {run_json(render(values, apis=(WORKLOADS,)))["hash"] for values in (before, {**before, **change})}
     assert len(hashes) == 2
@@ -155,7 +165,8 @@ def test_yunikorn_reads_the_gang_from_annotations_of_every_pod() -> None:
     for role in ("worker", "ps"):
         pod = manifests.pods()[role]
         assert pod["spec"]["schedulerName"] == "yunikorn"
-        assert pod["metadata"]["labels"].items() >= {"applicationId": "mnist-default", "queue": "root.research"}.items()
+        assert pod["metadata"]["labels"]["queue"] == "root.research"
+        assert pod["metadata"]["labels"]["applicationId"].startswith("mnist-")
         annotations = pod["metadata"]["annotations"]
         assert annotations["yunikorn.apache.org/task-group-name"] == role
         assert json.loads(annotations["yunikorn.apache.org/task-groups"]) == groups

@@ -128,11 +128,20 @@ def test_the_workload_has_a_pod_set_for_each_role_with_what_kueue_looks_at() -> 
         "name": "worker",
         "image": "trainer",
         "env": [{"name": "SECRET"}],
-        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 4}},
+        "resources": {
+            "requests": {"cpu": "1"},
+            "limits": {"cpu": "2", "nvidia.com/gpu": 4},
+            "claims": [{"name": "gpu"}],
+        },
     }
     template = {
         "metadata": {"labels": {"a": "b"}},
-        "spec": {"containers": [container], "nodeSelector": {"zone": "1"}, "schedulingGates": [{"name": "x"}]},
+        "spec": {
+            "containers": [container],
+            "nodeSelector": {"zone": "1"},
+            "schedulingGates": [{"name": "x"}],
+            "resourceClaims": [{"name": "gpu"}],
+        },
     }
     found = kueue.manifest(RUN, {"worker": template, "ps": template}, {"uid": "9"})
     assert found["metadata"]["name"] == "mnist"
@@ -141,12 +150,17 @@ def test_the_workload_has_a_pod_set_for_each_role_with_what_kueue_looks_at() -> 
     worker, ps = found["spec"]["podSets"]
     assert (worker["name"], worker["count"], worker["minCount"]) == ("worker", 4, 2)
     assert (ps["name"], ps["count"], "minCount" in ps) == ("ps", 1, False)
-    resources = {"requests": {"cpu": "1", "nvidia.com/gpu": 4}, "limits": {"cpu": "2", "nvidia.com/gpu": 4}}
+    resources = {
+        "requests": {"cpu": "1", "nvidia.com/gpu": 4},
+        "limits": {"cpu": "2", "nvidia.com/gpu": 4},
+        "claims": [{"name": "gpu"}],
+    }
     assert worker["template"] == {
         "metadata": {"labels": {"a": "b"}},
         "spec": {
             "containers": [{"name": "worker", "image": "trainer", "resources": resources}],
             "nodeSelector": {"zone": "1"},
+            "resourceClaims": [{"name": "gpu"}],
         },
     }
 
@@ -167,8 +181,13 @@ def test_pods_of_an_admitted_run_are_scheduled_where_their_quota_is() -> None:
     assert kueue.of_flavor({"spec": {"nodeLabels": labels, "tolerations": [toleration]}}) == Placement(
         labels, [toleration]
     )
-    both = Placement(labels, [toleration]) | Placement({"zone": "1"}, [toleration])
-    assert both == Placement({**labels, "zone": "1"}, [toleration])
+    check = {
+        "name": "room",
+        "podSetUpdates": [{"name": "worker", "nodeSelector": {"zone": "1"}, "annotations": {"request": "r1"}}],
+    }
+    updated = kueue.observe({"status": {"admissionChecks": [check]}}).updates["worker"]
+    both = updated | Placement(labels, [toleration])
+    assert both == Placement({"zone": "1", **labels}, [toleration], {}, {"request": "r1"})
     gated = a_pod("mnist-worker-0", gated=True, node="")
     other = a_pod("mnist-worker-1", gated=True, node="", run_hash="old")
     control = Control()

@@ -67,6 +67,7 @@ def a_pod(name: str, code: int | None = None, restart_count: int = 0, **more: An
         "created": NOW,
         "gated": False,
         "node": "node-1",
+        "scheduled": NOW,
         "running": True,
         "ready": True,
         "restart_count": restart_count,
@@ -838,7 +839,9 @@ def test_a_gang_that_waits_for_nodes_has_no_limit_and_the_clock_begins_when_it_h
     tasks = pending_tasks(the_run, waiting, {}, known=known)
     assert [(task.waits, task.unscheduled) for task in tasks] == [(True, False)] * 3
     assert start(the_run, waiting, {}, NOW + 900, known=known) is None
-    placed = {name: dataclasses.replace(pod, node="node-1", problem="") for name, pod in waiting.items()}
+    placed = {
+        name: dataclasses.replace(pod, node="node-1", scheduled=NOW + 900, problem="") for name, pod in waiting.items()
+    }
     known = policy.observe_pods(the_run, known, placed.values(), NOW + 900)
     assert not any(task.waits for task in pending_tasks(the_run, placed, {}, known=known))
     assert start(the_run, placed, {}, NOW + 950, known=known) is None
@@ -846,6 +849,31 @@ def test_a_gang_that_waits_for_nodes_has_no_limit_and_the_clock_begins_when_it_h
     failed = start(the_run, placed, {}, NOW + 961, known=known)
     assert failed
     assert "run.startTimeoutSeconds (60 s)" in failed.reason
+
+
+def test_the_limits_of_a_gang_that_has_given_its_nodes_back_begin_again() -> None:
+    the_run = a_run(gang=a_gang(), start_timeout_seconds=60, active_deadline_seconds=60)
+    names = ["mnist-worker-0", "mnist-worker-1", "mnist-ps-0"]
+    there = {name: a_pod(name) for name in names[:2]}
+    there[names[2]] = a_pod(names[2], node="", running=False, problem="0/3 nodes are available")
+    known = policy.observe_pods(the_run, RUNNING, there.values(), NOW)
+    lost = pending_tasks(the_run, there, {}, known=known)
+    known, sentence = gang.give_back(the_run, known, lost, NOW + 61)
+    assert "ending all tasks" in sentence
+    known = policy.observe_pods(the_run, known, there.values(), NOW + 62)
+    assert (known.state, known.admitted) == ("Stopping", 0.0), "those that end count nothing"
+    known = dataclasses.replace(known, state="Starting", started=NOW + 70)
+    later: dict[str, Any] = {
+        "created": NOW + 70,
+        "scheduled": NOW + 900,
+        "running": False,
+        "problem": "ContainerCreating",
+    }
+    placed = {name: a_pod(name, **later) for name in names}
+    known = policy.observe_pods(the_run, known, placed.values(), NOW + 900)
+    assert start(the_run, placed, {}, NOW + 950, known=known) is None
+    assert policy.outcome(the_run, known, placed, NOW + 950) is None
+    assert start(the_run, placed, {}, NOW + 961, known=known)
 
 
 def test_a_single_task_of_a_gang_that_has_lost_its_node_waits_alone() -> None:

@@ -37,4 +37,4 @@ def give_back(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float
         f"{stuck[0].name}{others} has no node, and only {placed} of the {run.gang.size} tasks of the gang have one: "
         "ending all tasks, which start together again when there is room (scheduling.gang)"
     )
-    return dataclasses.replace(notes, state="Stopping", running=0.0, ungated={}), sentence
+    return dataclasses.replace(notes, state="Stopping", admitted=0.0, running=0.0, ungated={}), sentence

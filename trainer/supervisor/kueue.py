@@ -88,10 +88,18 @@ class Placement:
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the pod, such as the name of the request by which an autoscaler has made room for it."""
 
     def __or__(self, other: "Placement") -> "Placement":
         new = [each for each in other.tolerations if each not in self.tolerations]
-        return Placement({**self.node_selector, **other.node_selector}, [*self.tolerations, *new])
+        return Placement(
+            {**self.node_selector, **other.node_selector},
+            [*self.tolerations, *new],
+            {**self.labels, **other.labels},
+            {**self.annotations, **other.annotations},
+        )
 
 
 def observe(content: Mapping[str, Any]) -> Workload:
@@ -103,7 +111,10 @@ def observe(content: Mapping[str, Any]) -> Workload:
     updates: dict[str, Placement] = {}
     for update in (each for check in checks for each in check.get("podSetUpdates") or []):
         updates[update["name"]] = updates.get(update["name"], Placement()) | Placement(
-            update.get("nodeSelector") or {}, update.get("tolerations") or []
+            update.get("nodeSelector") or {},
+            update.get("tolerations") or [],
+            update.get("labels") or {},
+            update.get("annotations") or {},
         )
     return Workload(
         uid=metadata.get("uid", ""),
@@ -154,8 +165,8 @@ def manifest(run: Run, templates: Mapping[str, Mapping[str, Any]], owner: Mappin
 def _reduced(template: Mapping[str, Any]) -> dict[str, Any]:
     """What of a pod template Kueue looks at: resources, and on which nodes the pod can run."""
     spec = template["spec"]
-    kept = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "overhead")
-    found = {key: spec[key] for key in kept if spec.get(key)}
+    kept = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "overhead", "resources")
+    found = {key: spec[key] for key in (*kept, "resourceClaims") if spec.get(key)}
     for key in ("containers", "initContainers"):
         if spec.get(key):
             found[key] = [_container(each) for each in spec[key]]
@@ -166,7 +177,7 @@ def _container(container: Mapping[str, Any]) -> dict[str, Any]:
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     # Kubernetes takes the limit of a resource for an absent request, such as that of GPUs.
-    reduced = {"requests": {**limits, **(resources.get("requests") or {})}, "limits": limits}
+    reduced = {**resources, "requests": {**limits, **(resources.get("requests") or {})}, "limits": limits}
     restart = {"restartPolicy": container["restartPolicy"]} if container.get("restartPolicy") else {}
     return {"name": container["name"], "image": container.get("image", ""), "resources": reduced, **restart}
 

@@ -52,7 +52,7 @@ class KueueApi:
 
     def _create(self) -> None:
         run = self._run
-        labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
+        labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}  # Argo CD may set the instance
         roles: dict[str, str] = {run.stateful_set(role): role for role in (run.gang.members if run.gang else ())}
         templates = {
             roles[each.metadata.name]: each.spec.template.to_dict()
@@ -131,7 +131,10 @@ class KueueApi:
         if placement.tolerations:
             # A patch replaces this list as a whole, and the API server refuses to remove one.
             fields: dict[str, Any] = {"metadata.name": name}
-            (found,) = self._client.list(Pod, fields=fields)
+            found = next(iter(self._client.list(Pod, fields=fields)), None)
+            if found is None:  # deleted meanwhile
+                return
             present = [each.to_dict() for each in (found.spec and found.spec.tolerations) or []]
             spec["tolerations"] = [*present, *(each for each in placement.tolerations if each not in present)]
-        self._client.patch(Pod, name, {"spec": spec})
+        metadata = {"labels": dict(placement.labels), "annotations": dict(placement.annotations)}
+        self._client.patch(Pod, name, {"metadata": metadata, "spec": spec})

@@ -84,8 +84,8 @@ class Notes:
     ended: float = 0.0
     """When the run ended, in seconds since 1970; 0 before that."""
     admitted: float = 0.0
-    """When a pod first had no scheduling gates, in seconds since 1970; 0 before that. The run's deadline counts from
-    then on."""
+    """When a pod first had no scheduling gates, in seconds since 1970; 0 before that, and again once the run has given
+    its place back. The run's deadline counts from then on."""
     running: float = 0.0
     """When every task had started, in seconds since 1970; 0 before that."""
     resolved: bool = False

@@ -59,6 +59,8 @@ class Pod:
     """Whether the pod has scheduling gates: a queue such as Kueue has not admitted it yet."""
     node: str
     """The name of the pod's node; empty before it has one."""
+    scheduled: float
+    """When the pod got its node, in seconds since 1970; 0 before that."""
     running: bool
     """Whether the task's container runs. A parked container runs too."""
     ready: bool
@@ -112,6 +114,7 @@ def observe(pod: KubernetesPod) -> Pod:
         created=_seconds(metadata.creationTimestamp),
         gated=bool(pod.spec and pod.spec.schedulingGates),
         node=(pod.spec and pod.spec.nodeName) or "",
+        scheduled=_true_since(conditions.get("PodScheduled")),
         running=state.running is not None,
         ready="Ready" in conditions and conditions["Ready"].status == "True",
         restart_count=container.restartCount if container else 0,
@@ -182,6 +185,10 @@ def _disrupted_at(metadata: ObjectMeta, conditions: Mapping[str, PodCondition]) 
     if metadata.deletionTimestamp and metadata.deletionGracePeriodSeconds:
         times.append(_seconds(metadata.deletionTimestamp) - metadata.deletionGracePeriodSeconds)
     return min(times, default=None)
+
+
+def _true_since(condition: PodCondition | None) -> float:
+    return _seconds(condition.lastTransitionTime) if condition and condition.status == "True" else 0.0
 
 
 def _seconds(time: datetime | None) -> float:

@@ -78,7 +78,7 @@ def _observe_starts(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> 
     """The notes with which pods a queue has admitted, the leader's pod, and the images."""
     leader, ungated, admitted, images = notes.leader, dict(notes.ungated), notes.admitted, dict(notes.images)
     for pod in pods:
-        waits = pod.gated or (run.is_placed_together and not pod.node)
+        waits = pod.gated or (run.is_placed_together and not pod.node) or notes.state == "Stopping"
         admitted = admitted or (0.0 if waits else now)
         if pod.gated and not run.is_queued:
             ungated[pod.uid] = 0.0
@@ -283,6 +283,7 @@ def pending_tasks(
     found = []
     # A gang that waits holds nothing. Once a pod has a node, all have, or this one is scheduled alone.
     gang_waits = run.is_placed_together and not any(pod.node for pod in pods.values())
+    placed = min((pod.scheduled for pod in pods.values() if pod.node), default=0.0)
     for name, role in expected_tasks(run, notes):
         if name in notes.finished:
             continue
@@ -301,18 +302,18 @@ def pending_tasks(
             found.append(PendingTask(name, role, pod.deadline, True, f"lost node: {pod.node}"))
         elif pod.problem or not has_started(pod):
             unscheduled = bool(pod.problem) and not pod.node and not pod.gated and not gang_waits
-            task = PendingTask(name, role, _since(run, notes, pod), has_started(pod), pod.problem)
+            task = PendingTask(name, role, _since(run, notes, pod, placed), has_started(pod), pod.problem)
             found.append(dataclasses.replace(task, gated=pod.gated, in_gang=gang_waits, unscheduled=unscheduled))
         elif lookup:
-            since = max(_since(run, notes, pod), lookup.since)
+            since = max(_since(run, notes, pod, placed), lookup.since)
             found.append(PendingTask(name, role, since, False, f"does not resolve: {lookup.host}", unresolved=True))
     return found
 
 
-def _since(run: Run, notes: Notes, pod: Pod) -> float:
-    """Since when a pod has been able to start, in seconds since 1970. A gang has been when it has its nodes."""
-    admitted = notes.admitted if run.gang else notes.ungated.get(pod.uid, 0.0)
-    return max(notes.started, pod.created, admitted)
+def _since(run: Run, notes: Notes, pod: Pod, placed: float) -> float:
+    """Since when a pod has been able to start, in seconds since 1970. `placed` is when the first one got its node."""
+    queued = notes.admitted if run.gang else notes.ungated.get(pod.uid, 0.0)
+    return max(notes.started, pod.created, placed if run.is_placed_together else queued)
 
 
 def start_outcome(

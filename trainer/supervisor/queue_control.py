@@ -53,7 +53,7 @@ class QueueControl:
         elif notes.state in ("Starting", "Running") and not admitted:
             what = "the tasks save a checkpoint and end, and the run waits in the queue again"
             self._reporter.report_eviction(f"{_eviction(run, workload)}: {what}")
-            return dataclasses.replace(notes, state="Stopping", running=0.0)
+            return dataclasses.replace(notes, state="Stopping", admitted=0.0, running=0.0)
         return notes
 
     def _start(self, notes: Notes, workload: Workload, now: float) -> Notes:

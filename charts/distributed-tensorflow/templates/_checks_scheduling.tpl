@@ -10,6 +10,9 @@
 {{- if and (eq $kind.queue "required") (not $values.scheduling.queue) -}}
 {{- fail (printf "scheduling.queue: it is not set, but scheduling.gang is %s, and a run needs a queue there; set its name." $gang) -}}
 {{- end -}}
+{{- if and (eq $gang "kueue") (eq $values.scheduling.queue "default") -}}
+{{- fail "scheduling.queue: it is default, and Kueue puts each StatefulSet and Job of a namespace with a LocalQueue of this name into it, so that the run would be counted twice; give the LocalQueue another name." -}}
+{{- end -}}
 {{- if and (eq $gang "kueue") (not $values.supervisor.enabled) -}}
 {{- fail "scheduling.gang: it is kueue, but supervisor.enabled is false, and the supervisor asks Kueue for the place in the queue; set it to true." -}}
 {{- end -}}

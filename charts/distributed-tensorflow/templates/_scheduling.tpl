@@ -53,6 +53,9 @@
 {{- define "distributed-tensorflow.gangIdentity" -}}
 {{- if eq .Values.scheduling.gang "kueue" -}}
 {{- printf "kueue %s %s %d" .Values.scheduling.queue (include "distributed-tensorflow.gangMembers" .) (int .Values.worker.replicas) -}}
+{{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
+{{- pick . "role" "resources" "nodeSelector" "tolerations" "affinity" "runtimeClassName" "priorityClassName" "podSpec" | toJson -}}
+{{- end -}}
 {{- else if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) -}}
 {{- include "distributed-tensorflow.podGroup" . -}}
 {{- end -}}
@@ -81,7 +84,7 @@ annotations:
   pod-group-name: {{ $name }}
 {{- else if eq $gang "yunikorn" -}}
 labels:
-  applicationId: {{ printf "%s-%s" (include "distributed-tensorflow.fullname" $root) $root.Release.Namespace | trunc 63 | trimSuffix "-" | quote }}
+  applicationId: {{ printf "%s-%s" (include "distributed-tensorflow.fullname" $root) (include "distributed-tensorflow.exclusiveValue" $root) | quote }}
   {{- with $queue }}
   queue: {{ . | quote }}
   {{- end }}
