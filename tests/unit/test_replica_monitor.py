@@ -24,6 +24,13 @@ def test_a_replica_takes_part_from_its_first_contribution_until_it_leaves() -> N
     assert (roster.present, roster.late) == ([0, 2], [0])
 
 
+def test_if_nobody_is_late_a_round_waits_for_one_whose_contribution_reached_a_part_of_the_shards() -> None:
+    roster = a_roster(7, 7, 6, 7)
+    assert roster.suspects == [1]
+    roster.observe(7, [7, 7, 7], 1.0)
+    assert (roster.late, roster.suspects) == ([], [0, 1, 2])
+
+
 def test_the_first_round_waits_for_replicas_that_are_awaited() -> None:
     roster = a_roster(0, ABSENT, ABSENT, ABSENT)
     assert roster.expected == 1

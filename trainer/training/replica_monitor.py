@@ -90,6 +90,11 @@ class Roster:
         """The replicas that have not contributed to the present round of synchronous training."""
         return sorted({index for index in self.present if self.last_steps[index] < self.step} | self.awaited)
 
+    @property
+    def suspects(self) -> list[int]:
+        """The replicas for which the round may wait: if none is late, one may have reached some of the shards only."""
+        return self.late or self.present
+
     def quiet(self, now: float) -> list[int]:
         """Other replicas that take part or are awaited and have not contributed for a while, the longest first."""
         those = {*self.present, *self.awaited} - {0}
@@ -253,8 +258,8 @@ class ReplicaMonitor:
     def _to_probe(self, now: float) -> list[int]:
         quiet = self._roster.quiet(now)
         if self._rounds:  # those that have contributed to the round wait for others
-            late = set(self._roster.late)
-            quiet = [index for index in quiet if index in late]
+            suspects = set(self._roster.suspects)
+            quiet = [index for index in quiet if index in suspects]
         return quiet[:MAX_PROBES]
 
     def _pass_over(self, indices: Sequence[int], why: str) -> None:

@@ -18,9 +18,10 @@ dense parameters, so that a round which has all of these has all of those.
 The parameter servers exchange few messages, so that a run can have many of them. The first one learns when each of them
 has applied a round. It then hands out the tokens, passes each replica's on to all as the start of its reads, and tells
 all of the next round, with the contributions that it needs. An accumulator itself counts a step when its contributions
-are taken. `round_begun`, a variable there, is the step that all shards have reached.
+are taken. `round_begun`, a variable on the first one, is the step that all shards have reached, or after a restart of
+the chief the first one.
 
-Workers may come and go, so N is a variable on each parameter server, which the chief changes between two rounds
+Workers may come and go, so N is a variable on the first parameter server, which the chief changes between two rounds
 (`trainer.training.replica_monitor`). A contribution ends with the element 1.0, and the average is the sum of the others
 divided by the sum of these. So the chief can end a round that waits for a lost replica: it adds zeros until N is
 reached, which do not change the average.
@@ -196,18 +197,22 @@ def build(
     """
     accumulators = [Accumulator.create(shard, aggregation.size(shard)) for shard in shards]
     with tf1.device(shards[0].device):
-        # Not initialized before `lead`, which all wait for.
+        # `lead` sets it. Until then it may be that of a run which lost another parameter server.
         begun = tf1.get_variable("round_begun", initializer=tf.zeros([], tf.int64), trainable=False, use_resource=True)
         queues = [_token_queue(index) for index in range(replicas)]
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
     queue = queues[replica_index]
 
+    def reached() -> Tensor:
+        """The step that all shards have reached, in the restored run too."""
+        return tf.minimum(begun.read_value(), shards[0].updates.read_value())
+
     def is_running() -> Tensor:
-        running = begun.read_value() < train_steps
+        running = reached() < train_steps
         return running if is_over is None else tf.logical_and(running, tf.logical_not(is_over.read_value()))
 
-    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership, begun)
+    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership, reached)
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
     wanted = _wanted(shards[0].device, replicas_to_aggregate)
@@ -233,7 +238,7 @@ def _follow(
     queue: Any,
     limit: int | None,
     membership: Membership,
-    begun: Variable,
+    reached: Callable[[], Tensor],
 ) -> tuple[Operation, dict[int, Execution]]:
     """Add the ops of every replica: join the run and contribute.
 
@@ -248,7 +253,7 @@ def _follow(
     with tf1.device(home):
         old_tokens = queue.dequeue_many(queue.size())  # left by an earlier process of this task
     with tf1.device(home), tf.control_dependencies([old_tokens]):
-        join = queue.enqueue(begun.read_value())
+        join = queue.enqueue(reached())
 
     executions = {}
     contributed: list[Operation] = []
@@ -274,9 +279,7 @@ def _follow(
             with tf.control_dependencies([*contributed, *itertools.chain(*pushed)]), tf1.device(home):
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
-                    executions[(number + 1) * aggregation.steps] = Execution(
-                        begun.read_value(), outputs.loss, outputs.metrics
-                    )
+                    executions[(number + 1) * aggregation.steps] = Execution(reached(), outputs.loss, outputs.metrics)
     return join, executions
 
 
