@@ -6,35 +6,10 @@ The rate is that of as many steps as fit into MAX_SECONDS, without the first.
 import argparse
 import json
 import os
-import time
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-import keras
-
 from benchmarks import embedding
-
-MAX_SECONDS = 20.0
-
-
-class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]
-    """Ends the training after a number of steps, or after MAX_SECONDS."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self._wanted, self._steps, self._begin, self._end = steps, 0, 0.0, 0.0
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count a step."""
-        self._end = time.monotonic()
-        self._begin = self._begin or self._end
-        self._steps += 1
-        self.model.stop_training = self._steps > self._wanted or self._end > self._begin + MAX_SECONDS
-
-    @property
-    def rate(self) -> float:
-        """Steps a second."""
-        return (self._steps - 1) / (self._end - self._begin)
+from benchmarks.stopwatch import Stopwatch
 
 
 def main() -> None:

@@ -15,12 +15,10 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -157,25 +155,16 @@ def _measure_fit(bench: Bench, jit: bool) -> float:
 
 
 def _fit(file: Path, data: Path, batch_size: int, steps: int, jit: int) -> None:
-    import keras
-
-    ends: list[float] = []
-
-    class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]
-        """Notes when steps end, and ends the training after the last one."""
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Note a time."""
-            ends.append(time.monotonic())
-            self.model.stop_training = len(ends) > steps + WARMUP
+    from benchmarks.stopwatch import Stopwatch
 
     with np.load(data / "train.npz") as train:
         images, labels = train["x"], train["y"]
     network = runpy.run_path(str(file))["model"](images.shape[1:], CLASSES)
     network.compile(network.optimizer, network.loss, jit_compile="auto" if jit else False)
     size = len(images) // batch_size * batch_size
-    network.fit(images[:size], labels[:size], batch_size=batch_size, epochs=10**6, verbose=0, callbacks=[Stopwatch()])
-    print(json.dumps({"rate": steps / (ends[-1] - ends[-1 - steps])}), flush=True)
+    stopwatch = Stopwatch(steps, WARMUP)
+    network.fit(images[:size], labels[:size], batch_size=batch_size, epochs=10**6, verbose=0, callbacks=[stopwatch])
+    print(json.dumps({"rate": stopwatch.rate}), flush=True)
 
 
 def _run_task(devices: int, words: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from trainer.storage import lance_dataset
 
 BUSY = "LanceError(IO): Generic S3 error: Server returned non-2xx status code: 503: <Code>SlowDown</Code>"
 STALE = "LanceError(IO): Unable to read /data/a.lance/data/1.lance: Stale file handle (os error 116)"
-DAMAGED = "LanceError(IO): the file is truncated, /home/runner/work/lance.rs:12"
+DAMAGED = "LanceError(IO): the file is truncated, rust/lance.rs:12"
 
 
 @pytest.fixture(autouse=True)

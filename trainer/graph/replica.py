@@ -109,15 +109,14 @@ def build(
     Raises:
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
     """
-    at = _place(settings, cluster, gpus)
     of_tables = _choose_tables(settings, model, parameters)
     parameters = {name: each for name, each in parameters.items() if name not in of_tables}
-    if of_tables and not cluster:  # tables may be larger than a GPU's memory
-        at = replace(at, homes=[at.host])
+    at = _place(settings, cluster, gpus, has_tables=bool(of_tables))
+    has_servers = cluster is not None and settings.strategy == "ps"
     by_array = not _is_element_wise(model.optimizer, parameters)
     is_synchronous = _is_synchronous(settings, cluster)
     # Several shards of a server move at the same time. Tables have one part on each server.
-    if settings.strategy == "ps" and cluster and not of_tables:
+    if has_servers and not of_tables:
         at = replace(at, homes=[*at.homes] * chunks(parameters, len(at.homes)))
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
@@ -130,7 +129,7 @@ def build(
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(at.compute[0]):
-        shared = cluster is not None and settings.strategy == "ps" and not is_synchronous
+        shared = has_servers and not is_synchronous
         can_roll_back = settings.on_divergence == "restore"
         optimizer = _optimizer(settings, model, shared, at.homes[0], can_roll_back or epoch is not None)
         shards = create(
@@ -142,12 +141,12 @@ def build(
             shared and can_roll_back,
             optimizer.slot_values,
             by_array,
-            settings.wire_dtype if cluster and settings.strategy == "ps" else "float32",
+            settings.wire_dtype if has_servers else "float32",
         )
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
         parts = tables.create(of_tables, [shard.device for shard in shards], initial, run)
         shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
-        with tf1.device(at.homes[0] if cluster and settings.strategy == "ps" else at.host):
+        with tf1.device(at.homes[0] if has_servers else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
         batches = _make_batches(settings, source, at)
@@ -159,7 +158,7 @@ def build(
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
-            servers = dict.fromkeys(at.homes) if cluster and settings.strategy == "ps" else {}
+            servers = dict.fromkeys(at.homes) if has_servers else {}
             saver = Saver(layout, shards, optimizer.slots, list(servers), can_roll_back, run) if is_chief else None
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
@@ -199,14 +198,14 @@ class _Placement:
     """The numbers of these devices among those of all replicas, which may have different numbers of devices."""
 
 
-def _place(settings: Settings, cluster: Cluster | None, gpus: int) -> _Placement:
+def _place(settings: Settings, cluster: Cluster | None, gpus: int, has_tables: bool) -> _Placement:
     here, index = (cluster.task.device, cluster.replica_index) if cluster else ("", 0)
     host = f"{here}/device:CPU:0"
     compute = devices.all_of(gpus, here)
     if cluster and settings.strategy == "ps":
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers]
-    else:  # each replica holds the parameters
-        homes = compute[:1]
+    else:  # each replica holds the parameters; tables may be larger than a GPU's memory
+        homes = [host] if has_tables else compute[:1]
     replicas = len(cluster.replicas) if cluster else 1
     return _Placement(host, compute, homes, [index + replicas * number for number in range(len(compute))])
 
@@ -237,7 +236,7 @@ def _steps(
     homes: Sequence[str],
 ) -> StepFunction:
     """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
-    is_sent = any(home not in at.compute for home in at.homes) and settings.local_steps == 1
+    is_sent = any(home not in at.compute for home in homes) and settings.local_steps == 1
     source = at.host if is_sent else at.compute[0]
 
     def make_step(number: int) -> Step:

@@ -19,6 +19,17 @@ RUN = "distributed-tensorflow/run"
 NOT_ANSWERED = "Kueue has not answered yet: check that Kueue runs"
 _REQUEUED = ("Preempted", "AdmissionCheck", "NodeFailures")
 """After these evictions the Workload waits in its queue at once; after others Kueue requeues it later."""
+_KEPT = (
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "priorityClassName",
+    "runtimeClassName",
+    "overhead",
+    "resources",
+    "resourceClaims",
+)
+"""What of a pod's spec Kueue looks at, beside its containers."""
 _REMEDIES: Sequence[tuple[str, str]] = (
     (r"(?P<what>LocalQueue \S+) doesn't exist", "{what} does not exist: create it, or set scheduling.queue to another"),
     (
@@ -165,8 +176,7 @@ def manifest(run: Run, templates: Mapping[str, Mapping[str, Any]], owner: Mappin
 def _reduced(template: Mapping[str, Any]) -> dict[str, Any]:
     """What of a pod template Kueue looks at: resources, and on which nodes the pod can run."""
     spec = template["spec"]
-    kept = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "overhead", "resources")
-    found = {key: spec[key] for key in (*kept, "resourceClaims") if spec.get(key)}
+    found = {key: spec[key] for key in _KEPT if spec.get(key)}
     for key in ("containers", "initContainers"):
         if spec.get(key):
             found[key] = [_container(each) for each in spec[key]]

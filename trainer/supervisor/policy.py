@@ -282,8 +282,8 @@ def pending_tasks(
     """
     found = []
     # A gang that waits holds nothing. Once a pod has a node, all have, or this one is scheduled alone.
-    gang_waits = run.is_placed_together and not any(pod.node for pod in pods.values())
-    placed = min((pod.scheduled for pod in pods.values() if pod.node), default=0.0)
+    scheduled = [pod.scheduled for pod in pods.values() if pod.node]
+    gang_waits, placed = run.is_placed_together and not scheduled, min(scheduled, default=0.0)
     for name, role in expected_tasks(run, notes):
         if name in notes.finished:
             continue

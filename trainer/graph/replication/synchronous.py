@@ -215,7 +215,9 @@ def build(
     join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership, reached)
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
-    wanted = _wanted(shards[0].device, replicas_to_aggregate)
+    with tf1.device(shards[0].device):
+        number = tf.constant(replicas_to_aggregate)
+        wanted = tf1.get_variable("contributions_wanted", initializer=number, trainable=False, use_resource=True)
     lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, wanted, begun)
     lead = tf.group(lead, membership.reset)
     return Replication(
@@ -386,13 +388,6 @@ def _rounds(shards: Sequence[Shard], accumulators: Sequence[Accumulator], wanted
     with tf1.device(shards[0].device):
         want = wanted.assign(number, read_value=False)
         return Rounds(number, want, begun.read_value(), tf.stack(given), step, tf.group(*completed))
-
-
-def _wanted(device: str, contributions: int) -> Variable:
-    """The variable with the contributions that each round needs."""
-    with tf1.device(device):
-        number = tf.constant(contributions)
-        return tf1.get_variable("contributions_wanted", initializer=number, trainable=False, use_resource=True)
 
 
 def _token_queue(index: int) -> Any:
