@@ -61,8 +61,7 @@ def measure(workers: int, rounds: int, folder: Path) -> Measured:
     """Measure a run with this number of workers, in a cluster of its own."""
     given = cluster.values(workers)
     found = Measured(workers, cluster.tasks(given))
-    with simulation.running():
-        client = cluster.connect()
+    with simulation.running(), cluster.connect() as client:
         with step("nodes"):
             cluster.create_nodes(client, workers + 2 + found.tasks // NODES_EACH)
         found.render, manifests = cluster.render(RELEASE, given, folder)
@@ -80,7 +79,7 @@ def measure(workers: int, rounds: int, folder: Path) -> Measured:
 def _plain(client: Client, namespace: str, given: Mapping[str, Any], found: Measured, folder: Path) -> None:
     began = time.monotonic()
     plain = {**given, "supervisor": {"enabled": False}}
-    cluster.install(RELEASE, namespace, plain, folder)
+    cluster.install(client, RELEASE, namespace, plain, folder)
     cluster.wait("all pods running", lambda: cluster.are_ready(client, namespace, found.tasks))
     found.plain.append(time.monotonic() - began)
     began = time.monotonic()
@@ -94,7 +93,7 @@ def _run(
 ) -> None:
     simulation.resolve_in(namespace)
     received, began = cluster.datagrams(), time.monotonic()
-    found.install = cluster.install(RELEASE, namespace, given, folder)
+    found.install = cluster.install(client, RELEASE, namespace, given, folder)
     running = supervisor.start(client, RELEASE, namespace, folder)
     try:
         cluster.wait("all pods running", lambda: cluster.are_ready(client, namespace, found.tasks))

@@ -21,6 +21,8 @@ from hack.cluster.waiting import until
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 GPUS = 4
+LARGE = {"cpu": "96", "memory": "768Gi", "nvidia.com/gpu": str(GPUS)}
+"""What a node with GPUs has."""
 LIMIT = 600.0
 """Seconds after which something counts as hung."""
 TASKS = {"app.kubernetes.io/component": ("chief", "worker", "ps", "evaluator")}
@@ -45,13 +47,29 @@ def connect() -> Client:
     return Client(KubeConfig.from_file(simulation.KUBECONFIG), timeout=httpx2.Timeout(60))
 
 
-def create_nodes(client: Client, count: int) -> None:
-    """Create simulated nodes with GPUs, and wait until they take pods."""
-    room = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": str(GPUS)}
+def create_nodes(
+    client: Client,
+    count: int,
+    prefix: str = "node",
+    room: Mapping[str, str] = LARGE,
+    labels: Callable[[int], Mapping[str, str]] = lambda index: {},
+) -> None:
+    """Create simulated nodes, and wait until they take pods.
+
+    Args:
+        client: That of the cluster.
+        count: How many.
+        prefix: Their names are PREFIX-0, PREFIX-1, and so on.
+        room: What each has for its pods.
+        labels: The labels of a node, by its number, beside that of its name.
+    """
+    room = {"pods": "110", **room}
 
     def create(index: int) -> None:
-        metadata = ObjectMeta(name=f"node-{index}", annotations={"kwok.x-k8s.io/node": "fake"})
-        client.create(Node(metadata=metadata, status=NodeStatus(capacity=room, allocatable=room)))
+        name = f"{prefix}-{index}"
+        named = {"kubernetes.io/hostname": name, **labels(index)}
+        metadata = ObjectMeta(name=name, labels=named, annotations={"kwok.x-k8s.io/node": "fake"})
+        client.create(Node(metadata=metadata, status=NodeStatus(capacity=dict(room), allocatable=dict(room))))
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(create, range(count)))
@@ -82,9 +100,9 @@ def tasks(given: Mapping[str, Any]) -> int:
     return sum(given[role]["replicas"] for role in TASKS["app.kubernetes.io/component"])
 
 
-def install(release: str, namespace: str, given: Mapping[str, Any], folder: Path) -> float:
+def install(client: Client, release: str, namespace: str, given: Mapping[str, Any], folder: Path) -> float:
     """Install a release in a new namespace, and return the seconds that this took."""
-    connect().create(Namespace(metadata=ObjectMeta(name=namespace)))
+    client.create(Namespace(metadata=ObjectMeta(name=namespace)))
     file = folder / f"{namespace}.json"
     file.write_text(json.dumps(given))
     began = time.monotonic()

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+GANGS = "--feature-gates=GenericWorkload=true"
+"""For `scheduling.gang: workload`; Kubernetes 1.37 has it off by default."""
+
 
 def etcd(folder: Path) -> list[str]:
     """Those of etcd, whose data is in this folder. A throw-away cluster need not survive a power failure."""
@@ -23,6 +26,8 @@ def api_server(keys: Path, port: int, address: str, services: str) -> list[str]:
         f"--service-account-key-file={keys}/accounts.pub",
         f"--service-account-signing-key-file={keys}/accounts.key",
         "--service-account-issuer=https://kubernetes.default.svc",
+        GANGS,
+        "--runtime-config=scheduling.k8s.io/v1beta1=true",
     ]
 
 
@@ -34,3 +39,8 @@ def controllers(keys: Path) -> list[str]:
         f"--service-account-private-key-file={keys}/accounts.key",
         f"--root-ca-file={keys}/ca.crt",
     ]
+
+
+def scheduler() -> list[str]:
+    """Those of the scheduler."""
+    return ["--leader-elect=false", GANGS]

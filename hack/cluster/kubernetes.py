@@ -45,7 +45,7 @@ def _commands() -> dict[str, list[str]]:
         ],
         **FIRST.commands(),
         "kube-controller-manager": [*configured, *control_plane.controllers(KEYS)],
-        "kube-scheduler": [*configured, "--leader-elect=false"],
+        "kube-scheduler": [*configured, *control_plane.scheduler()],
         "kube-proxy": [
             *configured,
             f"--hostname-override={FIRST.name}",

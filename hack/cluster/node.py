@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.cluster import engine
+from hack.cluster import build, engine
 from hack.cluster.paths import KUBECONFIG
 from hack.cluster.sandbox import Sandbox
 
@@ -90,17 +90,21 @@ class Node:
         # restrict_oom_score_adj: in many virtual machines and containers root lacks CAP_SYS_RESOURCE. Without this
         # setting pods do not start there ("can't get final child's PID from pipe").
         self._file("containerd.toml").write_text(f"""\
-version = 2
+version = 3
 root = "{SANDBOX.folder}/{self.containerd}"
 state = "/run/{self.containerd}"
 [grpc]
 address = "{self.socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "docker.io/{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "docker.io/{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["/usr/lib/cni"]
 conf_dir = "{NETWORK}"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = "{build.binaries()}/containerd-shim-runc-v2"
 """)
         kubelet = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -129,7 +133,7 @@ conf_dir = "{NETWORK}"
 
     def ctr(self, *words: str) -> list[str]:
         """The command line of containerd's client."""
-        return ["ctr", f"--address={self.socket}", "--namespace=k8s.io", *words]
+        return [f"{build.binaries()}/ctr", f"--address={self.socket}", "--namespace=k8s.io", *words]
 
     def load(self, image: str) -> None:
         """Copy an image from the Docker engine to the node, unless the node has it.

@@ -102,10 +102,7 @@ class Sandbox:
         self.stop()  # an incomplete start
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        with (self.folder / "first.log").open("wb") as output:  # never the caller's output, which may be a pipe
-            subprocess.Popen(
-                self._holder, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        _leave(self._holder, self.folder / "first.log")
         if not until(self._first_process_sleeps, 10):
             raise ClusterError(
                 f"cannot create namespaces on this machine: to see why, run `{' '.join(self._holder[:8])} true`."
@@ -127,14 +124,7 @@ class Sandbox:
         first = self.first_process()
         log = self.folder / "network.log"
         options = ["--configure", f"--mtu={MTU}", "--disable-host-loopback"]
-        with log.open("wb") as output:
-            subprocess.Popen(
-                ["slirp4netns", *options, "--api-socket", str(self._network_socket), str(first), INTERFACE],
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        _leave(["slirp4netns", *options, "--api-socket", str(self._network_socket), str(first), INTERFACE], log)
         devices = Path(f"/proc/{first}/net/dev")
         if not until(lambda: self._network_socket.exists() and INTERFACE in devices.read_text(), 10):
             raise ClusterError(f"the sandbox {self.name} has no network; the log of slirp4netns ends:\n{tail(log)}")
@@ -253,6 +243,14 @@ class Sandbox:
         if (CGROUPS / "cgroup.controllers").exists():
             return [CGROUPS / self.cgroup]
         return [path / self.cgroup for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _leave(command: Sequence[str], log: Path) -> None:
+    """Start a program that is no child of this process. It never gets the caller's output, which may be a pipe."""
+    with log.open("wb") as output:
+        subprocess.run(
+            ["setsid", "--fork", *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True
+        )
 
 
 def environment() -> dict[str, str]:

@@ -31,7 +31,6 @@ READY_SECONDS = 120
 
 
 def _commands() -> dict[str, list[str]]:
-    configured = [f"--kubeconfig={KUBECONFIG}", "--leader-elect=false"]
     return {
         "etcd": control_plane.etcd(SANDBOX.folder),
         "kube-apiserver": [
@@ -48,7 +47,7 @@ def _commands() -> dict[str, list[str]]:
             "--kube-api-burst=2000",
             "--node-monitor-grace-period=30m",  # simulated nodes have no heartbeat
         ],
-        "kube-scheduler": configured,
+        "kube-scheduler": [f"--kubeconfig={KUBECONFIG}", *control_plane.scheduler()],
         "coredns": ["-conf", f"{SANDBOX.folder}/Corefile"],
         "kwok": [f"--kubeconfig={KUBECONFIG}", f"--config={NODES}", "--cidr=10.244.0.0/16"],
     }

@@ -32,6 +32,11 @@ class Release:
     program: str = "helm"
     """Helm 3 or Helm 4."""
 
+    @property
+    def _supervisor(self) -> str:
+        """The selector of the supervisor's Job and pods."""
+        return f"{SUPERVISOR},app.kubernetes.io/instance={self.name}"
+
     def helm(self, *words: str, values: dict[str, Any] | None = None) -> str:
         """Run helm with these values; fails the test with helm's output if helm fails."""
         command = [self.program, "--namespace", self.namespace, *words]
@@ -113,14 +118,14 @@ class Release:
 
     def finish(self, condition: str = "complete") -> str:
         """Wait for a condition of the supervisor's Job, and return the supervisor's log."""
-        jobs = ["wait", f"--for=condition={condition}", "job", f"--selector={SUPERVISOR}", "--timeout=400s"]
+        jobs = ["wait", f"--for=condition={condition}", "job", f"--selector={self._supervisor}", "--timeout=400s"]
         done = self.try_kubectl(*jobs)
         assert done.returncode == 0, f"{self.supervisor_log()}\n{self.describe()}"
         return self.supervisor_log()
 
     def supervisor_log(self) -> str:
         """The log of the supervisor; empty if it has not started."""
-        pods = self.get("pods", labelSelector=SUPERVISOR)["items"]
+        pods = self.get("pods", labelSelector=self._supervisor)["items"]
         return "".join(api.log(self.namespace, pod["metadata"]["name"]) for pod in pods)
 
     def notes(self) -> dict[str, Any]:
