@@ -43,7 +43,7 @@ def client() -> Iterator[Client]:
 def pods(client: Client, namespace: str) -> list[Any]:
     """The pods of the tasks."""
     labels: Any = cluster.TASKS
-    return list(client.list(Pod, namespace=namespace, labels=labels, chunk_size=100))
+    return list(client.list(Pod, namespace=namespace, labels=labels))
 
 
 def nodes(client: Client, namespace: str) -> dict[str, str]:
