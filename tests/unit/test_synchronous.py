@@ -18,10 +18,11 @@ from trainer.config import Settings
 from trainer.graph import parameters, replica
 from trainer.graph.replica import Replica
 from trainer.graph.replication import synchronous
-from trainer.graph.replication.membership import ABSENT
+from trainer.graph.replication.membership import ABSENT, Membership
 from trainer.models import Model, Parameter, mlp
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
+from trainer.training.replica_monitor import ReplicaMonitor
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
@@ -424,6 +425,26 @@ def test_a_round_that_is_ended_early_averages_the_gradients_that_were_given(
     assert [execution.result() for execution in executions] == [3, 3]
     assert_close(values(chief.replica, chief.session), alone(start, (2, 3)))
     update.shutdown()
+
+
+def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_seconds(
+    begin: Any, servers: Servers
+) -> None:
+    chief, _ = begin()
+    chief_steps = chief.steps(0)
+    wait_for_gradients(servers, 1)
+    with tf.Graph().as_default() as graph:  # the other replica freezes after the first of its two pushes
+        size = parameters.plan(PARAMETERS, 2).shards[0] + 1
+        with tf.control_dependencies([accumulator(0).apply_grad(tf.ones([size]), 0)]):
+            pushed = Membership.create(2, 1, "/job:ps/task:0").contributed(tf.constant(0, tf.int64))
+    with servers.session(graph) as session:
+        session.run(pushed)
+    settings = Settings(sync_replicas=True, train_steps=TRAIN_STEPS, straggler_seconds=0.5)
+    addresses = dict(zip(("worker 0", "worker 1"), servers.workers, strict=True))
+    membership = chief.replica.replication.membership
+    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings):
+        assert chief.update() == 1
+        assert chief_steps.result() == 1
 
 
 def test_a_round_without_a_gradient_is_not_ended(begin: Any) -> None:

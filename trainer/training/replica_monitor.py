@@ -223,18 +223,22 @@ class ReplicaMonitor:
             logger.info(f"step {roster.step} goes on without {self._list(absent)}: it has not joined the run yet")
             roster.pass_over(absent)
         late = [index for index in roster.late if index not in roster.awaited]
-        if late and limit is not None and stalled >= limit and min(given) > 0:
+        has_waited = limit is not None and stalled >= limit
+        if late and has_waited and min(given) > 0:
             self._pass_over(late, f"its gradient is later than straggler_seconds, {limit:g} s")
         elif stalled >= self._late_after and roster.late:
             self._late_after = 2 * stalled
             logger.info(f"step {roster.step} has waited {stalled:.0f} s for {self._list(roster.late)}")
-        self._want(rounds)
+        # If nobody is late, a gradient has reached some of the shards only: the round of the others needs one less.
+        self._want(rounds, max(given) if has_waited and not roster.late else 0)
         if is_waiting and max(given) >= self._wanted:
             for _ in range(roster.replicas - min(given)):
                 self._session.run(rounds.complete, {rounds.step: roster.step})
 
-    def _want(self, rounds: Rounds) -> None:
+    def _want(self, rounds: Rounds, at_most: int = 0) -> None:
+        """Let a round need a contribution of each replica that takes part; with a limit, not more than that."""
         wanted = min(self._aggregate, self._roster.expected)
+        wanted = min(wanted, at_most or wanted)
         if wanted != self._wanted:
             self._session.run(rounds.want, {rounds.wanted: wanted})
             self._wanted = wanted
