@@ -19,6 +19,8 @@ UNSUPERVISED: dict[str, Any] = {"supervisor": {"enabled": False}}
 """Values without a supervisor: a task that has ended is parked in its pod."""
 CHEAP = {"common": {"resources": {"requests": {"cpu": "20m"}}}}
 """Values with which several releases fit on a node of two CPUs side by side."""
+YIELDING = {"common": {"resources": {"requests": {"cpu": "2m"}}}}
+"""Values of a run that goes on without end: it takes the CPUs that the tasks of another test leave."""
 CHART = ROOT / "charts" / "distributed-tensorflow"
 
 

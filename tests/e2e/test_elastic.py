@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.releases import ROOT, Release, wait
+from tests.e2e.releases import ROOT, YIELDING, Release, wait
 
-LONG: dict[str, Any] = {"train": {"train_steps": 100_000_000}, "common": {"resources": {"requests": {"cpu": "50m"}}}}
+LONG: dict[str, Any] = {"train": {"train_steps": 100_000_000}} | YIELDING
 
 
 def scale(release: Release, workers: int) -> None:

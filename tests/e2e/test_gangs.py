@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.releases import Release, wait
+from tests.e2e.releases import YIELDING, Release, wait
 
 SLOT = "example.com/slot"
 """An extended resource, of which the node has three."""
@@ -22,6 +22,7 @@ def run(workers: int, **train: object) -> dict[str, Any]:
         "worker": {"replicas": workers, "resources": {"limits": {SLOT: "1"}}},
         "tensorboard": {"enabled": False},
         "train": {"save_seconds": 2, "train_steps": 100_000_000, **train},
+        **YIELDING,
     }
 
 

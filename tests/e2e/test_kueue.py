@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.releases import Release, wait
+from tests.e2e.releases import YIELDING, Release, wait
 
 CRDS = Path(__file__).with_name("kueue_crds.yaml")
 WORKLOAD = "workloads.kueue.x-k8s.io"
@@ -28,6 +28,7 @@ RUN: dict[str, Any] = {
     "run": {"elastic": {"min": 1, "max": 2}},
     "tensorboard": {"enabled": False},
     "train": {"train_steps": 100_000_000, "save_seconds": 2},
+    **YIELDING,
 }
 
 

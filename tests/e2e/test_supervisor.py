@@ -23,9 +23,9 @@ import yaml
 from hack.cluster.node import FIRST, SANDBOX
 from hack.cluster.paths import KUBECONFIG
 from tests.e2e import api
-from tests.e2e.releases import CHART, ROOT, SUPERVISOR, Release, exit_code, is_ready, wait
+from tests.e2e.releases import CHART, ROOT, SUPERVISOR, YIELDING, Release, exit_code, is_ready, wait
 
-LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}}
+LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}} | YIELDING
 SHORT: dict[str, Any] = {"train": {"train_steps": 1500, "learning_rate": 0.003}}
 
 
