@@ -21,17 +21,17 @@ BY_NAME_ONLY = {"helm3"}
 """Modules that `ensure` leaves out: only what CI skips uses them."""
 
 
-def _variables(module: Path) -> dict[str, str]:
+def _variables() -> dict[str, str]:
     """The version variables that release builds of Kubernetes and Helm set.
 
     Without them the API server reports v0.0.0, `helm template` assumes Kubernetes 1.20, and a chart's kubeVersion
-    rejects both. A module that has no Kubernetes of its own gets the version of the API server.
+    rejects both.
     """
-    pins = (_pinned_kubernetes(module), _pinned_kubernetes(MODULES / "kubernetes"))
-    version = next(pin for pin in pins if pin)
-    major, minor, _ = version.removeprefix("v").split(".")
+    pinned = re.search(r"\bk8s\.io/kubernetes v(\d+)\.(\d+)\.\d+", (MODULES / "kubernetes/go.mod").read_text())
+    assert pinned, "modules/kubernetes/go.mod does not pin k8s.io/kubernetes"
+    major, minor = pinned.groups()
     return {
-        "k8s.io/component-base/version.gitVersion": version,
+        "k8s.io/component-base/version.gitVersion": pinned[0].split()[1],
         "k8s.io/component-base/version.gitMajor": major,
         "k8s.io/component-base/version.gitMinor": minor,
         "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor": major,
@@ -43,19 +43,13 @@ def _variables(module: Path) -> dict[str, str]:
     }
 
 
-def _pinned_kubernetes(module: Path) -> str:
-    """The version of k8s.io/kubernetes in a module's go.mod, such as v1.37.2; empty if it has none."""
-    found = re.search(r"\bk8s\.io/kubernetes (v\d+\.\d+\.\d+)", (module / "go.mod").read_text())
-    return found[1] if found else ""
-
-
 def _modules() -> list[Path]:
     return sorted(path.parent for path in MODULES.glob("*/go.mod"))
 
 
 def binaries() -> Path:
     """The folder for the binaries of this version of the modules; it may not exist yet."""
-    digest = hashlib.sha256(repr(_variables(MODULES / "kubernetes")).encode())
+    digest = hashlib.sha256(repr(_variables()).encode())
     for file in sorted(path for path in MODULES.rglob("*") if path.is_file()):
         digest.update(file.relative_to(MODULES).as_posix().encode() + b"\0" + file.read_bytes())
     return CACHE / "bin" / digest.hexdigest()[:12]
@@ -136,7 +130,7 @@ def _check_go(instead: str = "") -> None:
 def _build(module: Path, package: str, output: str) -> None:
     command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
     settings = [
-        f"-X {name}={value}" for name, value in _variables(module).items()
+        f"-X {name}={value}" for name, value in _variables().items()
     ]  # the linker ignores names that a module lacks
     done = subprocess.run(
         [*command, f"-ldflags={' '.join(['-s -w', *settings])}", "-o", output, package],
