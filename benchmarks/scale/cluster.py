@@ -63,13 +63,13 @@ def create_nodes(
         room: What each has for its pods.
         labels: The labels of a node, by its number, beside that of its name.
     """
-    room = {"pods": "110", **room}
+    capacity = {"pods": "110", **room}
 
     def create(index: int) -> None:
         name = f"{prefix}-{index}"
         named = {"kubernetes.io/hostname": name, **labels(index)}
         metadata = ObjectMeta(name=name, labels=named, annotations={"kwok.x-k8s.io/node": "fake"})
-        client.create(Node(metadata=metadata, status=NodeStatus(capacity=dict(room), allocatable=dict(room))))
+        client.create(Node(metadata=metadata, status=NodeStatus(capacity=capacity, allocatable=capacity)))
 
     create(0)  # msgspec analyses a type at first use, and Python crashes if two threads do so
     with ThreadPoolExecutor(8) as threads:

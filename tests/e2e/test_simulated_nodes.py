@@ -91,9 +91,11 @@ def test_of_two_gangs_of_two_hundred_workers_one_has_all_nodes_and_then_the_othe
     assert 0 < sum(requests.values()) < WORKERS / 2, f"{requests} would grow with the tasks"
 
 
-def place(client: Client, namespace: str, placement: str, tmp_path: Path, **values: Any) -> None:
+def place(
+    client: Client, namespace: str, placement: str, tmp_path: Path, topology_key: str = RACK, **values: Any
+) -> None:
     """Install a run of three tasks with this placement, and wait until the scheduler has looked at each."""
-    scheduling = {"placement": placement, "topologyKey": RACK}
+    scheduling = {"placement": placement, "topologyKey": topology_key}
     cluster.install(client, "mnist", namespace, RACKED | {"scheduling": scheduling} | values, tmp_path)
     wait(lambda: len(nodes(client, namespace)) + refused(client, namespace) >= 3, 120)
 
@@ -128,7 +130,6 @@ def test_packed_runs_share_a_rack_and_spread_ones_are_in_both(client: Client, tm
 
 
 def test_tasks_wait_for_a_node_with_the_label_of_a_rack(client: Client, tmp_path: Path) -> None:
-    scheduling = {"placement": "pack", "topologyKey": "example.com/absent"}
-    place(client, "absent", "pack", tmp_path, scheduling=scheduling)
+    place(client, "absent", "pack", tmp_path, topology_key="example.com/absent")
     assert not nodes(client, "absent")
     remove(client, "absent")
