@@ -168,6 +168,24 @@ class Release:
         return "\n".join([self.kubectl("get", "pods"), self.kubectl("get", "events")[-3000:], *logs])
 
 
+@contextlib.contextmanager
+def advertised(resource: str, count: int) -> Iterator[None]:
+    """Let the first node that takes all pods advertise so many of an extended resource."""
+    nodes = api.get("", "nodes")["items"]
+    node = next(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
+    path = f"/status/capacity/{resource.replace('/', '~1')}"
+    patch = ["kubectl", "patch", "node", node, "--subresource=status", "--type=json", "--patch"]
+
+    def change(**operation: str) -> None:
+        subprocess.run([*patch, json.dumps([{**operation, "path": path}])], check=True, capture_output=True)
+
+    change(op="add", value=str(count))
+    try:
+        yield
+    finally:
+        change(op="remove")
+
+
 def exit_code(pod: Any) -> int | None:
     """The exit code of a task's previous container."""
     statuses = pod["status"].get("containerStatuses", [])

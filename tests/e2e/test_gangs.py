@@ -1,14 +1,12 @@
 """Runs that each fit on a real node, but not together, as gangs of Kubernetes' own scheduler."""
 
-import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.releases import YIELDING, Release, wait
+from tests.e2e.releases import YIELDING, Release, advertised, wait
 
 SLOT = "example.com/slot"
 """An extended resource, of which the node has three."""
@@ -31,13 +29,8 @@ def slots(release: Release) -> Iterator[None]:
     """A node with three slots; skips on a cluster that has no gangs of its own."""
     if release.try_kubectl("get", POD_GROUP).returncode:
         pytest.skip("the cluster lacks the API scheduling.k8s.io/v1beta1: see docs/scheduling.md")
-    nodes = release.get("nodes")["items"]
-    node = next(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
-    path = f"/status/capacity/{SLOT.replace('/', '~1')}"
-    patch = ["patch", "node", node, "--subresource=status", "--type=json", "--patch"]
-    release.kubectl(*patch, json.dumps([{"op": "add", "path": path, "value": "3"}]))
-    yield
-    release.kubectl(*patch, json.dumps([{"op": "remove", "path": path}]))
+    with advertised(SLOT, 3):
+        yield
 
 
 @pytest.fixture
@@ -46,7 +39,7 @@ def high(release: Release) -> Iterator[str]:
     name = f"{release.namespace}-high"
     release.kubectl("create", "priorityclass", name, "--value=1000")
     yield name
-    subprocess.run(["kubectl", "delete", "priorityclass", name], check=True, capture_output=True)
+    release.kubectl("delete", "priorityclass", name)
 
 
 def placed(release: Release) -> set[str]:

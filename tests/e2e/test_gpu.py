@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.e2e.releases import UNSUPERVISED, Release, wait
+from tests.e2e.releases import UNSUPERVISED, Release, advertised, wait
 
 GPU_NODE = "distributed-tensorflow-gpu"
 SHARED = {"accessModes": ["ReadWriteMany"], "existingClaim": "shared"}
@@ -97,13 +97,6 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
 @pytest.mark.alone  # GPUs of a node are for every pod that asks for some
 def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:
     """With the CPU image, because the machine has no GPU; only the advertised resource is real."""
-    nodes = json.loads(kubectl("get", "nodes", "--output=json"))["items"]
-    node = next(node["metadata"]["name"] for node in nodes if not node["spec"].get("taints"))
-    path = "/status/capacity/nvidia.com~1gpu"
-    patch = ["patch", "node", node, "--subresource=status", "--type=json", "--patch"]
-    kubectl(*patch, json.dumps([{"op": "add", "path": path, "value": "2"}]))
-    try:
+    with advertised("nvidia.com/gpu", 2):
         release.install({"worker": {"gpus": 1}, "gpu": {"imageTagSuffix": ""}, "train": {"train_steps": 300}})
         assert release.wait_for_result(300)["workers"] == 2
-    finally:
-        kubectl(*patch, json.dumps([{"op": "remove", "path": path}]))
