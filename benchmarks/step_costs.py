@@ -34,6 +34,8 @@ from trainer.telemetry import progress, report
 HERE = Path(__file__).parent
 WINDOW = 8.0
 """Seconds that are measured."""
+FITTED_WORKERS = 8
+"""Points with more are not fitted: on few CPUs so many processes take each other's caches."""
 TIMEOUT = 400.0
 ENDLESS = 10**9
 """More steps than a run takes."""
@@ -240,7 +242,11 @@ def fit(found: Mapping[Case, Measured]) -> str:
     errors: list[float] = []
     for name, synchronous in (("ASYNCHRONOUS", False), ("SYNCHRONOUS", True)):
         of_mode = {case: took for case, took in found.items() if case.synchronous == synchronous}
-        null = {case: took for case, took in of_mode.items() if case.step.milliseconds == 0}
+        null = {
+            case: took
+            for case, took in of_mode.items()
+            if case.step.milliseconds == 0 and case.workers <= FITTED_WORKERS
+        }
         terms = np.array([[case.shards, 1e6 * case.step.megabytes] for case in null])
         worker, ps = (
             _least_squares(terms, np.array([getattr(took, role) / 1e3 for took in null.values()]), errors)
