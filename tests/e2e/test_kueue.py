@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import hack.cluster
 from tests.e2e.releases import YIELDING, Release, wait
 
-CRDS = Path(__file__).with_name("kueue_crds.yaml")
+CRDS = Path(hack.cluster.__file__).with_name("kueue-crds.yaml")
 WORKLOAD = "workloads.kueue.x-k8s.io"
 FLAVOR: dict[str, Any] = {
     "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -22,13 +23,15 @@ FLAVOR: dict[str, Any] = {
         "tolerations": [{"key": "e2e", "operator": "Exists", "effect": "NoSchedule"}],
     },
 }
-READER = ["clusterrole", "e2e-resourceflavors", "--verb=get", "--resource=resourceflavors.kueue.x-k8s.io"]
+READ = "resourceflavors.kueue.x-k8s.io,priorityclasses.scheduling.k8s.io"
+READER = ["clusterrole", "e2e-queue-reader", "--verb=get", f"--resource={READ}"]
+PRIORITY = "e2e-queued"
 RUN: dict[str, Any] = {
     "scheduling": {"gang": "kueue", "queue": "research"},
     "run": {"elastic": {"min": 1, "max": 2}},
     "tensorboard": {"enabled": False},
     "train": {"train_steps": 100_000_000, "save_seconds": 2},
-    **YIELDING,
+    "common": YIELDING["common"] | {"priorityClassName": PRIORITY},
 }
 
 
@@ -44,12 +47,14 @@ def kueue(release: Release) -> Iterator[Release]:
     kubectl("apply", f"--filename={CRDS}")
     kubectl("wait", "--for=condition=Established", "--timeout=60s", f"--filename={CRDS}")
     kubectl("apply", "--filename=-", text=json.dumps(FLAVOR))
+    kubectl("create", "priorityclass", PRIORITY, "--value=1000", "--preemption-policy=Never")
     kubectl("create", *READER)
     binding = ["clusterrolebinding", READER[1], f"--clusterrole={READER[1]}"]
     kubectl("create", *binding, f"--group=system:serviceaccounts:{release.namespace}")
     yield release
     release.try_kubectl("delete", f"{WORKLOAD}", "--all", "--wait=false")
     kubectl("delete", "clusterrolebinding,clusterrole", READER[1])
+    kubectl("delete", "priorityclass", PRIORITY)
     kubectl("delete", f"--filename={CRDS}", "--wait=false")
 
 
@@ -92,6 +97,8 @@ def test_a_run_in_a_queue_starts_when_it_is_admitted_and_lets_go_when_it_is_evic
     release = kueue
     release.install(RUN)
     wait(lambda: workload(release), 120, release.describe)
+    spec = workload(release)["spec"]
+    assert (spec["priorityClassRef"]["name"], spec["priority"]) == (PRIORITY, 1000)
     decide(release, "LocalQueue research doesn't exist", QuotaReserved=False)
     wait_for_line(release, "waiting in the queue research: LocalQueue research does not exist: create it")
     wait(lambda: not release.tasks(), 60, release.describe)

@@ -11,7 +11,7 @@ from tests.unit.test_reporter import Api as ReporterApi
 from tests.unit.test_supervision import NOW, RUNNING, a_pod, a_run
 from trainer.supervisor import elastic, kueue, lifecycle, scales
 from trainer.supervisor.kueue import Placement, Workload
-from trainer.supervisor.kueue_api import KueueApi
+from trainer.supervisor.kueue_api import KueueApi, PriorityError
 from trainer.supervisor.notes import ElasticNotes, Notes, State
 from trainer.supervisor.queue_control import QueueControl
 from trainer.supervisor.reporter import Reporter
@@ -67,9 +67,12 @@ class Api(KueueApi):
     def __init__(self, placement: Placement) -> None:
         self.calls: list[Any] = []
         self.placement = placement
+        self.unreadable: PriorityError | None = None
 
     def create(self) -> bool:
         self.calls.append("create")
+        if self.unreadable:
+            raise self.unreadable
         return True
 
     def delete(self) -> bool:
@@ -163,6 +166,25 @@ def test_the_workload_has_a_pod_set_for_each_role_with_what_kueue_looks_at() -> 
             "resourceClaims": [{"name": "gpu"}],
         },
     }
+
+
+def test_the_workload_has_the_priority_of_the_first_role_that_has_a_class() -> None:
+    plain: dict[str, Any] = {"spec": {"containers": []}}
+    important = {"spec": {"containers": [], "priorityClassName": "high"}}
+    spec = kueue.manifest(RUN, {"worker": plain, "ps": important}, {}, 1000)["spec"]
+    reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}
+    assert (spec["priorityClassRef"], spec["priority"]) == (reference, 1000)
+    assert "priority" not in kueue.manifest(RUN, {"worker": plain, "ps": plain}, {})["spec"]
+
+
+def test_a_run_waits_while_the_supervisor_cannot_read_its_priority(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    control = Control()
+    control.api.unreadable = PriorityError("high", "forbidden")
+    assert control.calls(QUEUED, None) == ["create"]
+    assert control.advance(QUEUED, None, NOW) == QUEUED
+    assert "waiting in the queue research: the supervisor cannot read the PriorityClass high" in caplog.text
+    assert "(forbidden): create it, or bind a ClusterRole that gets priorityclasses" in caplog.text
 
 
 def test_the_tasks_start_with_the_admitted_number_and_keep_it() -> None:

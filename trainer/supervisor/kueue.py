@@ -146,13 +146,16 @@ def of_flavor(content: Mapping[str, Any]) -> Placement:
     return Placement(spec.get("nodeLabels") or {}, spec.get("tolerations") or [])
 
 
-def manifest(run: Run, templates: Mapping[str, Mapping[str, Any]], owner: Mapping[str, Any]) -> dict[str, Any]:
+def manifest(
+    run: Run, templates: Mapping[str, Mapping[str, Any]], owner: Mapping[str, Any], priority: int = 0
+) -> dict[str, Any]:
     """The Workload of a run.
 
     Args:
         run: The run, which has a gang of Kueue.
         templates: By role: the pod template of its StatefulSet.
         owner: The reference to the object with which it is deleted.
+        priority: The value of the tasks' priority class, if they have one.
     """
     pod_sets = []
     for role, least in (run.gang.members if run.gang else {}).items():
@@ -160,6 +163,10 @@ def manifest(run: Run, templates: Mapping[str, Mapping[str, Any]], owner: Mappin
         pod_set = {"name": role, "count": count, "template": _reduced(templates[role])}
         pod_sets.append(pod_set | ({"minCount": least} if least < count else {}))
     labels = {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
+    spec: dict[str, Any] = {"queueName": run.gang.queue if run.gang else "", "podSets": pod_sets}
+    if name := priority_class(templates):
+        spec["priorityClassRef"] = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": name}
+        spec["priority"] = priority
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
@@ -169,8 +176,13 @@ def manifest(run: Run, templates: Mapping[str, Mapping[str, Any]], owner: Mappin
             "annotations": {RUN: run.hash},
             "ownerReferences": [dict(owner)],
         },
-        "spec": {"queueName": run.gang.queue if run.gang else "", "podSets": pod_sets},
+        "spec": spec,
     }
+
+
+def priority_class(templates: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name of the first role's priority class, as in Kueue's own integrations; empty if no role has one."""
+    return next((name for each in templates.values() if (name := each["spec"].get("priorityClassName"))), "")
 
 
 def _reduced(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from lightkube import ApiError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import ConfigMap, Pod
+from lightkube.resources.scheduling_v1 import PriorityClass
 from lightkube.types import PatchType
 
 from trainer.supervisor import kueue
@@ -21,6 +22,16 @@ WORKLOAD = create_namespaced_resource("kueue.x-k8s.io", "v1beta2", "Workload", "
 FLAVOR = create_global_resource("kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors")
 _CALLS = 8
 """Pods that are changed at the same time."""
+
+
+class PriorityError(Exception):
+    """A priority class cannot be read. The message says why, and what to do."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"the supervisor cannot read the PriorityClass {name}, which priorityClassName names ({reason}): "
+            f"create it, or bind a ClusterRole that gets priorityclasses, as in docs/scheduling.md"
+        )
 
 
 def watch(run: Run, connection: Connection, changes: Changes) -> None:
@@ -47,7 +58,11 @@ class KueueApi:
         self._run, self._connection, self._client = run, connection, connection.client
 
     def create(self) -> bool:
-        """Create the run's Workload, which is deleted together with the notes; return whether it is created."""
+        """Create the run's Workload, which is deleted together with the notes; return whether it is created.
+
+        Raises:
+            PriorityError: the value of its priority class cannot be read.
+        """
         return self._connection.attempt_in_pass(self._create)
 
     def _create(self) -> None:
@@ -64,7 +79,17 @@ class KueueApi:
         notes = self._client.get(ConfigMap, f"{run.fullname}-run").metadata
         uid = (notes and notes.uid) or ""
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": f"{run.fullname}-run", "uid": uid}
-        self._client.create(WORKLOAD(**kueue.manifest(run, templates, owner)))
+        name = kueue.priority_class(templates)
+        priority = self._priority(name) if name else 0
+        self._client.create(WORKLOAD(**kueue.manifest(run, templates, owner, priority)))
+
+    def _priority(self, name: str) -> int:
+        try:
+            return self._client.get(PriorityClass, name).value or 0
+        except ApiError as error:
+            if error.status.code in (403, 404):
+                raise PriorityError(name, str(error.status.message)) from None
+            raise
 
     def delete(self) -> bool:
         """Delete the run's Workload, which frees its quota."""

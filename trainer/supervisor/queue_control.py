@@ -12,7 +12,7 @@ from lightkube import ApiError
 from trainer.supervisor import kueue, lifecycle
 from trainer.supervisor.connection import UNAVAILABLE
 from trainer.supervisor.kueue import Placement, Workload
-from trainer.supervisor.kueue_api import KueueApi
+from trainer.supervisor.kueue_api import KueueApi, PriorityError
 from trainer.supervisor.notes import ElasticNotes, Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.reporter import ANNOTATIONS, Reporter, checkpoint_annotation
@@ -20,6 +20,7 @@ from trainer.supervisor.run import Run
 
 logger = logging.getLogger(__name__)
 
+NOT_CREATED = "its Workload does not exist yet"
 PUBLISH_SECONDS = 60.0
 """The time between two annotations of the last checkpoint."""
 PATIENCE_SECONDS = 5.0
@@ -34,6 +35,8 @@ class QueueControl:
         self._sent: dict[str, float] = {}
         self._placements: tuple[str, Mapping[str, Placement]] = ("", {})
         """What the pods of each role get, and the uid of the Workload that it belongs to."""
+        self._unreadable = ""
+        """Why the Workload could not be created."""
         self._published, self._published_at = 0, 0.0
         """The time of a checkpoint that is published, and when it was."""
 
@@ -44,9 +47,10 @@ class QueueControl:
             return notes
         admitted = workload if workload and workload.admits(run) else None
         if notes.state == "Queued":
-            problem = "" if admitted else workload.problem if workload else "its Workload does not exist yet"
             if admitted:
                 problem = self._place(admitted)
+            else:
+                problem = workload.problem if workload else self._unreadable or NOT_CREATED
             if admitted and not problem:
                 return self._start(notes, admitted, now)
             self._reporter.report_queue(notes, problem, now)
@@ -106,12 +110,19 @@ class QueueControl:
     def _reconcile_waiting(self, notes: Notes, workload: Workload | None, now: float) -> None:
         if workload is None:
             if notes.state == "Queued" and self._is_due("create", now):
-                self._api.create()
+                self._create()
         elif workload.run_hash != self._run.hash or workload.has("Finished"):
             if self._is_due("delete", now):
                 self._api.delete()
         elif workload.has("Evicted") and workload.has("QuotaReserved") and self._is_due("free", now):
             self._api.set_conditions(workload, kueue.released(workload), frees_quota=True)
+
+    def _create(self) -> None:
+        self._unreadable = ""
+        try:
+            self._api.create()
+        except PriorityError as error:
+            self._unreadable = str(error)
 
     def _reconcile_running(self, notes: Notes, workload: Workload, pods: Mapping[str, Pod], now: float) -> None:
         if not workload.admits(self._run):
