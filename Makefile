@@ -201,8 +201,9 @@ faults: $(SETUP) $(if $(KUBECONFIG),chart-tools) ## inject faults into runs and 
 
 scale: WORKERS ?= 1000
 scale: ROUNDS ?= 1
-scale: $(SETUP) ## install a run on simulated nodes, and print what it costs (WORKERS='10 100 1000' ROUNDS=2; Linux, root, Go; minutes each)
-	$(BIN)/python -m benchmarks.scale --workers $(WORKERS) --rounds $(ROUNDS)
+scale: ADMISSIONS ?= 2
+scale: $(SETUP) ## install a run on simulated nodes, and print what it costs (WORKERS='10 100 1000' ROUNDS=2 ADMISSIONS=20; Linux, root, Go; minutes each)
+	$(BIN)/python -m benchmarks.scale --workers $(WORKERS) --rounds $(ROUNDS) --admissions $(ADMISSIONS)
 
 soak: MINUTES ?= 30
 SEED ?= 0

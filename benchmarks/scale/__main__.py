@@ -2,7 +2,7 @@
 
 For each number of workers a cluster is started. The run and the same pods without a supervisor, in plain StatefulSets,
 are installed one after the other, in as many rounds as asked for. In the last round some pods are deleted, another
-supervisor takes the run over, and the chief ends.
+supervisor takes the run over, and the chief ends. Then a run in a queue of Kueue is admitted and evicted several times.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import yaml
 from lightkube import Client
 from lightkube.resources.core_v1 import ConfigMap, Secret
 
-from benchmarks.scale import cluster, supervisor
+from benchmarks.scale import cluster, queue, supervisor
 from benchmarks.scale.supervisor import Supervisor, Usage
 from hack.cluster import simulation
 from hack.cluster.errors import ClusterError, UsageError
@@ -55,9 +55,15 @@ class Measured:
     taken_over: Usage = field(default_factory=lambda: Usage(0.0, 0.0))
     end: float = 0.0
     deleted: float = 0.0
+    admitted: list[float] = field(default_factory=list)
+    evicted: list[float] = field(default_factory=list)
+    queued: Usage = field(default_factory=lambda: Usage(0.0, 0.0))
+    """The supervisor's CPU time for each admission and eviction, and its peak after the last."""
+    queued_requests: float = 0.0
+    """The supervisor's requests for each task, admission and eviction."""
 
 
-def measure(workers: int, rounds: int, folder: Path) -> Measured:
+def measure(workers: int, rounds: int, admissions: int, folder: Path) -> Measured:
     """Measure a run with this number of workers, in a cluster of its own."""
     given = cluster.values(workers)
     found = Measured(workers, cluster.tasks(given))
@@ -73,6 +79,9 @@ def measure(workers: int, rounds: int, folder: Path) -> Measured:
                 _plain(client, f"plain-{number}", given, found, folder)
             with step(f"run {number + 1}"):
                 _run(client, f"run-{number}", given, found, folder, is_last=number == rounds - 1)
+        if admissions:
+            with step("queue"):
+                _queue(client, "queue", given, found, folder, admissions)
     return found
 
 
@@ -131,6 +140,34 @@ def _take_over(client: Client, namespace: str, folder: Path, found: Measured) ->
     return following
 
 
+def _queue(
+    client: Client, namespace: str, given: Mapping[str, Any], found: Measured, folder: Path, admissions: int
+) -> None:
+    account = f"system:serviceaccount:{namespace}:{RELEASE}-supervisor"
+    simulation.resolve_in(namespace)
+    queue.prepare(folder)
+    cluster.install(client, RELEASE, namespace, {**given, **queue.VALUES}, folder)
+    running = supervisor.start(client, RELEASE, namespace, folder)
+    try:
+        cluster.wait("the run is queued", lambda: queue.waits(client, RELEASE, namespace))
+        before, requests = running.usage(), cluster.requests(account).total()
+        for _ in range(admissions):
+            began = time.monotonic()
+            queue.admit(client, RELEASE, namespace, cluster.counts(given))
+            cluster.wait("all pods running", lambda: cluster.are_ready(client, namespace, found.tasks))
+            found.admitted.append(time.monotonic() - began)
+            began = time.monotonic()
+            queue.evict(client, RELEASE, namespace)
+            cluster.wait("the quota is free", lambda: queue.waits(client, RELEASE, namespace))
+            found.evicted.append(time.monotonic() - began)
+        after = running.usage()
+        found.queued = Usage((after.cpu - before.cpu) / admissions, after.peak)
+        found.queued_requests = (cluster.requests(account).total() - requests) / admissions / found.tasks
+    finally:
+        running.stop()
+    simulation.helm("uninstall", RELEASE, f"--namespace={namespace}")
+
+
 def _notes(client: Client, namespace: str) -> dict[str, Any]:
     found = client.get(ConfigMap, f"{RELEASE}-run", namespace=namespace).data or {}
     return dict(json.loads(found.get("notes.json", "{}")))
@@ -161,10 +198,13 @@ def table(columns: Sequence[Measured]) -> str:
         ("the first, as times the second", [_ratios(found) for found in columns]),
         ("supervisor until then: CPU s; peak MiB", [_usage(found.started) for found in columns]),
         ("its requests by verb", [verbs(found) for found in columns]),
+        ("kB that it has received", [f"{found.started.received:,.0f}" for found in columns]),
         ("its DNS queries for each task", [f"{found.queries:.1f}" for found in columns]),
         ("a deletion each second: its CPU s for each", [f"{found.deletion:.3f}" for found in columns]),
         ("another supervisor takes over: CPU s; peak MiB", [_usage(found.taken_over) for found in columns]),
         ("end to all pods gone, s: the chief ends; `helm uninstall` without it", [_ends(found) for found in columns]),
+        ("in a queue, s: admitted to all Running; evicted to quota free", [_queued(found) for found in columns]),
+        ("supervisor for both: CPU s; peak MiB; requests for each task", [_queue_costs(found) for found in columns]),
     ]
     return "\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)
 
@@ -181,11 +221,22 @@ def _ends(found: Measured) -> str:
     return f"{found.end:.1f}; {found.deleted:.1f}"
 
 
+def _queued(found: Measured) -> str:
+    if not found.admitted:
+        return "–"
+    return f"{statistics.median(found.admitted):.1f}; {statistics.median(found.evicted):.1f}"
+
+
+def _queue_costs(found: Measured) -> str:
+    return f"{_usage(found.queued)}; {found.queued_requests:.1f}" if found.admitted else "–"
+
+
 def main() -> int:
     """Measure what the arguments ask for, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--admissions", type=int, default=2, help="how often a run in a queue of Kueue is admitted")
     arguments = parser.parse_args()
     if min(*arguments.workers, arguments.rounds) < 1:
         parser.error("--workers and --rounds: at least 1 is expected")
@@ -193,7 +244,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     compileall.compile_dir(supervisor.ROOT / "trainer", quiet=1)  # the supervisor's image has compiled modules too
     try:
-        found = [measure(workers, arguments.rounds, folder) for workers in arguments.workers]
+        found = [measure(workers, arguments.rounds, arguments.admissions, folder) for workers in arguments.workers]
     except (ClusterError, UsageError, cluster.HungError) as error:
         print(f"scale: {error}", file=sys.stderr)
         return 1

@@ -96,9 +96,14 @@ def values(workers: int) -> dict[str, Any]:
     }
 
 
+def counts(given: Mapping[str, Any]) -> dict[str, int]:
+    """The number of tasks of each role in a run with these values."""
+    return {role: given[role]["replicas"] for role in TASKS["app.kubernetes.io/component"]}
+
+
 def tasks(given: Mapping[str, Any]) -> int:
     """The number of tasks of a run with these values."""
-    return sum(given[role]["replicas"] for role in TASKS["app.kubernetes.io/component"])
+    return sum(counts(given).values())
 
 
 def install(client: Client, release: str, namespace: str, given: Mapping[str, Any], folder: Path) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import psutil
 from lightkube import Client
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Pod
@@ -29,6 +31,8 @@ class Usage:
     """Seconds."""
     peak: float
     """MiB of memory."""
+    received: float = 0.0
+    """kB that its present connections to the API server have brought, which last four minutes."""
 
 
 class Supervisor:
@@ -42,7 +46,16 @@ class Supervisor:
         proc = Path(f"/proc/{self._process.pid}")
         words = (proc / "stat").read_text().rpartition(")")[2].split()
         peak = next(line for line in (proc / "status").read_text().splitlines() if line.startswith("VmHWM"))
-        return Usage((int(words[11]) + int(words[12])) / TICKS, int(peak.split()[1]) / 1024)
+        return Usage((int(words[11]) + int(words[12])) / TICKS, int(peak.split()[1]) / 1024, self._received() / 1000)
+
+    def _received(self) -> int:
+        ports = {each.laddr.port for each in psutil.Process(self._process.pid).net_connections("tcp")}
+        sockets = ["ss", "--tcp", "--numeric", "--info", "--oneline", "--no-header"]
+        return sum(
+            int(found[1])
+            for line in simulation.SANDBOX.run(sockets).splitlines()
+            if int(line.split()[3].rpartition(":")[2]) in ports and (found := re.search(r"bytes_received:(\d+)", line))
+        )
 
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
