@@ -30,6 +30,7 @@ def prepare(folder: Path) -> None:
     flavor.write_text(FLAVOR)
     simulation.kubectl("apply", f"--filename={CRDS}")
     simulation.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"--filename={CRDS}")
+    simulation.kubectl("get", "workloads.kueue.x-k8s.io")  # waits, as lightkube does not, while the API is initializing
     simulation.kubectl("apply", f"--filename={flavor}")
     reader = ["clusterrole", "queue-reader", "--verb=get", "--resource=resourceflavors.kueue.x-k8s.io"]
     simulation.kubectl("create", *reader)

@@ -10,7 +10,6 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-import psutil
 from lightkube import Client
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Pod
@@ -49,13 +48,10 @@ class Supervisor:
         return Usage((int(words[11]) + int(words[12])) / TICKS, int(peak.split()[1]) / 1024, self._received() / 1000)
 
     def _received(self) -> int:
-        ports = {each.laddr.port for each in psutil.Process(self._process.pid).net_connections("tcp")}
-        sockets = ["ss", "--tcp", "--numeric", "--info", "--oneline", "--no-header"]
-        return sum(
-            int(found[1])
-            for line in simulation.SANDBOX.run(sockets).splitlines()
-            if int(line.split()[3].rpartition(":")[2]) in ports and (found := re.search(r"bytes_received:(\d+)", line))
-        )
+        own = {os.readlink(each) for each in Path(f"/proc/{self._process.pid}/fd").iterdir()}
+        sockets = ["ss", "--tcp", "--numeric", "--extended", "--info", "--oneline", "--no-header"]
+        found = re.findall(r"ino:(\d+) .*bytes_received:(\d+)", simulation.SANDBOX.run(sockets))
+        return sum(int(count) for inode, count in found if f"socket:[{inode}]" in own)
 
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
