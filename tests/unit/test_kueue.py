@@ -11,7 +11,7 @@ from tests.unit.test_reporter import Api as ReporterApi
 from tests.unit.test_supervision import NOW, RUNNING, a_pod, a_run
 from trainer.supervisor import elastic, kueue, lifecycle, scales
 from trainer.supervisor.kueue import Placement, Workload
-from trainer.supervisor.kueue_api import KueueApi, PriorityError
+from trainer.supervisor.kueue_api import KueueApi, UnreadableError
 from trainer.supervisor.notes import ElasticNotes, Notes, State
 from trainer.supervisor.queue_control import QueueControl
 from trainer.supervisor.reporter import Reporter
@@ -67,12 +67,12 @@ class Api(KueueApi):
     def __init__(self, placement: Placement) -> None:
         self.calls: list[Any] = []
         self.placement = placement
-        self.unreadable: PriorityError | None = None
+        self.unreadable: dict[str, UnreadableError] = {}
+        """By the name of the call that fails."""
 
     def create(self) -> bool:
         self.calls.append("create")
-        if self.unreadable:
-            raise self.unreadable
+        self._fail("create")
         return True
 
     def delete(self) -> bool:
@@ -94,7 +94,12 @@ class Api(KueueApi):
         return True
 
     def flavor(self, name: str) -> Placement:
+        self._fail("flavor")
         return self.placement
+
+    def _fail(self, call: str) -> None:
+        if error := self.unreadable.get(call):
+            raise error
 
     def open_gates(self, pods: Iterable[tuple[str, Placement]]) -> None:
         self.calls += [f"open {pod}" for pod, _ in pods]
@@ -180,11 +185,34 @@ def test_the_workload_has_the_priority_of_the_first_role_that_has_a_class() -> N
 def test_a_run_waits_while_the_supervisor_cannot_read_its_priority(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     control = Control()
-    control.api.unreadable = PriorityError("high", "forbidden")
+    control.api.unreadable = {"create": UnreadableError("the PriorityClass high", "priorityclasses", "forbidden")}
     assert control.calls(QUEUED, None) == ["create"]
     assert control.advance(QUEUED, None, NOW) == QUEUED
     assert "waiting in the queue research: the supervisor cannot read the PriorityClass high" in caplog.text
     assert "(forbidden): create it, or bind a ClusterRole that gets priorityclasses" in caplog.text
+
+
+def test_a_run_whose_flavor_cannot_be_read_gives_its_quota_back_until_it_can(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    control = Control()
+    control.api.unreadable = {"flavor": UnreadableError("the flavor a100", "resourceflavors", "forbidden")}
+    assert control.advance(QUEUED, ADMITTED, NOW) == QUEUED
+    assert "the supervisor cannot read the flavor a100 (forbidden)" in caplog.text
+    assert control.calls(QUEUED, ADMITTED) == ["delete"]
+    assert control.calls(QUEUED, None) == [], "the flavor still cannot be read"
+    control.api.unreadable.clear()
+    assert control.calls(QUEUED, None, now=NOW + 6) == ["create"]
+    assert control.calls(QUEUED, ADMITTED, now=NOW + 7) == []
+    assert control.advance(QUEUED, ADMITTED, NOW).state == "Starting"
+
+
+def test_a_reactivated_workload_can_be_queued_again() -> None:
+    evicted = (True, "DeactivatedDueToAdmissionCheck", "no room")
+    workload = kueue.observe(answer({"worker": 4, "ps": 1}, QuotaReserved=RESERVED, Evicted=evicted))
+    assert kueue.released(workload)["Requeued"][:2] == (False, "Deactivated")
+    off = dataclasses.replace(workload, active=False)
+    assert "is deactivated (DeactivatedDueToAdmissionCheck: no room): set spec.active to true" in off.problem
+    assert workload.problem == "Kueue has evicted it (DeactivatedDueToAdmissionCheck: no room)"
 
 
 def test_the_tasks_start_with_the_admitted_number_and_keep_it() -> None:
@@ -216,6 +244,8 @@ def test_pods_of_an_admitted_run_are_scheduled_where_their_quota_is() -> None:
     assert control.calls(STARTED, ADMITTED, gated, other, a_pod("mnist-ps-0")) == ["open mnist-worker-0"]
     assert control.calls(STARTED, ADMITTED, gated, now=NOW + 1) == [], "it is not observed yet"
     assert control.calls(STARTED, EVICTED, dataclasses.replace(gated, uid="2")) == []
+    surplus = a_pod("mnist-worker-4", gated=True, node="", uid="3")
+    assert control.calls(STARTED, ADMITTED, surplus) == [], "it has no quota"
     assert control.calls(dataclasses.replace(STARTED, running=NOW), ADMITTED) == [({"PodsReady": True}, False)]
 
 

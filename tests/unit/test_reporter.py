@@ -64,12 +64,17 @@ def waiting(number: int, since: float, reason: str = "Unschedulable: 0/3 nodes a
     return PendingTask(f"mnist-worker-{number}", "worker", since, False, reason, unscheduled=True)
 
 
+@pytest.mark.parametrize("reason", ["Unschedulable: 0/3 nodes are available", "does not resolve: NAME.mnist-worker"])
 def test_tasks_that_wait_for_one_reason_are_one_line_a_minute(
-    reporter: Reporter, caplog: pytest.LogCaptureFixture
+    reporter: Reporter, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
     """However many they are, and whenever each of them began to wait."""
+
+    def task(number: int) -> PendingTask:
+        return waiting(number, NOW + number, reason.replace("NAME", f"mnist-worker-{number}"))
+
     for second in range(600):
-        tasks = [waiting(number, NOW + number) for number in range(min(second, 900))]
+        tasks = [task(number) for number in range(min(second, 900))]
         reporter.report_pending(STARTED, tasks, NOW + second)
     assert len(caplog.messages) == 10
     assert caplog.messages[-1].endswith("(and 558 more)")

@@ -17,8 +17,10 @@ GATE = "distributed-tensorflow/queue"
 RUN = "distributed-tensorflow/run"
 """The annotation of a Workload with the hash of the run that it is for."""
 NOT_ANSWERED = "Kueue has not answered yet: check that Kueue runs"
-_REQUEUED = ("Preempted", "AdmissionCheck", "NodeFailures")
-"""After these evictions the Workload waits in its queue at once; after others Kueue requeues it later."""
+_REQUEUED = ("Preempted", "NodeFailures")
+"""After these evictions the Workload waits in its queue at once; after others Kueue requeues it."""
+_DEACTIVATED = "Deactivated"
+"""The reason of these evictions, or its beginning. Kueue requeues a reactivated Workload only with just this reason."""
 _KEPT = (
     "nodeSelector",
     "tolerations",
@@ -83,7 +85,10 @@ class Workload:
     def problem(self) -> str:
         """Why Kueue has not admitted it, in one sentence with the remedy."""
         if not self.active:
-            return "its Workload is deactivated: set spec.active to true to queue it again"
+            why = f" ({self.eviction})" if self.eviction else ""
+            return f"its Workload is deactivated{why}: set spec.active to true to queue it again"
+        if self.has("QuotaReserved") and self.has("Evicted"):
+            return f"Kueue has evicted it ({self.eviction})"
         if self.has("QuotaReserved"):
             return f"its quota is reserved, and admission checks are not ready: {', '.join(self.checks) or 'unknown'}"
         message = str(self.conditions.get("QuotaReserved", {}).get("message", ""))
@@ -208,11 +213,12 @@ def released(workload: Workload) -> dict[str, tuple[bool, str, str]]:
     """The conditions of an evicted Workload whose tasks have ended: status, reason and message, by type."""
     evicted = workload.conditions["Evicted"]
     reason, message = str(evicted.get("reason", "")), str(evicted.get("message", ""))
+    requeued = _DEACTIVATED if reason.startswith(_DEACTIVATED) else reason
     return {
         "QuotaReserved": (False, "Pending", message),
         "Admitted": (False, "NoReservation", "The workload has no reservation"),
         "PodsReady": (False, "WaitForStart", "The tasks have ended"),
-        "Requeued": (reason in _REQUEUED, reason, message),
+        "Requeued": (reason in _REQUEUED, requeued, message),
     }
 
 

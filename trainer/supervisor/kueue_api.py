@@ -24,13 +24,13 @@ _CALLS = 8
 """Pods that are changed at the same time."""
 
 
-class PriorityError(Exception):
-    """A priority class cannot be read. The message says why, and what to do."""
+class UnreadableError(Exception):
+    """An object of the cluster is absent, or the supervisor may not read it. The message says what to do."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, what: str, resource: str, reason: str) -> None:
         super().__init__(
-            f"the supervisor cannot read the PriorityClass {name}, which priorityClassName names ({reason}): "
-            f"create it, or bind a ClusterRole that gets priorityclasses, as in docs/scheduling.md"
+            f"the supervisor cannot read {what} ({reason}): create it, or bind a ClusterRole that gets {resource}, "
+            f"as in docs/scheduling.md"
         )
 
 
@@ -61,7 +61,7 @@ class KueueApi:
         """Create the run's Workload, which is deleted together with the notes; return whether it is created.
 
         Raises:
-            PriorityError: the value of its priority class cannot be read.
+            UnreadableError: the value of its priority class cannot be read.
         """
         return self._connection.attempt_in_pass(self._create)
 
@@ -84,11 +84,15 @@ class KueueApi:
         self._client.create(WORKLOAD(**kueue.manifest(run, templates, owner, priority)))
 
     def _priority(self, name: str) -> int:
+        found = self._read(PriorityClass, name, f"the PriorityClass {name} of priorityClassName", "priorityclasses")
+        return found.value or 0
+
+    def _read(self, kind: Any, name: str, what: str, resource: str) -> Any:
         try:
-            return self._client.get(PriorityClass, name).value or 0
+            return self._client.get(kind, name)
         except ApiError as error:
             if error.status.code in (403, 404):
-                raise PriorityError(name, str(error.status.message)) from None
+                raise UnreadableError(what, resource, str(error.status.message)) from None
             raise
 
     def delete(self) -> bool:
@@ -136,9 +140,10 @@ class KueueApi:
         """What a flavor adds to pods.
 
         Raises:
-            ApiError: the supervisor may not read it, or it does not exist.
+            UnreadableError: the supervisor may not read it, or it does not exist.
         """
-        return kueue.of_flavor(self._client.get(FLAVOR, name))
+        what = f"the flavor {name}, which may choose nodes"
+        return kueue.of_flavor(self._read(FLAVOR, name, what, "resourceflavors"))
 
     def open_gates(self, pods: Iterable[tuple[str, Placement]]) -> None:
         """Remove the scheduling gate of these pods, and add on which nodes they run."""

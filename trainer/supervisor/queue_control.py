@@ -7,12 +7,10 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 
-from lightkube import ApiError
-
 from trainer.supervisor import kueue, lifecycle
 from trainer.supervisor.connection import UNAVAILABLE
 from trainer.supervisor.kueue import Placement, Workload
-from trainer.supervisor.kueue_api import KueueApi, PriorityError
+from trainer.supervisor.kueue_api import KueueApi, UnreadableError
 from trainer.supervisor.notes import ElasticNotes, Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.reporter import ANNOTATIONS, Reporter, checkpoint_annotation
@@ -36,7 +34,9 @@ class QueueControl:
         self._placements: tuple[str, Mapping[str, Placement]] = ("", {})
         """What the pods of each role get, and the uid of the Workload that it belongs to."""
         self._unreadable = ""
-        """Why the Workload could not be created."""
+        """Why there is no Workload: what the supervisor must read first."""
+        self._unread_flavors: frozenset[str] = frozenset()
+        """The flavors of an admission, of which one could not be read."""
         self._published, self._published_at = 0, 0.0
         """The time of a checkpoint that is published, and when it was."""
 
@@ -71,17 +71,15 @@ class QueueControl:
     def _place(self, workload: Workload) -> str:
         """Find out what the pods of each role get; return what prevents that, with the remedy, else nothing."""
         found = {}
+        used = frozenset[str]().union(*workload.flavors.values())
         try:
-            flavors = {name: self._api.flavor(name) for name in frozenset().union(*workload.flavors.values())}
-        except ApiError as error:
-            if error.status.code not in (403, 404):
-                return f"a flavor cannot be read: {error.status.message}"
-            return (
-                f"Kueue has admitted the run, but the supervisor cannot read a flavor, which may choose nodes "
-                f"({error.status.message}): bind a ClusterRole that gets resourceflavors, as in docs/scheduling.md"
-            )
+            flavors = {name: self._api.flavor(name) for name in used}
+        except UnreadableError as error:
+            self._unreadable, self._unread_flavors = str(error), used
+            return self._unreadable
         except UNAVAILABLE as error:
             return f"a flavor cannot be read: {error}"
+        self._unread_flavors = frozenset()
         for role, names in workload.flavors.items():
             placement = workload.updates.get(role, Placement())
             for name in sorted(names):
@@ -111,28 +109,33 @@ class QueueControl:
         if workload is None:
             if notes.state == "Queued" and self._is_due("create", now):
                 self._create()
-        elif workload.run_hash != self._run.hash or workload.has("Finished"):
-            if self._is_due("delete", now):
+        elif workload.run_hash != self._run.hash or workload.has("Finished") or self._unread_flavors:
+            if self._is_due("delete", now):  # without its flavors the run would hold a quota that it cannot use
                 self._api.delete()
         elif workload.has("Evicted") and workload.has("QuotaReserved") and self._is_due("free", now):
             self._api.set_conditions(workload, kueue.released(workload), frees_quota=True)
 
     def _create(self) -> None:
-        self._unreadable = ""
         try:
+            for name in self._unread_flavors:
+                self._api.flavor(name)
+            self._unreadable, self._unread_flavors = "", frozenset()
             self._api.create()
-        except PriorityError as error:
+        except UnreadableError as error:
             self._unreadable = str(error)
+        except UNAVAILABLE:
+            return  # the next passes try again
 
     def _reconcile_running(self, notes: Notes, workload: Workload, pods: Mapping[str, Pod], now: float) -> None:
         if not workload.admits(self._run):
             return
         if self._placements[0] != workload.uid and self._place(workload):  # a new supervisor
             return
+        admitted = {name for role, count in workload.counts.items() for name in self._run.tasks(role, count)}
         gated = [
             pod
             for pod in pods.values()
-            if pod.gated and pod.role in workload.counts and pod.run_hash == self._run.hash and not pod.terminating
+            if pod.gated and pod.name in admitted and pod.run_hash == self._run.hash and not pod.terminating
         ]
         due = [pod for pod in gated if self._is_due(pod.uid, now)]
         self._api.open_gates((pod.pod_name, self._placements[1].get(pod.role, Placement())) for pod in due)

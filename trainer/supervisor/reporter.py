@@ -265,11 +265,11 @@ class Reporter:
         """Report pending tasks and the progress at their intervals; tasks with the same reason share one line."""
         by_reason: dict[str, list[PendingTask]] = {}
         for task in pending:
-            if not task.in_gang:
-                by_reason.setdefault(self.explain(task), []).append(task)
+            if not task.in_gang:  # the reason may have the task's own name, such as that of its host
+                by_reason.setdefault(self.explain(task).replace(task.name, ""), []).append(task)
         for reason, tasks in by_reason.items():
             others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
-            self._report_waiting(f"{tasks[0].name}: {reason}{others}", reason, tasks, now)
+            self._report_waiting(f"{tasks[0].name}: {self.explain(tasks[0])}{others}", reason, tasks, now)
         if gang := [task for task in pending if task.in_gang]:
             reasons = dict.fromkeys(map(self.explain, gang))
             reason = "; ".join([each for each in reasons if each != PART_OF_GANG] or [PART_OF_GANG])
