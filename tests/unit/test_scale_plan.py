@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trainer import cli
-from trainer.graph import parameters
-from trainer.scale.cost_model import CHUNK_BYTES, MAX_CHUNKS, Scenario, choose, predict
+from trainer.graph import parameters, replica
+from trainer.scale.cost_model import AVERAGED, CHUNK_BYTES, MAX_CHUNKS, MAX_MESSAGE_BYTES, Scenario, choose, predict
 
 GIGABIT = 1e9 / 8
 SCENARIO = Scenario(workers=100, parameters=100e6, link=25 * GIGABIT, step=0.3, cpus=4, synchronous=False)
@@ -43,7 +43,13 @@ def test_chunks_are_those_of_the_trainer() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "measured"),
-    [({}, 13.9), ({"wire": 0.5}, 24.2), ({"synchronous": True}, 9.6), ({"synchronous": True, "wire": 0.5}, 16.5)],
+    [
+        ({}, 13.9),
+        ({"wire": 0.5}, 24.2),
+        ({"synchronous": True}, 9.6),
+        ({"synchronous": True, "wire": 0.5}, 16.5),
+        ({"synchronous": True, "local_steps": 8}, 19.8),
+    ],
 )
 def test_rates_over_a_network_that_were_measured_are_predicted(settings: dict[str, Any], measured: float) -> None:
     """Those of docs/performance.md: batches/s of two workers with 10 MB, which computed 40 ms for each."""
@@ -67,10 +73,18 @@ def test_the_fewest_servers_with_that_share_are_chosen() -> None:
     assert chosen.busy >= 0.95 * best > predict(SCENARIO, chosen.ps - 1).busy
 
 
-def test_local_steps_divide_what_a_round_costs() -> None:
+def test_local_steps_divide_what_a_round_costs_which_moves_two_moments_too() -> None:
     scenario = replace(SCENARIO, synchronous=True)
-    every, eighth = (predict(replace(scenario, local_steps=count), 8).seconds - scenario.step for count in (1, 8))
+    larger = replace(scenario, parameters=AVERAGED * scenario.parameters)
+    every, eighth = (predict(each, 8).seconds - scenario.step for each in (larger, replace(scenario, local_steps=8)))
     assert eighth == pytest.approx(every / 8)
+
+
+def test_no_message_is_above_the_limit_of_grpc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert MAX_MESSAGE_BYTES == replica.MAX_MESSAGE_BYTES
+    assert choose(replace(SCENARIO, parameters=10e9, workers=1), 0.95).ps == 2
+    assert cli.main(["plan", *WORDS, "--parameters=100G", "--ps=11"]) == 2
+    assert "set it to at least 12, because gRPC moves less than 2 GiB at once" in capsys.readouterr().err
 
 
 def test_plan_prints_a_row_for_each_mode(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,14 +101,14 @@ def test_plan_prints_a_row_for_each_mode(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--workers=0"], "--workers: '0' is not a number from 1 to 1,000,000"),
+        (["--workers=0"], "--workers: '0' is not a number from 1 to 100,000"),
         (["--gpus=2.5"], "--gpus: '2.5' is not a number"),
-        (["--parameters=100X"], "--parameters: '100X' is not a size from 4 bytes on"),
+        (["--parameters=100X"], "--parameters: '100X' is not a size from 4 bytes to 1,000,000G"),
         (["--parameters=0"], "--parameters: '0' is not a size"),
         (["--network=0"], "--network: '0' is not a number of Gbit/s above 0"),
         (["--step=nan"], "--step: 'nan' is not a number of milliseconds above 0"),
         (["--cpus=-1"], "--cpus: '-1' is not a number of CPUs above 0"),
-        (["--ps=2000"], "--ps: 2000 parameter servers were given for 1000 workers"),
+        (["--ps=2000"], "--ps: 2000 parameter servers were given, for 1000 workers and 100 MB; set it to at least 1"),
         (["--bandwidth=3"], "unrecognized arguments: --bandwidth=3"),
     ],
 )

@@ -17,6 +17,10 @@ from dataclasses import dataclass
 PS_CPUS, PS_LINKS = "parameter servers' CPUs", "parameter servers' links"
 CHUNK_BYTES, MAX_CHUNKS = 1 << 20, 4
 """As in `trainer.graph.parameters`: asynchronous replicas read a chunk again while others are on their way."""
+MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
+"""As in `trainer.graph.replica`: gRPC's limit, for each chunk."""
+AVERAGED = 3
+"""With local steps a round moves the parameters and two moments, as in `trainer.replication.local_sgd`."""
 ERROR = "its CPU times were 13 % off in the median of 40 measured points, 40 % at most"
 """How well it fits."""
 
@@ -73,10 +77,11 @@ class Prediction:
 def predict(scenario: Scenario, ps: int, costs: Costs | None = None) -> Prediction:
     """Predict the time of a step; by default with the costs of the mode that were measured."""
     costs = costs or (SYNCHRONOUS if scenario.synchronous else ASYNCHRONOUS)
-    own = costs.worker_message * ps + costs.worker_byte * scenario.parameters
-    link = scenario.parameters * scenario.wire / scenario.link
+    parameters = scenario.parameters * (AVERAGED if scenario.local_steps > 1 else 1)
+    own = costs.worker_message * ps + costs.worker_byte * parameters
+    link = parameters * scenario.wire / scenario.link
     at_ps = {
-        PS_CPUS: (costs.ps_message + costs.ps_byte * scenario.parameters / ps) / scenario.cpus,
+        PS_CPUS: (costs.ps_message + costs.ps_byte * parameters / ps) / scenario.cpus,
         PS_LINKS: link / ps,
     }
     limit, demand = max(at_ps.items(), key=lambda item: item[1])
@@ -89,7 +94,7 @@ def predict(scenario: Scenario, ps: int, costs: Costs | None = None) -> Predicti
         limit = max(served, key=lambda name: served[name])
         waiting = {limit: served[limit], "workers' CPUs": own}
     else:
-        chunks = min(MAX_CHUNKS, max(1, scenario.parameters / ps // CHUNK_BYTES))
+        chunks = min(MAX_CHUNKS, max(1, parameters / ps // CHUNK_BYTES))
         links = link * (1 + 1 / chunks)
         thinking = scenario.step + own + links
         queued = _residence(scenario.workers, demand, thinking)
@@ -100,9 +105,15 @@ def predict(scenario: Scenario, ps: int, costs: Costs | None = None) -> Predicti
     return Prediction(ps, seconds, scenario.step / seconds, max(waiting, key=lambda name: waiting[name]))
 
 
+def least_servers(parameters: float) -> int:
+    """The fewest parameter servers whose parts gRPC can move, of which a large one has four chunks."""
+    return math.ceil(parameters / (MAX_CHUNKS * MAX_MESSAGE_BYTES))
+
+
 def choose(scenario: Scenario, share: float) -> Prediction:
     """The prediction with the fewest parameter servers, at most one a worker, that has this share of the best rate."""
-    found = [predict(scenario, ps) for ps in range(1, scenario.workers + 1)]
+    least = least_servers(scenario.parameters)
+    found = [predict(scenario, ps) for ps in range(least, max(least, scenario.workers) + 1)]
     best = max(each.busy for each in found)
     return next(each for each in found if each.busy >= share * best)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from trainer.config import Parser
 from trainer.errors import ConfigurationError
-from trainer.scale.cost_model import ERROR, Prediction, Scenario, choose, predict
+from trainer.scale.cost_model import ERROR, Prediction, Scenario, choose, least_servers, predict
 
 SHARE = 0.95
 """With this share of the best rate, parameter servers are enough."""
@@ -24,10 +24,13 @@ def main(words: Sequence[str]) -> int:
         ConfigurationError: a figure is impossible.
     """
     arguments = parser().read(words)
-    if arguments.ps is not None and arguments.ps > arguments.workers:
+    least = least_servers(arguments.parameters)
+    most = max(least, arguments.workers)
+    if arguments.ps is not None and not least <= arguments.ps <= most:
         raise ConfigurationError(
-            f"--ps: {arguments.ps} parameter servers were given for {arguments.workers} workers; more than one for "
-            "each gain nothing: lower it."
+            f"--ps: {arguments.ps} parameter servers were given, for {arguments.workers} workers and "
+            f"{_figure(arguments.parameters / 1e6)} MB; set it to at least {least}, because gRPC moves less than 2 GiB "
+            f"at once, and at most {most}, because no more than one for each worker are predicted."
         )
     chosen = list(_predictions(arguments))
     if arguments.json:
@@ -96,18 +99,21 @@ def _predictions(arguments: argparse.Namespace) -> Iterator[tuple[str, Predictio
 def _text(arguments: argparse.Namespace, chosen: Sequence[tuple[str, Prediction]]) -> str:
     lines = [
         f"{_several(arguments.workers, 'worker')} with {_several(arguments.gpus, 'GPU')} each, "
-        f"{arguments.parameters / 1e6:,.4g} MB of "
+        f"{_figure(arguments.parameters / 1e6)} MB of "
         f"parameters, links of {arguments.network:g} Gbit/s, a step of {arguments.step:g} ms:",
         "",
         f"{'mode':28}{'ps':>7}{'step, ms':>11}{'batches/s':>12}{'computing':>11}  limited by",
     ]
     for mode, each in chosen:
         batches = arguments.workers * arguments.gpus / each.seconds
-        lines.append(
-            f"{mode:28}{each.ps:>7,}{1e3 * each.seconds:>11,.4g}{batches:>12,.0f}{each.busy:>11.0%}  {each.limit}"
-        )
+        figures = f"{each.ps:>7,}{_figure(1e3 * each.seconds):>11}{_figure(batches):>12}{each.busy:>11.0%}"
+        lines.append(f"{mode:28}{figures}  {each.limit}")
     lines += ["", f"A model that was fitted to one machine: {ERROR}.", "Measure with your own program before you buy."]
     return "\n".join(lines)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _several(count: int, what: str) -> str:
@@ -115,8 +121,8 @@ def _several(count: int, what: str) -> str:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]+", text) or not 1 <= int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1,000,000")
+    if not re.fullmatch(r"[0-9]+", text) or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 100,000")
     return int(text)
 
 
@@ -124,7 +130,7 @@ def _bytes(text: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)B?", text)
     size = float(found[1]) * UNITS[found[2]] if found else 0.0
     if not 4 <= size <= 1e15:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 4 bytes on, such as 500k, 100M or 2G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 4 bytes to 1,000,000G, such as 500k, 100M or 2G")
     return size
 
 
@@ -134,8 +140,8 @@ def _positive(what: str) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 < value < 1e9:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what} above 0")
+        if not 1e-9 <= value <= 1e9:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what} above 0 and up to 1e9")
         return value
 
     return parse
