@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from lightkube import Client, KubeConfig
+from lightkube import ApiError, Client, KubeConfig
 from lightkube.models.core_v1 import NodeStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
@@ -69,7 +69,8 @@ def create_nodes(
         name = f"{prefix}-{index}"
         named = {"kubernetes.io/hostname": name, **labels(index)}
         metadata = ObjectMeta(name=name, labels=named, annotations={"kwok.x-k8s.io/node": "fake"})
-        client.create(Node(metadata=metadata, status=NodeStatus(capacity=capacity, allocatable=capacity)))
+        node = Node(metadata=metadata, status=NodeStatus(capacity=capacity, allocatable=capacity))
+        wait(f"{name} created", lambda: _is_created(client, node))
 
     create(0)  # msgspec analyses a type at first use, and Python crashes if two threads do so
     with ThreadPoolExecutor(8) as threads:
@@ -80,6 +81,18 @@ def create_nodes(
         return not any(node.spec and node.spec.taints for node in client.list(Node, chunk_size=500))
 
     wait("all nodes take pods", take_pods)
+
+
+def _is_created(client: Client, node: Node) -> bool:
+    """Create a node; False if the API server is too busy, with which it may create it nevertheless."""
+    try:
+        client.create(node)
+    except ApiError as error:
+        if error.status.code in (429, 504):
+            return False
+        if error.status.code != 409:
+            raise
+    return True
 
 
 def values(workers: int) -> dict[str, Any]:
