@@ -240,6 +240,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if min(*arguments.workers, arguments.rounds) < 1:
         parser.error("--workers and --rounds: at least 1 is expected")
+    if arguments.admissions < 0:
+        parser.error("--admissions: at least 0 is expected")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the cluster ends with this process
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     compileall.compile_dir(supervisor.ROOT / "trainer", quiet=1)  # the supervisor's image has compiled modules too

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import Run
 from trainer.text import truncate
 
@@ -75,6 +76,10 @@ class Workload:
         """Whether the tasks of the run may run."""
         lost = self.has("Evicted") or self.has("Finished")
         return self.run_hash == run.hash and self.has("Admitted") and bool(self.counts) and not lost
+
+    def covers(self, pod: Pod) -> bool:
+        """Whether the pod is one of the admitted tasks. Anybody may scale a StatefulSet further."""
+        return int(pod.name.rpartition("-")[2]) < self.counts.get(pod.role, 0)
 
     @property
     def eviction(self) -> str:

@@ -30,7 +30,7 @@ class UnreadableError(Exception):
     def __init__(self, what: str, resource: str, reason: str) -> None:
         super().__init__(
             f"the supervisor cannot read {what} ({reason}): create it, or bind a ClusterRole that gets {resource}, "
-            f"as in docs/scheduling.md"
+            "as in docs/scheduling.md"
         )
 
 

@@ -131,11 +131,10 @@ class QueueControl:
             return
         if self._placements[0] != workload.uid and self._place(workload):  # a new supervisor
             return
-        admitted = {name for role, count in workload.counts.items() for name in self._run.tasks(role, count)}
         gated = [
             pod
             for pod in pods.values()
-            if pod.gated and pod.name in admitted and pod.run_hash == self._run.hash and not pod.terminating
+            if pod.gated and pod.run_hash == self._run.hash and not pod.terminating and workload.covers(pod)
         ]
         due = [pod for pod in gated if self._is_due(pod.uid, now)]
         self._api.open_gates((pod.pod_name, self._placements[1].get(pod.role, Placement())) for pod in due)
