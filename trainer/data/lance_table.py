@@ -86,7 +86,12 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     if signature.has_labels:
         labels = _column(table, _target(table.schema.names), origin)
         signature = replace(signature, classes=1 + int(labels.to_numpy().max()))
-    return Stream(signature, endless, endless, len(train)), Stream(signature, once, once, len(test)), read_version
+    first = row.arrays
+    return (
+        Stream(signature, endless, endless, len(train), first=first),
+        Stream(signature, once, once, len(test), first=first),
+        read_version,
+    )
 
 
 def _take(table: Any, rows: npt.NDArray[Any], columns: Sequence[str], origin: str) -> Any:

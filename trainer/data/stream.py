@@ -10,6 +10,8 @@ from trainer.data.examples import Array, Signature
 IN_MEMORY_BYTES = 1 << 30
 """Largest total size of examples that are held in memory, and copied to the device."""
 PREFETCHED_BATCHES = 16
+FIRST_EXAMPLES = 32
+"""The number of examples with which a model is tried, at most."""
 
 
 @dataclass(frozen=True)
@@ -17,14 +19,19 @@ class Stream:
     """Batches of examples."""
 
     signature: Signature
-    endless: Callable[[int], Iterator[Sequence[Array]]]
-    """The leaves of batches of this size, again and again."""
+    endless: Callable[..., Iterator[Sequence[Array]]]
+    """The leaves of batches of this size, again and again. With a second argument `is_full=False`, the last one of each
+    pass may be smaller, and batches of the dataset's own of this size stay as they are."""
     once: Callable[[int], Iterator[Sequence[Array]]]
     """The leaves of batches of at most this size, until each example has been read once."""
     size: int | None = None
     """The number of examples, over all replicas; None if it is not known."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label, if they are known."""
+    batch_size: int | None = None
+    """The examples of a full batch of the data; None if it has single examples."""
+    first: Sequence[Array] = ()
+    """The leaves of some of the first examples, with which the model is tried."""
 
 
 def prefetch(batches: Iterator[Sequence[Array]]) -> Iterator[Sequence[Array]]:

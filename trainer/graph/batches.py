@@ -13,6 +13,7 @@ import numpy as np
 from trainer.data.examples import Array, Examples, Signature
 from trainer.data.orders import orders
 from trainer.data.stream import IN_MEMORY_BYTES, prefetch
+from trainer.data.structures import stack
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
 
@@ -102,19 +103,7 @@ class FedBatches:
         pass
 
     def take(self, steps: int) -> list[Any]:
-        return [_stack(arrays) for arrays in zip(*itertools.islice(self._batches, steps), strict=True)]
-
-
-def _stack(arrays: Sequence[Array]) -> Array:
-    """An array [n, …] of n arrays, which are padded to the largest with zeros or empty texts if their shapes differ."""
-    shapes = [array.shape for array in arrays]
-    if len({*shapes}) == 1:
-        return np.stack(arrays)
-    padding = b"" if arrays[0].dtype == object else 0
-    found = np.full([len(arrays), *np.max(shapes, axis=0)], padding, arrays[0].dtype)
-    for place, array in zip(found, arrays, strict=True):
-        place[tuple(map(slice, array.shape))] = array
-    return found
+        return [stack(arrays) for arrays in zip(*itertools.islice(self._batches, steps), strict=True)]
 
 
 def make_batches(source: Examples, size: int, seed: Sequence[int]) -> Batches:

@@ -108,7 +108,6 @@ def model_of(
             settings.seed,
             settings.initial_weights,
             class_weight,
-            settings.batch_size,
             settings.table_rows,
         )
     if settings.initial_weights:
