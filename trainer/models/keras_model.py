@@ -84,6 +84,8 @@ class KerasModel:
         """The variables of the trainer's arrays by name, the trainable ones first."""
         self._trainable = 0
         """The number of trainable arrays."""
+        self._tables: set[str] = set()
+        """The names of the arrays that may be tables."""
         self._seeds: list[Any] = []
         """The states of random number generators."""
         self._constants: list[tuple[Any, Array]] = []
@@ -228,10 +230,26 @@ class KerasModel:
 
         return dict(zip(names, self._add("metrics", compute, list(counts)), strict=True)) if counts else {}
 
+    @property
+    def has_own_step(self) -> bool:
+        """Whether the model overrides `train_step`."""
+        return self._has_own_step
+
+    def dense_values(self) -> dict[str, Array]:
+        """The values of the arrays that are no tables, float32, by name."""
+        with eager_mode():
+            return {
+                name: variable.numpy().astype(np.float32)
+                for name, variable in self._arrays.items()
+                if name not in self._tables
+            }
+
     def assign(self, arrays: Mapping[str, Array]) -> None:
         """Give the Keras model these values."""
         with eager_mode():
             for name, variable in self._arrays.items():
+                if name not in arrays:
+                    continue
                 value = arrays[name] if tf.as_dtype(variable.dtype).is_floating else arrays[name].round()
                 variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
@@ -326,7 +344,7 @@ class KerasModel:
         self._constants = [(each, each.numpy()) for each in others if id(each) not in carried]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
         unused = self._find_unused() if self.optimizer and self.optimizer.weight_decay else set()
-        tables = self._find_tables()
+        self._tables = tables = self._find_tables()
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         draws = {name: self._large.draw_of(variable) for name, variable in self._arrays.items() if name in tables}
         for name, variable in self._arrays.items():
