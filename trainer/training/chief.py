@@ -146,6 +146,7 @@ class Chief(Callback):
         if changes and self._replica.dense_values:
             self._replica.dense_values.add(self._session, changes)
             self._has_changed = True
+            self.checkpoints.saved_step = -1  # the checkpoint of this step lacks them
         self._set_rate()
 
     def on_execution_begin(self, step: int, steps: int) -> None:
