@@ -147,6 +147,54 @@ TRAININGS: dict[str, Training] = {
         CALLBACKS = [Prune()]
         """
     ),
+    "a_variable_of_the_file_that_a_callback_raises": of(
+        """
+        beta, limit = keras.Variable(0.0, trainable=False), tf.Variable(2, dtype=tf.int64)
+
+        def loss(y, p):
+            error = (keras.ops.cast(y, "float32") - p) ** 2
+            return beta * keras.ops.mean(error) + keras.ops.mean(p) / keras.ops.cast(limit, "float32")
+
+        class Anneal(callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                beta.assign(epoch / 2)
+
+            def on_train_batch_begin(self, batch, logs=None):
+                limit.assign(2 + batch)
+
+        CALLBACKS = [Anneal()]
+
+        def model():
+            network = keras.Sequential([layers.Input((6,)), layers.Dense(4, "tanh"), layers.Dense(1, "sigmoid")])
+            return compiled(network, loss)
+        """,
+        quick=True,
+    ),
+    "a_weight_of_a_layer_that_a_callback_sets": of(
+        """
+        class Noisy(layers.Layer):
+            def __init__(self):
+                super().__init__(name="noisy")
+                self.share = self.add_weight(shape=(), initializer="zeros", trainable=False, name="share")
+                self.scale = tf.Variable(1.0)
+
+            def call(self, x):
+                self.add_loss(self.share * keras.ops.mean(x**2))
+                return x * self.scale
+
+        class Anneal(callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                layer = self.model.get_layer("noisy")
+                layer.share.assign(0.1 * epoch)
+                layer.scale.assign(1 + 0.5 * epoch)
+
+        CALLBACKS = [Anneal()]
+
+        def model():
+            network = keras.Sequential([layers.Input((6,)), layers.Dense(4), Noisy(), layers.Dense(1, "sigmoid")])
+            return compiled(network)
+        """
+    ),
     "an_own_train_step": of(
         """
         class Own(keras.Model):

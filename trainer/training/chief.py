@@ -152,8 +152,7 @@ class Chief(Callback):
     def on_execution_begin(self, step: int, steps: int) -> None:
         self._profile.before_execution(step, steps)
         if self._run.fit and self._run.fit.has_batch_hooks:
-            self._run.fit.begin_batches(step)
-            self._set_rate()
+            self._follow(self._run.fit.begin_batches(step))
 
     @property
     def is_over(self) -> bool:

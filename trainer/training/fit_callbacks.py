@@ -128,15 +128,16 @@ class FitCallbacks:
                 self._list.on_epoch_begin(self._epoch)
         return changes
 
-    def begin_batches(self, step: int) -> None:
-        """Call the hooks before an execution at this global step.
+    def begin_batches(self, step: int) -> dict[str, Array]:
+        """Call the hooks before an execution at this global step; return what they have changed.
 
         Raises:
             ModelError: a callback failed.
         """
-        with self._errors("on_train_batch_begin"):
+        with self._changes({}) as changes, self._errors("on_train_batch_begin"):
             for each in self._with_hooks:
                 each.on_train_batch_begin(step % self._steps, {})
+        return changes
 
     def add(self, outcome: Outcome) -> bool:
         """Count an execution; return whether it ends an epoch."""
