@@ -1,7 +1,7 @@
 """What `fit` takes as a batch is a batch, whatever makes the dataset; other elements are examples."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,11 @@ def of(dataset: Any, accepted: Shapes | None = None, **arguments: Any) -> Stream
         return pipeline.stream(dataset, None, "train_data()", lambda: accepted, **arguments)
 
 
+def endless(stream: Stream, size: int, is_full: bool = False) -> Iterator[Sequence[Array]]:
+    assert stream.endless
+    return stream.endless(size, is_full)
+
+
 def elements(dataset: Any) -> list[list[Array]]:
     """The batches that `fit` sees in an epoch."""
     with eager_mode():
@@ -113,7 +118,7 @@ def test_the_batches_of_an_epoch_are_those_of_fit(make: Any, caplog: pytest.LogC
     found = of(dataset)
     assert found.batch_size == 30
     assert [spec.shape for spec in found.signature.specs] == [(6,), (1,)]
-    assert are_equal(list(itertools.islice(found.endless(30, False), 2 * len(wanted))), wanted * 2)
+    assert are_equal(list(itertools.islice(endless(found, 30), 2 * len(wanted))), wanted * 2)
     assert are_equal(
         [np.concatenate(each) for each in zip(*found.once(7), strict=True)],
         [np.concatenate(each) for each in zip(*wanted, strict=True)],
@@ -223,11 +228,11 @@ def test_batches_keep_their_padding(make: Any) -> None:
     wanted, found = elements(dataset), of(dataset)
     assert found.batch_size == 8
     assert are_equal(list(found.once(8)), wanted)
-    assert are_equal(list(itertools.islice(found.endless(8, False), len(wanted))), wanted)
+    assert are_equal(list(itertools.islice(endless(found, 8), len(wanted))), wanted)
     halves = list(found.once(4))
     assert are_equal(halves[:2], [[each[:4] for each in wanted[0]], [each[4:] for each in wanted[0]]])
     with pytest.raises(ConfigurationError) as refused:
-        found.endless(16)
+        endless(found, 16)
     assert str(refused.value) == (
         "train_data(): its batches of 8 have examples of different sizes, or padding of their own, so that no batches "
         "of another size are made of them; set batch_size=8, or end the dataset with batches of the size that you want."
@@ -237,7 +242,7 @@ def test_batches_keep_their_padding(make: Any) -> None:
 def test_ragged_batches_are_padded_by_themselves(caplog: pytest.LogCaptureFixture) -> None:
     with eager_mode():
         dataset = sentences().ragged_batch(4)
-    first, second = itertools.islice(of(dataset).endless(4, False), 2)
+    first, second = itertools.islice(endless(of(dataset), 4), 2)
     assert first[0].tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0], [1, 2, 3, 4]]
     assert second[0].shape == (4, 7)
     assert "targets are padded with zeros too, which count in the loss unless the model masks them" in caplog.text
@@ -247,10 +252,10 @@ def test_batches_of_another_size_are_made_of_the_same_examples() -> None:
     with eager_mode():
         dataset = generated()
     found = of(dataset)
-    batches = list(itertools.islice(found.endless(40, False), 3))
+    batches = list(itertools.islice(endless(found, 40), 3))
     assert [len(each[0]) for each in batches] == [40, 40, 20]
     assert np.array_equal(np.concatenate([each[0] for each in batches]), X)
-    assert [len(each[0]) for each in itertools.islice(found.endless(40), 4)] == [40] * 4
+    assert [len(each[0]) for each in itertools.islice(endless(found, 40, True), 4)] == [40] * 4
 
 
 def test_the_first_batches_may_be_all_that_is_read() -> None:

@@ -57,7 +57,7 @@ def train(settings: Settings) -> None:
         found.batches.begin(session)
         for _ in range(3):
             checkpoints.add(found.saver.save(session, directory.checkpoint_prefix))
-            feed = dict(zip(found.batches.feeds, found.batches.take(1), strict=True))
+            feed = dict(zip(found.batches.feeds(1), found.batches.take(1, 0), strict=True))
             session.run(found.replication.executions[1].step, feed)
 
 

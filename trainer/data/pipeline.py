@@ -145,7 +145,7 @@ def _of_batches(dataset: Any, part: "_Part", first: Sequence[Any], data: DataCon
             return examples().once(size)
         return _in_slices(_read(own, origin), size)
 
-    def endless(size: int, is_full: bool = True) -> Iterator[Sequence[Array]]:
+    def endless(size: int, is_full: bool) -> Iterator[Sequence[Array]]:
         if own is None or size != batch_size or (is_full and not varies):
             return examples().endless(size, is_full)
         batches = _read(_endless(own, data), origin)
@@ -177,7 +177,7 @@ class _Batches:
         """The leaves of batches of at most this size."""
         return _read(self._batch(self.examples, size), self.origin)
 
-    def endless(self, size: int, is_full: bool = True) -> Iterator[Sequence[Array]]:
+    def endless(self, size: int, is_full: bool) -> Iterator[Sequence[Array]]:
         """The same again and again. With `is_full`, each has this size: some span the end of a pass."""
         if is_full or (self.data and self.data.spare_workers):  # those that read everything begin within a pass
             return _read(self._batch(_endless(self.examples, self.data), size, is_full=True), self.origin)

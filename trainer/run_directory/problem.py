@@ -71,12 +71,13 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     """
     module = model_files.load(settings.model)
     fit = fit_arguments.load(module, settings.model)
-    if fit.batch_size and settings.batch_size == Settings().batch_size:
+    if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
-    model = model_files.model_of(module, settings, class_weight=fit.class_weight)
+    model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
     dataset = _load_dataset(settings, module, cluster, fit, model)
-    if isinstance(dataset.train, Stream) and dataset.train.batch_size and settings.batch_size == Settings().batch_size:
-        settings = replace(settings, batch_size=dataset.train.batch_size)
+    own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
+    if own and not fit.batch_size and "batch_size" not in settings.given:
+        settings = replace(settings, batch_size=own)
     steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset)
     settings = _with_epochs(settings, fit, steps)
     if not isinstance(model, KerasModel):
@@ -109,8 +110,7 @@ def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) 
 
 def _with_epochs(settings: Settings, fit: FitArguments, steps_per_epoch: int | None) -> Settings:
     """The settings with the steps of their epochs, or of those in the model's file, unless they say train_steps."""
-    is_default = settings.epochs is None and settings.train_steps == Settings().train_steps
-    epochs = fit.epochs if is_default else settings.epochs
+    epochs = fit.epochs if settings.epochs is None else settings.epochs
     if (epochs or fit.callbacks) and steps_per_epoch is None:
         what = f"epochs={epochs}" if epochs else "callbacks"
         raise ConfigurationError(
@@ -151,7 +151,7 @@ def _load_dataset(
             f"data_dir={table} is a table: run trainer data import {table} {uri} --target COLUMN, and train with "
             f"dataset=lance and data_dir={uri}."
         )
-    if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
+    if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
             "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."

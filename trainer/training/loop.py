@@ -48,9 +48,10 @@ def take_steps(
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
-    planner = ExecutionPlanner(settings, max(replication.executions), replicas, replica.epoch)
+    intervals = [each for each in (replica.epoch, replica.hook_steps) if each]
+    planner = ExecutionPlanner(settings, max(replication.executions), replicas, intervals)
     reporter = ProgressReporter(context, replica.learners, step)
-    agree = coordinator.agreement(session)
+    agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
     with coordinator.participation(session, step, callback):
         read = counted = looked = time.monotonic()
@@ -68,7 +69,7 @@ def take_steps(
             if not steps:
                 break
             callback.on_execution_begin(step, steps * planner.replicas)
-            outcome = executions.run(steps)
+            outcome = executions.run(steps, step)
             step, read = outcome.step, outcome.ended
             planner.took(steps, outcome.seconds)
             if replication.independent_replicas > 1 and outcome.ended - counted > COUNT_SECONDS:

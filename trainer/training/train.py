@@ -8,14 +8,14 @@ import contextlib
 import logging
 from dataclasses import replace
 
-from trainer.errors import LostPeersError, RollBackError
+from trainer.errors import ConfigurationError, LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
 from trainer.run_directory import data_version
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.tensorflow_types import Session
-from trainer.training import server, stall_reporter
+from trainer.training import batch_hooks, server, stall_reporter
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
@@ -64,14 +64,17 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         gpus,
         claimed.run_id if claimed else "",
         problem.steps_per_epoch if problem.fit.callbacks else None,
+        batch_hooks.interval(problem.fit.callbacks),
     )
     for note in replica.notes if claimed else ():
         logger.info(note)
     if gpus and replica.learners > 1:
         logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
-        if settings.epochs and settings.num_gpus != gpus:
-            who = "an epoch counts one batch of each replica" if cluster else "an evaluator does not see these GPUs"
-            logger.warning(f"{who}; set num_gpus={gpus}, so that all tasks find the same steps in an epoch")
+        if cluster and settings.epochs and settings.num_gpus is None:
+            raise ConfigurationError(
+                f"num_gpus: it is not set, but this task sees {gpus} GPUs, on which the steps of an epoch depend, and "
+                f"a task does not see those of the others; set num_gpus={gpus} for all tasks."
+            )
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
     run = ChiefRun(context, problem, claimed, replica) if claimed else None
