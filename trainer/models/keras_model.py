@@ -566,7 +566,11 @@ class KerasModel:
                 results = {ACCURACY: self._accuracy.result()}
             else:
                 results = self._model.get_metrics_result() if self._model.compiled else {}
-            values = {name: tf.cast(value, tf.float32) for name, value in results.items() if name != "loss"}
+            values = {
+                name: tf.cast(value, tf.float32)
+                for name, value in own_train_step.flat(results).items()
+                if name != "loss"
+            }
         found: dict[str, Tensor] = {}
         for name, value in values.items():
             size = math.prod(value.shape)
@@ -719,6 +723,10 @@ class KerasModel:
         except Exception as error:
             eager = self._model is not None and getattr(self._model, "run_eagerly", False)
             remedy = "; run_eagerly has no effect here: the step is a graph, so use keras.ops" if eager else ""
+            if "unknown rank" in str(error):
+                remedy += (
+                    "; give what tf.py_function or tf.numpy_function returns a shape, by tf.ensure_shape(result, [])"
+                )
             raise self._error(f"{what}: {reason(error, self._name)}{remedy}") from error
 
     def _error(self, text: str) -> ConfigurationError:
