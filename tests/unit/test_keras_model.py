@@ -15,7 +15,7 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.orders import orders
 from trainer.errors import ConfigurationError
-from trainer.graph import parameters, replica, step_graph
+from trainer.graph import keras_optimizer, parameters, replica, step_graph
 from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory.evaluation import CheckpointEvaluator
@@ -112,6 +112,27 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
 def test_training_is_that_of_keras(tmp_path: Path, optimizer: str) -> None:
     """Also of the moving averages of batch normalization."""
     check_training(write(tmp_path, compiled=f"optimizer={optimizer}, loss={LOSS}"))
+
+
+@pytest.mark.parametrize("optimizer", ["clipnorm=5.0", "clipvalue=5.0", "global_clipnorm=5.0", "clipnorm=0.0"])
+def test_a_large_threshold_of_clipping_binds_as_in_keras(tmp_path: Path, optimizer: str) -> None:
+    """Gradients of a kernel in the hundreds beside those of a bias around one."""
+    layers = "layers.Rescaling(100.0), layers.Flatten(), layers.Dense(16, activation='tanh'), layers.Dense(10)"
+    check_training(write(tmp_path, layers, f"optimizer=SGD(0.01, {optimizer}), loss={LOSS}"), steps=10)
+
+
+@pytest.mark.parametrize("limit", [0.001, 4.0, 100.0, 1e6])
+def test_an_optimizer_that_clips_by_the_norm_of_each_array_is_not_element_wise(limit: float) -> None:
+    class Own(keras.optimizers.SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            norm = keras.ops.sqrt(keras.ops.sum(gradient**2))
+            super().update_step(gradient * limit / keras.ops.maximum(norm, limit), variable, learning_rate)
+
+    with eager_mode():
+        by_norms = [keras.optimizers.Adam(clipnorm=limit), Own(0.1)]
+        others = [keras.optimizers.Adam(clipvalue=limit), keras.optimizers.SGD(0.1, global_clipnorm=limit)]
+    assert not any(keras_optimizer.is_element_wise(each) or keras_optimizer.updates_rows(each) for each in by_norms)
+    assert all(keras_optimizer.is_element_wise(each) and keras_optimizer.updates_rows(each) for each in others)
 
 
 @pytest.mark.parametrize("constraint", ["NonNeg()", "UnitNorm()", "MaxNorm(0.5)"])

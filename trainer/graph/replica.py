@@ -312,6 +312,8 @@ def _dense_notes(settings: Settings, model: Model, parameters: Mapping[str, Para
             reason = "local_steps is not 1"
         elif model.optimizer is None:
             reason = "the model is not compiled with an optimizer"
+        elif keras_optimizer.clips_each_array(model.optimizer):
+            reason = "clipnorm clips by the norm of its whole gradient, so use global_clipnorm or clipvalue"
         else:
             reason = f"the optimizer {type(model.optimizer).__name__} does not update rows by themselves"
         found.append(f"each step moves all of {_show((name, parameter))}, because {reason}; see docs/tables.md")
