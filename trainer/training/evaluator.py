@@ -14,10 +14,11 @@ from typing import Any
 
 from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
-from trainer.graph import table_files
+from trainer.graph import devices, table_files
 from trainer.graph.checkpoints import CheckpointList, files_of, link
 from trainer.run_directory import best
-from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.run_directory.best_metric import BestMetric
+from trainer.run_directory.evaluation import CPU, UNREADABLE, CheckpointEvaluator
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
@@ -54,7 +55,8 @@ def evaluate(context: TaskContext) -> None:
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
-    with problem.evaluator() as evaluator:
+    gpus = devices.count_gpus(settings)
+    with problem.evaluator(devices.all_of(gpus)[0] if gpus else CPU) as evaluator:
         while not context.is_stopping() and max(evaluated, default=0) < problem.settings.train_steps:
             checkpoints = _wait_for_checkpoints(context, directory, problem, evaluated, seconds)
             if not checkpoints:  # a callback has ended the run
@@ -63,7 +65,9 @@ def evaluate(context: TaskContext) -> None:
                 if context.is_stopping():
                     return
                 with _kept(checkpoint, directory.evaluating) as kept:
-                    _evaluate_checkpoint(kept, evaluator, directory, summaries, pictures, context.metrics)
+                    _evaluate_checkpoint(
+                        kept, evaluator, directory, problem.best_metric, summaries, pictures, context.metrics
+                    )
                 evaluated.add(_step_of(checkpoint))
             seconds = settings.stall_seconds + settings.save_seconds
 
@@ -104,6 +108,7 @@ def _evaluate_checkpoint(
     checkpoint: str,
     evaluator: CheckpointEvaluator,
     directory: TrainingDirectory,
+    metric: BestMetric,
     summaries: SummaryWriter,
     pictures: ClassifierPictures,
     metrics: Metrics,
@@ -125,7 +130,7 @@ def _evaluate_checkpoint(
     write_score(summaries, score)
     pictures.write(summaries, evaluator, score.global_step)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
-        best.offer(directory.best, checkpoint, score)
+        best.offer(directory.best, checkpoint, score, metric)
     metrics.test_metrics = measured
     logger.info(str(score))
 

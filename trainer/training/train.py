@@ -49,6 +49,7 @@ def train(context: TaskContext) -> bool:
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
         if leads:
             logger.info(problem.summary)
+            logger.info(f"the best checkpoint is that with {problem.best_metric}")
         return _train(context, problem, claimed)
 
 
