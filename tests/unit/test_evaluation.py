@@ -12,6 +12,8 @@ import pytest
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.data.stream import Stream
+from trainer.errors import ModelError
 from trainer.graph import replica
 from trainer.models import mlp
 from trainer.models.keras_model import KerasModel
@@ -122,6 +124,46 @@ def test_a_loss_that_depends_on_the_batch_is_that_of_keras(batch_size: int, tmp_
         wanted = made.network.evaluate(split.inputs, split.targets, batch_size=batch_size, verbose=0, return_dict=True)
     assert score.loss == pytest.approx(wanted["loss"], rel=1e-5)
     assert score.metrics["mse"] == pytest.approx(wanted["mse"], rel=1e-5)
+
+
+def embedding_of_100(path: Path) -> tuple[KerasModel, dict[str, Any], str]:
+    """A model whose embedding has 100 rows, and a checkpoint of it."""
+
+    def model() -> keras.Model:
+        network = keras.Sequential([keras.Input((3,), dtype="int32"), keras.layers.Embedding(100, 4)])
+        network.add(keras.layers.Flatten())
+        network.compile("sgd", "mse")
+        return network
+
+    split = Examples(np.ones((10, 3), np.int32), np.zeros((10, 12), np.float32))
+    made = KerasModel("mine", model, 0, None)
+    parameters = made.parameters(split.signature)
+    found = replica.build(Settings(batch_size=2, steps_per_execution=1), None, made, parameters, split, 0, "this run")
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        return made, parameters, str(found.saver.save(session, path / "model.ckpt"))
+
+
+def test_a_model_that_fails_on_the_held_out_data_is_said(tmp_path: Path) -> None:
+    model, parameters, checkpoint = embedding_of_100(tmp_path)
+    held_out = Examples(np.full((10, 3), 150, np.int32), np.zeros((10, 12), np.float32))
+    with CheckpointEvaluator(model, parameters, held_out) as evaluator, pytest.raises(ModelError) as error:
+        evaluator.score(checkpoint)
+    assert str(error.value) == ("the model fails on the held-out data: indices[0,0] = 150 is not in [0, 100).")
+
+
+def test_held_out_data_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    model, parameters, checkpoint = embedding_of_100(tmp_path)
+
+    def once(size: int) -> Iterator[Any]:
+        yield [np.ones((2, 3), np.int32), np.zeros((2, 12), np.float32)]
+        raise tf.errors.DataLossError(None, None, "corrupted record at 7")
+
+    signature = Examples(np.ones((2, 3), np.int32), np.zeros((2, 12), np.float32)).signature
+    held_out = Stream(signature, once, once)
+    with CheckpointEvaluator(model, parameters, held_out) as evaluator, pytest.raises(ModelError) as error:
+        evaluator.score(checkpoint)
+    assert str(error.value) == "the held-out data cannot be read: corrupted record at 7."
 
 
 def test_a_checkpoint_that_was_deleted_is_an_error_and_the_next_is_scored(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trainer.errors import ModelError
 from trainer.run_directory.evaluation import Score
 from trainer.training import periodic_evaluation
 from trainer.training.periodic_evaluation import PeriodicEvaluation
@@ -75,6 +76,18 @@ def test_a_missing_candidate_is_not_an_error(log_lines: list[str]) -> None:
     assert found == []
     assert log_lines == ["gone could not be evaluated: it is gone"]
     assert not running.is_due(1)
+
+
+def test_a_model_that_fails_on_the_held_out_data_ends_the_run() -> None:
+    class Failing(Slow):
+        def score(self, checkpoint: str) -> Score:
+            raise ModelError("the model fails on the held-out data: it is odd.")
+
+    running = evaluation(Failing(0), [])
+    running.start("candidate", saving=0.0)
+    running.wait()
+    with pytest.raises(ModelError, match="it is odd"):
+        running.is_due(1)
 
 
 def evaluated_parts(running: PeriodicEvaluation, train_steps: int) -> list[int]:

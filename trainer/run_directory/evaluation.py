@@ -25,6 +25,7 @@ from trainer.graph.table_files import StoredArrays
 from trainer.models import Model, Parameter, Prediction
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting
+from trainer.tensorflow.errors import brief, python_error
 from trainer.tensorflow.names import scope_name
 from trainer.tensorflow_types import Graph, Session, Tensor, Variable
 
@@ -191,24 +192,48 @@ class CheckpointEvaluator:
 
         Raises:
             Exception: one of UNREADABLE.
-            ModelError: the held-out data has an id that a table lacks.
+            ModelError: the model fails on the held-out data.
         """
         self.restore(checkpoint)
+        return self.score_restored()
+
+    def score_restored(self) -> Score:
+        """Score the checkpoint restored last.
+
+        Raises:
+            ModelError: the model fails on the held-out data, or that cannot be read.
+        """
         counts: Sequence[Any] = self._model.no_counts
         examples, total_loss = 0, 0.0
-        for batch in self._read():
-            feeds = dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
-            try:
-                loss, *counts = self._session.run(self._after, feeds)
-            except tf.errors.InvalidArgumentError:
-                if self._wrong_id:
-                    raise self._wrong_id from None
-                raise
+        batches = self._read()
+        while (batch := self._next(batches)) is not None:
+            loss, *counts = self._run(
+                self._after, dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
+            )
             examples += len(batch[0])
             total_loss += float(loss) * len(batch[0])
-        measured = self._session.run(self._metrics, dict(zip(self._counts, counts, strict=True)))
+        measured = self._run(self._metrics, dict(zip(self._counts, counts, strict=True)))
         metrics = {name: float(value) for name, value in measured.items()}
         return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, metrics)
+
+    def _run(self, wanted: Any, feeds: Mapping[Tensor, Any]) -> Any:
+        """Compute with the model."""
+        try:
+            return self._session.run(wanted, feeds)
+        except tf.errors.OpError as error:
+            if self._wrong_id:
+                raise self._wrong_id from None
+            remedy = "; lower eval_batch_size" if isinstance(error, tf.errors.ResourceExhaustedError) else ""
+            found = python_error(str(error)) or brief(error).rstrip(".")
+            raise ModelError(f"the model fails on the held-out data: {found}{remedy}.") from error
+
+    @staticmethod
+    def _next(batches: Iterator[Sequence[Array]]) -> Sequence[Array] | None:
+        """The next batch of the held-out data; None at its end."""
+        try:
+            return next(batches, None)
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            raise ModelError(f"the held-out data cannot be read: {brief(error).rstrip('.')}.") from error
 
     @property
     def classifies(self) -> bool:

@@ -129,7 +129,7 @@ class Chief(Callback):
             SupersededError: another chief has claimed the training directory.
             DivergedError: the run diverges, and `on_divergence` is "stop".
             RollBackError: the run diverges, and `on_divergence` is "restore".
-            ModelError: a callback failed.
+            ModelError: a callback failed, or the model failed on the held-out data.
         """
         step = outcome.step
         if time.monotonic() - self._checked_time >= CLAIM_SECONDS:

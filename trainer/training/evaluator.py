@@ -7,6 +7,7 @@ resumes after a restart.
 import contextlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,7 @@ def evaluate(context: TaskContext) -> None:
         ConfigurationError: train_dir is not set, or it holds a run of another model or data set.
         LostPeersError: no new checkpoint appeared within `stall_seconds` + `save_seconds` (for the first one also +
             `wait_seconds`).
+        ModelError: the model fails on the held-out data.
     """
     settings = context.settings
     if settings.train_dir is None:
@@ -113,14 +115,19 @@ def _evaluate_checkpoint(
     pictures: ClassifierPictures,
     metrics: Metrics,
 ) -> None:
-    """Score one checkpoint, unless it was deleted, and record the score."""
+    """Score one checkpoint, unless it was deleted, and record the score.
+
+    Raises:
+        ModelError: the model fails on the held-out data.
+    """
     try:
-        score = evaluator.score(checkpoint)
+        evaluator.restore(checkpoint)
     except UNREADABLE:
         original = directory.path / Path(checkpoint).name
         if files_of(str(original))[0].exists():  # it was not deleted in favour of a newer one
             logger.warning(f"{original} is damaged")
         return
+    score = evaluator.score_restored()
     measured = {**score.metrics, "loss": score.loss}
     evaluation = {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured}
     try:
@@ -164,10 +171,11 @@ def _step_of(checkpoint: str) -> int:
 def _append(evaluations: Path, evaluation: dict[str, Any]) -> None:
     """Append a JSON line. If a crash has truncated the last line, start a new one."""
     evaluations.parent.mkdir(exist_ok=True)
-    before = evaluations.read_text(encoding="utf-8") if evaluations.exists() else ""
-    with evaluations.open("a", encoding="utf-8") as file:
-        file.write("\n" if before and not before.endswith("\n") else "")
-        file.write(json.dumps(evaluation) + "\n")
+    with evaluations.open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        is_truncated = file.read() not in (b"", b"\n")
+        file.write(b"\n" * is_truncated + json.dumps(evaluation).encode() + b"\n")
 
 
 def _read_steps(evaluations: Path) -> set[int]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from trainer.errors import ModelError
 from trainer.run_directory.evaluation import CheckpointEvaluator, Score
 from trainer.tensorflow.errors import brief
 
@@ -46,6 +47,7 @@ class PeriodicEvaluation:
         """The part of the run, of EVALUATIONS, in which a candidate was saved last."""
         self._cost = 0.0
         """How long saving and evaluating the last candidate took."""
+        self._failure: ModelError | None = None
         self._idle = threading.Event()
         """Whether no candidate is saved or evaluated."""
         self._idle.set()
@@ -59,7 +61,13 @@ class PeriodicEvaluation:
             self._evaluator.__exit__(*error)
 
     def is_due(self, step: int) -> bool:
-        """Whether it is time for the next candidate at this global step."""
+        """Whether it is time for the next candidate at this global step.
+
+        Raises:
+            ModelError: the model has failed on the held-out data, as it would again at the end of the run.
+        """
+        if self._failure:
+            raise self._failure
         return self._idle.is_set() and (time.monotonic() >= self._next or self._is_due_by_steps(step))
 
     def is_late(self, step: int) -> bool:
@@ -102,6 +110,8 @@ class PeriodicEvaluation:
                 self._evaluator = self._make_evaluator()
                 began = time.monotonic()  # building the graph happens once and does not count toward SHARE
             self._report(candidate, self._evaluator.score(candidate))
+        except ModelError as error:
+            self._failure = error
         except Exception as error:  # training continues without this evaluation
             logger.warning(f"{candidate} could not be evaluated: {brief(error)}")
         finally:
