@@ -115,15 +115,16 @@ def build(
     has_servers = cluster is not None and settings.strategy == "ps"
     by_array = not _is_element_wise(model.optimizer, parameters)
     is_synchronous = _is_synchronous(settings, cluster)
-    # Several shards of a server move at the same time. Tables have one part on each server.
-    if has_servers and not of_tables:
-        at = replace(at, homes=[*at.homes] * chunks(parameters, len(at.homes)))
+    homes = len(at.homes)
+    if has_servers:  # several shards of a server move at the same time
+        at = replace(at, homes=[*at.homes] * chunks(parameters, homes))
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
+    with_tables = min(homes, len(layout.shards))  # a server without dense parameters has no part of a table either
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     if cluster and cluster.ps:
-        _check_sizes(layout, of_tables, len(cluster.ps))
+        _check_sizes(layout, of_tables, len(cluster.ps), with_tables)
     counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
-    make = functools.partial(step_graph.make, of_tables=of_tables, batches=len(at.compute))
+    make = functools.partial(step_graph.make, of_tables=of_tables, servers=with_tables, batches=len(at.compute))
     templates = [make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
 
@@ -144,8 +145,8 @@ def build(
             settings.wire_dtype if has_servers else "float32",
         )
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
-        parts = tables.create(of_tables, [shard.device for shard in shards], initial, run)
-        shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
+        parts = tables.create(of_tables, [shard.device for shard in shards[:with_tables]], initial, run)
+        shards[:with_tables] = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=False)]
         with tf1.device(at.homes[0] if has_servers else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
@@ -179,7 +180,7 @@ def build(
             is_over_now=None if is_over is None else is_over.read_value(),
             epoch=epoch,
             end_early=_end_early(is_over, replication),
-            notes=[*_tables_note(of_tables, optimizer, len(shards)), *_dense_notes(settings, model, parameters)],
+            notes=[*_tables_note(of_tables, optimizer, with_tables), *_dense_notes(settings, model, parameters)],
         )
     graph.finalize()
     return replica
@@ -325,20 +326,26 @@ def _show(item: tuple[str, Parameter]) -> str:
     return f"{name} ({parameter.shape[0]:,} x {parameter.shape[1]})"
 
 
-def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter], servers: int) -> None:
+def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter], servers: int, with_tables: int) -> None:
     """Check that what crosses the wire at once is below gRPC's limit. Tables whose servers draw them do not.
+
+    Args:
+        layout: Layout of the dense parameters.
+        of_tables: The tables.
+        servers: The number of parameter servers.
+        with_tables: How many of them have parts of the tables.
 
     Raises:
         ConfigurationError: it is not.
     """
-    sizes = {"the dense parameters": sum(layout.shards)}
+    sizes = {"the dense parameters": (sum(layout.shards), len(layout.shards))}
     sizes |= {
-        f"the given values of {name}": math.prod(each.shape)
+        f"the given values of {name}": (math.prod(each.shape), with_tables)
         for name, each in of_tables.items()
         if each.value is not None
     }
-    for name, size in sizes.items():
-        largest = 4 * size / len(layout.shards)
+    for name, (size, messages) in sizes.items():
+        largest = 4 * size / messages
         if largest > MAX_MESSAGE_BYTES:
             raise ConfigurationError(
                 f"ps: {name} would be {4 * size / servers / 2**30:.1f} GiB on each of {servers} parameter servers, in "

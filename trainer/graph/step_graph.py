@@ -33,6 +33,8 @@ class StepTemplate:
     `template` for each batch. None without tables."""
     tables: int = 0
     """The number of tables."""
+    servers: int = 0
+    """The number of shards, the first ones, that have a part of each table."""
 
     def look_up(
         self, batches: Sequence[Sequence[Tensor]], devices: Sequence[str]
@@ -49,10 +51,11 @@ class StepTemplate:
         if not self.lookup:
             return [() for _ in devices], [() for _ in batches]
         found = self.lookup.copy([leaf for batch in batches for leaf in batch], "lookup")
-        rows, known = found[: self.tables * self.shards], found[self.tables * self.shards :]
+        rows, known = found[: self.tables * self.servers], found[self.tables * self.servers :]
         each = len(known) // len(batches)
+        sent = [_send(rows[number :: self.servers], device) for number, device in enumerate(devices[: self.servers])]
         return (
-            [_send(rows[number :: self.shards], device) for number, device in enumerate(devices)],
+            [*sent, *[() for _ in devices[self.servers :]]],
             [known[number * each : (number + 1) * each] for number in range(len(batches))],
         )
 
@@ -95,11 +98,13 @@ def make(
     size: int,
     counted: bool = False,
     of_tables: Mapping[str, Parameter] | None = None,
+    servers: int = 1,
     batches: int = 1,
 ) -> StepTemplate:
     """Build the template for batches of `size` examples. With `counted`, each shard's gradients end with 1.0.
 
-    The layout has all arrays that are not among the tables, of which `batches` of them share the rows of a step.
+    The layout has all arrays that are not among the tables, of which the first `servers` shards have parts, and of
+    which `batches` batches share the rows of a step.
     """
     of_tables = of_tables or {}
     with tf.Graph().as_default() as graph:
@@ -114,5 +119,6 @@ def make(
     if not of_tables:
         return StepTemplate(of_graph(graph, inputs, outputs), len(values), list(step.metrics), model.is_random)
     dims = {name: each.shape[1] for name, each in of_tables.items()}
-    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers, batches)
-    return StepTemplate(made.step, len(values), list(step.metrics), model.is_random, made.lookup, len(of_tables))
+    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers, servers, batches)
+    metrics, count = list(step.metrics), len(of_tables)
+    return StepTemplate(made.step, len(values), metrics, model.is_random, made.lookup, count, servers)
