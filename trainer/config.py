@@ -29,6 +29,8 @@ from trainer.text.yaml_text import load_all
 ENVIRONMENT_PREFIX = "TRAINER_"
 BUILT_IN_MODELS = ("cnn", "mlp")
 """The models of this package, by the names of their modules."""
+GIVEN = "given"
+"""In a file of all settings of a run: the names of those that were given. `--config` reads these alone."""
 SETTINGS_FILE = "settings.yaml"
 """In a training directory: the settings with which its chief has begun last."""
 
@@ -295,6 +297,10 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+    """The names of the settings that a source has. Others have their defaults, or what the model's file or the data
+    determines."""
+
     @property
     def is_synchronous(self) -> bool:
         """Whether replicas with parameter servers average their gradients.
@@ -329,8 +335,14 @@ def names(groups: Mapping[str, type]) -> list[str]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """The settings as YAML that `--config` reads."""
-    return str(yaml.safe_dump(_ADAPTER.dump_python(settings, mode="json"), sort_keys=False))
+    """The settings as YAML that `--config` reads, with the list of those that were given."""
+    values = _ADAPTER.dump_python(settings, mode="json")
+    return str(yaml.safe_dump(values | {GIVEN: sorted(settings.given)}, sort_keys=False))
+
+
+def with_given(settings: Settings, **values: Any) -> Settings:
+    """The settings with these values, as if they were given."""
+    return dataclasses.replace(settings, **values, given=settings.given.union(values))
 
 
 def changes(file: Path, settings: Settings) -> list[str]:
@@ -343,7 +355,7 @@ def changes(file: Path, settings: Settings) -> list[str]:
     except ConfigurationError:
         return []
     now = _ADAPTER.dump_python(settings, mode="json")
-    names = [name for name in now if name in before and before[name] != now[name] and name != "train_dir"]
+    names = [name for name in now if name in before and before[name] != now[name] and name not in ("train_dir", GIVEN)]
     return [f"{name}={now[name]} ({before[name]} before)" for name in names]
 
 
@@ -409,13 +421,16 @@ def _metavar(annotation: Any) -> str:
     return "TEXT"
 
 
-def load(arguments: argparse.Namespace, environment: Mapping[str, str], continues: bool = False) -> Settings:
+def load(
+    arguments: argparse.Namespace, environment: Mapping[str, str], continues: bool = False, is_whole: bool = False
+) -> Settings:
     """Merge the sources of settings and validate each value.
 
     Args:
         arguments: The result of a parser with `add_settings`.
         environment: The environment variables of this process.
         continues: Whether the run in `train_dir` lends its settings, as for a process that is the whole run.
+        is_whole: Whether the settings of the file count that were not given to the run which has written it.
 
     Raises:
         ConfigurationError: a setting is unknown or has an invalid value; the sentence names the setting, its source,
@@ -425,14 +440,19 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], continue
     variables = {name: environment.get(ENVIRONMENT_PREFIX + name.upper(), "") for name in known}
     from_environment = {name: value for name, value in variables.items() if value}
     from_command_line = {name: getattr(arguments, name) for name in known if hasattr(arguments, name)}
-    given = {**from_environment, **from_command_line}
-    file = arguments.config or (_settings_of(given.get("train_dir")) if continues else None)
+    train_dir = {**from_environment, **from_command_line}.get("train_dir")
+    file = arguments.config or (_settings_of(train_dir) if continues else None)
     from_file = _read_yaml(file) if file else {}
+    chosen = from_file.pop(GIVEN) if isinstance(from_file.get(GIVEN), list) else list(from_file)
+    if not is_whole:  # null is the default
+        from_file = {name: value for name, value in from_file.items() if name in chosen and value is not None}
     if file and not arguments.config:  # the settings of one task of an earlier run
         from_file = {name: value for name, value in from_file.items() if name in names(RUN_GROUPS)}
-    values = {**from_file, **given}
-    if "train_steps" in given:
-        values["epochs"] = given.get("epochs", 0)
+    values: dict[str, Any] = {}
+    for source in (from_file, from_environment, from_command_line):
+        if "train_steps" in source:  # it takes precedence over epochs of other sources
+            values["epochs"] = 0
+        values |= source
 
     def origin_of(name: str) -> str:
         if name in from_command_line:
@@ -448,7 +468,8 @@ def load(arguments: argparse.Namespace, environment: Mapping[str, str], continue
             expected = "text without null characters and surrogates was expected"
             raise ConfigurationError(f"{origin_of(name)}={reprlib.repr(value)}, but {expected}.")
     try:
-        return _validated(_ADAPTER.validate_python(values))
+        given = frozenset(values.keys() - (from_file.keys() - {*chosen}))
+        return _validated(_ADAPTER.validate_python(values | {GIVEN: given}))
     except ValidationError as error:
         problem = error.errors()[0]
     expected = problem["msg"][0].lower() + problem["msg"][1:]
@@ -471,7 +492,7 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def load_values(values: Mapping[str, str]) -> Settings:
+def load_values(values: Mapping[str, Any]) -> Settings:
     """The defaults with these values.
 
     Raises:
@@ -481,12 +502,12 @@ def load_values(values: Mapping[str, str]) -> Settings:
 
 
 def load_file(path: Path) -> Settings:
-    """Read settings that `to_yaml` has written.
+    """Read all settings that `to_yaml` has written, also those that were not given.
 
     Raises:
         ConfigurationError: a setting is unknown or has an invalid value.
     """
-    return load(argparse.Namespace(config=path), {})
+    return load(argparse.Namespace(config=path), {}, is_whole=True)
 
 
 def _validated(settings: Settings) -> Settings:

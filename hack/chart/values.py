@@ -38,6 +38,7 @@ CHARTS_OWN = {
     "grace_seconds": "terminationGracePeriodSeconds of a role",
 }
 """Settings that the chart sets from other values: which ones."""
+NOT_SET = (*CHARTS_OWN, config.GIVEN)
 
 
 def run_schema() -> dict[str, Any]:
@@ -102,7 +103,17 @@ def own_file() -> str:
 def train_schema() -> dict[str, Any]:
     """Return the schema of each setting of `train`."""
     settings = TypeAdapter(config.Settings).json_schema()["properties"]
-    return {name: _as_values_schema(setting) for name, setting in settings.items() if name not in CHARTS_OWN}
+    kept = {name: _as_values_schema(setting) for name, setting in settings.items() if name not in NOT_SET}
+    return {name: _or_null(schema) for name, schema in kept.items()}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a setting that may be null, which is its default."""
+    if "type" not in schema:
+        return schema
+    types = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    choices = {"enum": [*schema["enum"], None]} if "enum" in schema and None not in schema["enum"] else {}
+    return {**schema, **choices, "type": [*types, *([] if "null" in types else ["null"])]}
 
 
 def _as_values_schema(setting: dict[str, Any]) -> dict[str, Any]:

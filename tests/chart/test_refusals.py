@@ -28,10 +28,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "stages.after[0].name",
         {"stages.after": [{**STAGE, "name": "i" * 50}]},
     ),
-    "epochs of workers with several GPUs, whose number the other tasks do not see": (
-        "train.num_gpus",
-        {"worker.gpus": 4, "train.epochs": 3},
-    ),
     "a stage without a program": ("stages.before[0].command", {"stages.before": [{"name": "prepare"}]}),
     "a stage with an unknown key": ("stages.before[0].comand", {"stages.before": [{**STAGE, "comand": ["run"]}]}),
     "a stage that mounts data that there is not": (

@@ -136,13 +136,13 @@ def test_a_new_version_of_the_chart_changes_the_hash_but_not_the_definition(tmp_
     shutil.copytree(CHART, newer)
     for name, old, new in (
         ("Chart.yaml", "appVersion: ", "appVersion: 9"),
-        ("values.yaml", "train_steps: 2000", "train_steps: 3000"),
-        ("files/defaults.json", '"train_steps": 2000', '"train_steps": 3000'),
+        ("values.yaml", "report_steps: 100", "report_steps: 50"),
+        ("files/defaults.json", '"report_steps": 100', '"report_steps": 50'),
     ):
         file = newer / name
         assert old in file.read_text()
         file.write_text(file.read_text().replace(old, new))
-    for values in ({}, {"train.report_steps": 7}):
+    for values in ({}, {"train.train_steps": 7}):
         before, after = run_json(render(values)), run_json(render(values, chart=newer))
         assert before["hash"] != after["hash"]
         assert before["definition"] == after["definition"]

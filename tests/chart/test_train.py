@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hack.chart.values import (
     DEFAULTS_FILE,
     KEYS_FILE,
@@ -59,15 +61,17 @@ def test_the_readme_has_every_setting_of_the_trainer() -> None:
 
 def test_the_trainer_reads_the_defaults(tmp_path: Path) -> None:
     settings = load({}, tmp_path)
-    assert {name: getattr(settings, name) for name in DEFAULTS["train"]} == DEFAULTS["train"]
+    given = {name: value for name, value in DEFAULTS["train"].items() if value is not None}
+    assert {name: getattr(settings, name) for name in given} == given
+    assert settings.given == {*given, "train_dir", "spare_workers"}, (
+        "a model's file decides the others, such as its epochs"
+    )
     assert settings.train_dir == "/training"
 
 
 def test_the_defaults_of_the_chart_are_those_of_the_trainer(tmp_path: Path) -> None:
     absent = {f"train.{name}": None for name in DEFAULTS["train"]}
     assert load(absent, tmp_path) == load({}, tmp_path)
-    pod = render({**absent, "supervisor.enabled": False}).get("Pod/test spec containers test env TRAIN_STEPS value")
-    assert pod == "0", "helm test accepts a result of any length"
     assert "ps.replicas: it is 0" in refusal({**absent, "ps.replicas": 0})
 
 
@@ -89,6 +93,22 @@ def test_the_trainer_reads_every_setting(tmp_path: Path) -> None:
     parsed = {"profile_steps": StepRange(100, 150), "initial_weights": Path("cnn")}
     assert {name: getattr(settings, name) for name in values} == values | parsed
     assert settings.data_dir == "/data"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"worker.gpus": 4}, 4),
+        ({"worker.gpus": 4, "train.num_gpus": 2}, 2),
+        ({"worker.gpus": 1}, None),
+        ({"worker.gpus": 4, "chief.replicas": 1, "chief.gpus": 4}, 4),
+        ({"worker.gpus": 4, "chief.replicas": 1}, None),
+    ],
+)
+def test_the_trainer_knows_the_gpus_of_each_replica(
+    values: dict[str, Any], expected: int | None, tmp_path: Path
+) -> None:
+    assert load(values, tmp_path).num_gpus == expected
 
 
 def test_the_trainer_reads_numbers_that_set_passes_as_text(tmp_path: Path) -> None:

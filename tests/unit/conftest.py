@@ -176,7 +176,7 @@ def alone(values: Callable[[Replica, Any], Values]) -> Alone:
     def train(start: str, *steps: tuple[int, ...]) -> Values:
         settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_execution=1)
         found = replica.build(settings, None, MLP, PARAMETERS, EXAMPLES, 0, "this run")
-        (picks,) = found.batches.feeds
+        (picks,) = found.batches.feeds(1)
         with tf1.Session(graph=found.graph) as session:
             found.saver.restore(session, start)
             found.batches.begin(session)

@@ -1,12 +1,14 @@
 """A program of test_devices.py: replicas with four devices end with the values of others with larger batches.
 
+An epoch of 200 examples has a step of eight full batches, and one in which most devices have no example left.
+
 It runs in its own process, because TensorFlow's logical devices cannot be changed later. On a machine with a GPU,
 the devices are parts of it; `python -m tests.unit.on_devices synchronous` runs a case there.
 """
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from unittest import mock
 import numpy as np
 
 from hack.ports import free_ports
-from tests.unit.conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, Values, assert_close, pick, values_in
+from tests.unit.conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, Values, assert_close, values_in
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
@@ -25,7 +27,7 @@ from trainer.tensorflow import tf, tf1
 from trainer.training import server
 from trainer.training.server import TaskServer
 
-DEVICES, WORKERS, ROUNDS = 4, 2, 2
+DEVICES, WORKERS, ROUNDS = 4, 2, 3
 GPUS = tf.config.list_physical_devices("GPU")
 CASES: Mapping[str, Mapping[str, Any]] = {
     "synchronous": {"sync_replicas": True},
@@ -68,13 +70,13 @@ class Trained:
 
     def alone(self, steps: int = ROUNDS) -> Values:
         """The values after training by one process, with the batches of all devices of all workers in each step."""
-        every = [(worker, device) for worker in range(WORKERS) for device in range(DEVICES)]
-        made = self._build(None, len(every), 1)
+        made = self._build(None, WORKERS * DEVICES, 1)
         with TaskServer(THREADS).session(made.graph) as session:
             session.run(made.initialize)
             made.batches.begin(session)
             for step in range(steps):
-                session.run(made.replication.executions[1].step, {made.batches.feeds[0]: [_picks(step, every)]})
+                feeds = dict(zip(made.batches.feeds(1), made.batches.take(1, step), strict=True))
+                session.run(made.replication.executions[1].step, feeds)
             return values_in(str(made.saver.save(session, Path("alone"))))
 
     def by(self, count: int) -> Values:
@@ -98,15 +100,10 @@ class Trained:
             _ = [each.result(60) for each in joined]
             for number in range(ROUNDS):
                 running = []
-                for worker, (made, session) in enumerate(zip(found, sessions, strict=True)):
-                    picks = [
-                        [
-                            _picks(number * steps + step, [(worker, first * shared + each) for each in range(shared)])
-                            for step in range(steps)
-                        ]
-                        for first in range(count)
-                    ]
-                    feeds = dict(zip(made.batches.feeds, picks, strict=True))
+                for made, session in zip(found, sessions, strict=True):
+                    claim = made.replication.claim
+                    first = session.run(claim.first, {claim.steps: steps}) if claim else number * steps
+                    feeds = dict(zip(made.batches.feeds(steps), made.batches.take(steps, first), strict=True))
                     running.append(pool.submit(session.run, made.replication.executions[steps].step, feeds))
                     if self._case == "asynchronous":
                         running[-1].result(60)
@@ -131,11 +128,6 @@ class Trained:
         with mock.patch.object(devices, "count_cpus", return_value=count):
             gpus = count if GPUS else 0
             return replica.build(chosen, cluster, model, parameters, examples, gpus, "this run")
-
-
-def _picks(step: int, places: Sequence[tuple[int, int]]) -> list[int]:
-    """The examples in a step of the batches of these workers and devices."""
-    return [example for worker, device in places for example in pick((3 * step + DEVICES * worker + device) % 10)]
 
 
 def main(case: str) -> None:

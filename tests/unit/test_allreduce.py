@@ -42,7 +42,7 @@ class Member:
 
     def steps(self, *batches: int) -> Any:
         """Start an execution on these batches."""
-        picks = dict(zip(self.replica.batches.feeds, [[pick(number) for number in batches]], strict=True))
+        picks = dict(zip(self.replica.batches.feeds(len(batches)), [[pick(number) for number in batches]], strict=True))
         return self.start(self.replica.replication.executions[len(batches)].step, picks)
 
     def flat(self) -> Any:

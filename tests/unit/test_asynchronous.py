@@ -58,7 +58,7 @@ def reference_amsgrad(start: Mapping[str, npt.NDArray[Any]], batches: Sequence[i
 
 def take(found: Replica, session: Any, *batches: int) -> int:
     """Run an execution on these batches."""
-    picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
+    picks = dict(zip(found.batches.feeds(len(batches)), [[pick(number) for number in batches]], strict=True))
     return int(session.run(found.replication.executions[len(batches)].step, picks))
 
 
@@ -124,7 +124,7 @@ def test_loss_and_accuracy_are_of_the_last_batch_before_its_update() -> None:
     settings = Settings(learning_rate=0.1, batch_size=SIZE, steps_per_execution=2)
     found = replica.build(settings, None, MLP, mlp.parameters((784,), 10, 20), EXAMPLES, 0, "this run")
     once, twice = (found.replication.executions[steps] for steps in (1, 2))
-    (picks,) = found.batches.feeds
+    (picks,) = found.batches.feeds(1)
     with tf1.Session(graph=found.graph) as session:
         found.batches.begin(session)
         session.run(found.initialize)

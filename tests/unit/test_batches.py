@@ -1,6 +1,6 @@
-"""Batches: their order, and their tensors in a graph."""
+"""Batches: how an epoch is dealt, and their tensors in a graph."""
 
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,34 +10,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data.examples import Examples
-from trainer.data.orders import orders
-from trainer.graph import batches
-from trainer.graph.batches import Batches, FedBatches, InMemoryBatches, make_batches
+from trainer.data.orders import Deal, order
+from trainer.graph.batches import Batches, InMemoryBatches, dealt_batches, stream_batches
 from trainer.tensorflow import tf, tf1
 
 
-def drawn(count: int, size: int, seed: tuple[int, int], number: int) -> list[list[int]]:
-    return [order.tolist() for order in itertools.islice(orders(count, size, seed), number)]
+def test_the_seed_and_the_epoch_determine_the_order() -> None:
+    found = {at: order(50, *at).tolist() for at in ((0, 0), (0, 1), (1, 0), (1, 1))}
+    assert all(order(50, *at).tolist() == each for at, each in found.items())
+    assert len({str(each) for each in found.values()}) == 4
 
 
-def test_the_seed_determines_the_order() -> None:
-    found = {seed: drawn(50, 10, seed, 20) for seed in ((0, 0), (0, 1), (1, 0), (1, 1))}
-    assert all(drawn(50, 10, seed, 20) == order for seed, order in found.items())
-    assert len({str(order) for order in found.values()}) == 4
+@given(count=st.integers(1, 300), size=st.integers(1, 70), batches=st.integers(1, 9), step=st.integers(0, 10**6))
+def test_the_learners_of_an_epoch_have_each_example_once(count: int, size: int, batches: int, step: int) -> None:
+    deal = Deal(count, size, batches, seed=3)
+    first = step // deal.steps * deal.steps
+    dealt = [deal.take(number, learner) for number in range(first, first + deal.steps) for learner in range(batches)]
+    assert sorted(each for indices, own in dealt for each in indices[:own].tolist()) == list(range(count))
+    assert all(max(1, own) == len(indices) <= size for indices, own in dealt)
+    if deal.is_even:
+        assert {own for _, own in dealt} == {size}
 
 
-def test_epochs_have_different_orders() -> None:
-    first, second = drawn(50, 50, (0, 0), 2)
-    assert first != second
+@given(count=st.integers(1, 300), size=st.integers(1, 70), learners=st.integers(1, 9))
+def test_the_order_does_not_depend_on_the_learners(count: int, size: int, learners: int) -> None:
+    one, several = Deal(count, size * learners, 1, seed=3), Deal(count, size, learners, seed=3)
+    assert one.steps == several.steps
+    for step in range(one.steps + 1):
+        whole, own = one.take(step, 0)
+        parts = [several.take(step, learner) for learner in range(learners)]
+        assert np.array_equal(whole[:own], np.concatenate([indices[:count] for indices, count in parts]))
 
 
-@given(count=st.integers(1, 30), size=st.integers(1, 70))
-def test_batches_are_full_and_each_epoch_has_each_example_once(count: int, size: int) -> None:
-    made = drawn(count, size, (0, 0), 3 * count // size + 2)
-    assert {len(batch) for batch in made} == {size}
-    stream = list(itertools.chain.from_iterable(made))
-    for epoch in range(3):
-        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+def test_a_model_of_one_batch_size_gets_full_batches() -> None:
+    deal = Deal(10, 4, batches=1, seed=0, is_full=True)
+    assert deal.is_even
+    taken = [deal.take(step, 0) for step in range(3)]
+    assert [(len(indices), count) for indices, count in taken] == [(4, 4)] * 3
+    assert {*np.concatenate([indices for indices, _ in taken]).tolist()} == {*range(10)}
+
+
+def test_backups_compute_examples_of_the_next_step() -> None:
+    deal = Deal(12, 2, batches=2, seed=0)
+    assert np.array_equal(deal.take(0, 2)[0], deal.take(1, 0)[0])
+    assert deal.take(2, 2)[1] == 0
 
 
 @pytest.fixture
@@ -46,35 +62,66 @@ def examples() -> Examples:
     return Examples(random.random((30, 4, 4, 1), np.float32), random.integers(0, 10, 30, np.int32))
 
 
-def read(made: Batches, executions: list[int]) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """The batches of executions with these numbers of steps."""
-    tensors = [made.tensors(number) for number in range(max(executions))]
-    found = []
+def read(made: Batches, executions: Sequence[int]) -> list[tuple[list[npt.NDArray[Any]], float]]:
+    """The batches of executions with these numbers of steps, and their shares."""
+    tensors = [(made.tensors(number), made.share(number)) for number in range(max(executions))]
+    found: list[Any] = []
     with tf1.Session() as session:
         made.begin(session)
         for steps in executions:
-            feed = dict(zip(made.feeds, made.take(steps), strict=True))
-            found += session.run(tensors[:steps], feed)
+            values = made.take(steps, len(found))
+            found += session.run(tensors[:steps], dict(zip(made.feeds(steps), values, strict=True)))
     return found
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["fed", "in_memory"])
+@pytest.mark.parametrize("is_fed", [True, False], ids=["fed", "in_memory"])
+@pytest.mark.parametrize("size", [6, 8], ids=["even", "uneven"])
 @pytest.mark.parametrize("executions", [[1, 1, 1, 1, 1, 1], [4, 1, 1], [1, 5]], ids=str)
-def test_a_graph_gets_the_batches_in_the_order_of_the_seed(
-    examples: Examples, limit: int, executions: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_graph_gets_the_batches_of_its_learner(
+    examples: Examples, executions: list[int], size: int, is_fed: bool
 ) -> None:
-    monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
+    deal = Deal(len(examples), size, batches=2, seed=3)
     with tf.Graph().as_default():
-        found = read(make_batches(examples, 8, (3, 1)), executions)
-    expected = orders(30, 8, (3, 1))
-    for (images, labels), pick in zip(found, expected, strict=False):
-        assert np.array_equal(images, examples.inputs[pick])
-        assert np.array_equal(labels, examples.targets[pick])
+        made = (
+            dealt_batches(examples.signature, lambda indices: examples.take(indices).arrays, deal, 1)
+            if is_fed
+            else InMemoryBatches(examples, deal, 1)
+        )
+        found = read(made, executions)
     assert len(found) == 6
+    for step, ((images, labels), share) in enumerate(found):
+        indices, count = deal.take(step, 1)
+        assert np.array_equal(images, examples.inputs[indices])
+        assert np.array_equal(labels, examples.targets[indices])
+        assert share == pytest.approx(count / size)
 
 
-def test_only_small_data_sets_are_copied_to_the_device(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, expected in ((examples.nbytes, InMemoryBatches), (examples.nbytes - 1, FedBatches)):
-        monkeypatch.setattr(batches, "IN_MEMORY_BYTES", limit)
-        with tf.Graph().as_default():
-            assert isinstance(make_batches(examples, 8, (0, 0)), expected)
+@pytest.mark.parametrize("is_fed", [True, False], ids=["fed", "in_memory"])
+def test_a_run_that_continues_takes_the_examples_that_follow(examples: Examples, is_fed: bool) -> None:
+    deal = Deal(len(examples), 8, batches=1, seed=0)
+    with tf.Graph().as_default():
+        made: Batches = InMemoryBatches(examples, deal, 0)
+        if is_fed:
+            made = dealt_batches(examples.signature, lambda indices: (indices,), deal, 0)
+        for step in (6, 7, 2):
+            first, *_ = made.take(1, step)
+            assert np.array_equal(first, deal.take(step, 0)[0])
+
+
+def test_replicas_that_do_not_wait_have_other_examples(examples: Examples) -> None:
+    deal = Deal(len(examples), 5, batches=2, seed=0)
+    taken = [
+        dealt_batches(examples.signature, lambda indices: (indices,), deal, index, independent=2).take(3, 0)[::2]
+        for index in range(2)
+    ]
+    assert sorted(int(each) for of_replica in taken for indices in of_replica for each in indices) == list(range(30))
+
+
+def test_each_batch_of_a_stream_keeps_its_own_padding(examples: Examples) -> None:
+    batches = iter([[np.full([2, 3], -1), np.zeros(2)], [np.full([1, 5], 7), np.zeros(1)]])
+    made = stream_batches(examples.signature, None, 2, batches)
+    with tf.Graph().as_default():
+        made.tensors(0)
+        made.tensors(1)
+    first, _, share, second, _, last = made.take(2, 0)
+    assert (first.shape, second.shape, share, last) == ((2, 3), (1, 5), 1.0, 0.5)

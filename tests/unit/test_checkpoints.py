@@ -24,7 +24,7 @@ FEW = Examples(np.ones((4, 6), np.float32), np.zeros(4, np.int32))
 
 
 def take_step(found: Replica, session: Any) -> None:
-    feeds = dict(zip(found.batches.feeds, found.batches.take(1), strict=True))
+    feeds = dict(zip(found.batches.feeds(1), found.batches.take(1, 0), strict=True))
     session.run(found.replication.executions[1].step, feeds)
 
 

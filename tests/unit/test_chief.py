@@ -59,7 +59,7 @@ class ChiefRun:
     """Since the start of the chief."""
 
     def step(self) -> int:
-        feed = dict(zip(self.replica.batches.feeds, self.replica.batches.take(1), strict=True))
+        feed = dict(zip(self.replica.batches.feeds(1), self.replica.batches.take(1, 0), strict=True))
         return int(self.session.run(self.replica.replication.executions[1].step, feed))
 
     def end_execution(self) -> None:

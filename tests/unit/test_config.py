@@ -69,6 +69,30 @@ def test_a_run_lends_its_settings_to_the_process_that_continues_it(tmp_path: Pat
     assert config.load(given, {}) == Settings(train_dir=str(tmp_path), seed=5)
 
 
+def test_a_value_that_equals_its_default_is_given(read: Read) -> None:
+    assert read().given == frozenset()
+    assert read(file="{train_steps: 2000, batch_size: 100}").given == {"train_steps", "batch_size", "epochs"}
+    assert read("--train_steps=2000", file="epochs: 3").epochs == 0
+    assert read("--epochs=3", file="train_steps: 2000").epochs == 3
+    assert read(file="{train_steps: 2000, epochs: 3}").epochs == 3
+
+
+def test_null_in_a_file_is_the_default(read: Read) -> None:
+    assert read(file="{train_steps: null, num_gpus: null}") == Settings()
+    assert read(file="train_steps: null").given == frozenset()
+
+
+def test_a_file_of_all_settings_gives_those_that_were_given(read: Read, tmp_path: Path) -> None:
+    of_run = dataclasses.replace(read("--seed=5"), train_steps=45, epochs=3, batch_size=64)  # by the model's file
+    file = tmp_path / "written.yaml"
+    file.write_text(config.to_yaml(of_run))
+    assert config.load_file(file) == of_run
+    assert config.load_file(file).given == {"seed"}
+    again = config.load(argparse.Namespace(config=file), {})
+    assert again == Settings(seed=5)
+    assert again.given == {"seed"}
+
+
 def test_an_empty_environment_variable_is_not_set(read: Read) -> None:
     assert read(environment={"TRAINER_SEED": ""}) == Settings()
 
@@ -133,7 +157,7 @@ def test_the_defaults_match_the_classic_program_except_rate_and_length() -> None
 
 def test_every_setting_has_a_help_text_and_an_option() -> None:
     usage = parser().format_help()
-    for field in dataclasses.fields(Settings):
+    for field in (each for group in config.TASK_GROUPS.values() for each in dataclasses.fields(group)):
         assert field.metadata["help"].strip(), field.name
         assert f"--{field.name} " in usage or f"[{field.name}" in usage, field.name
 
@@ -144,7 +168,7 @@ def test_the_launcher_accepts_all_settings_except_those_of_a_single_task() -> No
         *("ps_hosts", "worker_hosts", "job_name", "task_index", "cluster_file", "spare_workers"),
         "metrics_port",
     }
-    assert shared | per_task == {field.name for field in dataclasses.fields(Settings)}
+    assert shared | per_task == {field.name for field in dataclasses.fields(Settings)} - {config.GIVEN}
     assert not shared & per_task
 
 
@@ -180,7 +204,7 @@ settings_strategy = st.builds(
 def test_printed_settings_load_as_equal_settings(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> None:
     path = tmp_path_factory.getbasetemp() / "settings.yaml"
     path.write_text(config.to_yaml(settings), encoding="utf-8")
-    assert config.load(parser().read(["--config", str(path)]), {}) == settings
+    assert config.load_file(path) == settings
 
 
 @pytest.mark.parametrize(

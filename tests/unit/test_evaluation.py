@@ -160,7 +160,7 @@ def test_held_out_data_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         raise tf.errors.DataLossError(None, None, "corrupted record at 7")
 
     signature = Examples(np.ones((2, 3), np.int32), np.zeros((2, 12), np.float32)).signature
-    held_out = Stream(signature, once, once)
+    held_out = Stream(signature, once)
     with CheckpointEvaluator(model, parameters, held_out) as evaluator, pytest.raises(ModelError) as error:
         evaluator.score(checkpoint)
     assert str(error.value) == "the held-out data cannot be read: corrupted record at 7."

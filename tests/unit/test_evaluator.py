@@ -42,7 +42,7 @@ def train(settings: Settings) -> None:
     """Leave the checkpoints of steps 0, 1 and 2."""
     problem = load(settings, None)
     parameters = problem.parameters
-    found = replica.build(settings, None, problem.model, parameters, problem.dataset.train, 0, "this run")
+    found = replica.build(problem.settings, None, problem.model, parameters, problem.dataset.train, 0, "this run")
     assert settings.train_dir
     directory = TrainingDirectory(Path(settings.train_dir))
     directory.create()
@@ -53,7 +53,7 @@ def train(settings: Settings) -> None:
         found.batches.begin(session)
         for _ in range(3):
             checkpoints.add(found.saver.save(session, directory.checkpoint_prefix))
-            feed = dict(zip(found.batches.feeds, found.batches.take(1), strict=True))
+            feed = dict(zip(found.batches.feeds(1), found.batches.take(1, 0), strict=True))
             session.run(found.replication.executions[1].step, feed)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer import config
 from trainer.cluster.spec import Cluster, Task
-from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
 from trainer.models.keras_model import KerasModel
@@ -44,7 +44,7 @@ def load(tmp_path: Path) -> Load:
     def load_with(arguments: str, cluster: Cluster | None = None, **settings: Any) -> Problem:
         path = tmp_path / "mine.py"
         path.write_text(f"{textwrap.dedent(FILE)}\ndef fit_arguments():\n    return {arguments}\n")
-        return problem.load(Settings(model=str(path), **settings), cluster)
+        return problem.load(config.load_values({"model": str(path), **settings}), cluster)
 
     return load_with
 
@@ -61,6 +61,8 @@ def two_workers() -> Cluster:
         ("{'epochs': 3, 'batch_size': 9}", {"batch_size": 90}, 3),
         ("{'epochs': 3}", {"batch_size": 40, "epochs": 2}, 6),
         ("{'epochs': 3}", {"batch_size": 40, "train_steps": 50}, 50),
+        ("{'epochs': 3}", {"train_steps": 2000}, 2000),  # the default, but given
+        ("{'epochs': 3, 'batch_size': 9}", {"batch_size": 100}, 3),
         ("{'epochs': 3, 'steps_per_epoch': 5}", {}, 15),
         ("{'epochs': 3, 'validation_split': 0.5}", {"batch_size": 10}, 15),
         ("{}", {}, 2000),
@@ -122,7 +124,7 @@ def test_epochs_need_a_number_of_examples(tmp_path: Path) -> None:
     )
     path.write_text(text + "\ndef model():\n    return keras.Sequential([layers.Input((4,)), layers.Dense(2)])\n")
     with pytest.raises(ConfigurationError) as refused:
-        problem.load(Settings(model=str(path), epochs=2), None)
+        problem.load(config.load_values({"model": str(path), "epochs": 2}), None)
     assert str(refused.value) == (
         f"model={path}: epochs=2, but the number of examples of train_data() is not known; let fit_arguments() give "
         "steps_per_epoch, or the dataset have a cardinality."
@@ -202,5 +204,5 @@ def test_fit_arguments_are_for_keras_models(tmp_path: Path) -> None:
     text = "from trainer.models.mlp import logits, parameters\n\ndef fit_arguments():\n    return {'epochs': 3}\n"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
-        problem.load(Settings(model=str(path)), None)
+        problem.load(config.load_values({"model": str(path)}), None)
     assert str(refused.value) == f"model={path}: fit_arguments() is for Keras models; remove it."

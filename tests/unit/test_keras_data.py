@@ -10,14 +10,15 @@ import keras
 import numpy as np
 import pytest
 
+from trainer import config
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data import pipeline
 from trainer.data.examples import Examples
+from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
-from trainer.graph.batches import make_batches
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import evaluation, problem
 from trainer.run_directory.problem import Problem
@@ -130,8 +131,8 @@ def train(found: Problem, settings: Settings, folder: Path, steps: int = STEPS) 
         session.run([built.initialize, built.mark_ready])
         built.batches.begin(session)
         execution = built.replication.executions[5]
-        for _ in range(steps // 5):
-            feeds = dict(zip(built.batches.feeds, built.batches.take(5), strict=True))
+        for step in range(0, steps, 5):
+            feeds = dict(zip(built.batches.feeds(5), built.batches.take(5, step), strict=True))
             measured.append(session.run([execution.step, execution.metrics], feeds)[1])
         return str(built.saver.save(session, folder / "checkpoint")), measured
 
@@ -181,9 +182,8 @@ def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path)
     assert isinstance(again.model, KerasModel)
     source = again.dataset.train
     assert isinstance(source, Examples)
-    with tf.Graph().as_default():
-        (indices,) = make_batches(source, SIZE, (0, 0)).take(STEPS)
-    chosen = source.take(np.concatenate(indices))
+    deal = Deal(len(source), SIZE, batches=1, seed=0)
+    chosen = source.take(np.concatenate([deal.take(step, 0)[0] for step in range(STEPS)]))
     with eager_mode():
         again.model._model.fit(chosen.inputs, chosen.targets, batch_size=SIZE, shuffle=False, verbose=0)
         for name, variable in again.model._arrays.items():
@@ -206,7 +206,8 @@ def test_the_exported_model_has_the_names_of_its_inputs_and_outputs(tmp_path: Pa
 def test_a_dataset_streams(tmp_path: Path) -> None:
     found, settings = load(tmp_path, STREAM)
     built = replica.build(settings, None, found.model, found.parameters, found.dataset.train, 0, "this run")
-    taken = [value for _ in range(4) for value in np.concatenate(built.batches.take(5)[0])[:, 0]]
+    fed = [each for step in range(0, 20, 5) for each in built.batches.take(5, step) if np.ndim(each) == 2]
+    taken = [value for inputs in fed for value in inputs[:, 0]]
     numbers = [round(100 * float(value)) for value in taken]
     assert sorted(numbers[:100]) == list(range(100)) == sorted(numbers[100:])
     assert numbers[:100] != numbers[100:]
@@ -403,7 +404,7 @@ def test_data_that_cannot_be_trained_on_is_refused(tmp_path: Path, train: str, t
 
 def test_a_data_dir_that_nothing_reads_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="data_dir=medals, but nothing reads it: name its kind, such as"):
-        problem.load(Settings(data_dir="medals"), None)
+        problem.load(config.load_values({"data_dir": "medals"}), None)
 
 
 @pytest.mark.parametrize(("dataset", "suffix"), [(None, ".csv"), ("lance", ".csv.gz"), (None, ".parquet")])
@@ -429,7 +430,8 @@ def read_by(folder: Path, text: str, replicas: int, **settings: Any) -> list[lis
         cluster = Cluster(Task("worker", index), worker=hosts, ps=("p:1",))
         data = problem.load(Settings(model=str(path), batch_size=SIZE, **settings), cluster).dataset.train
         assert isinstance(data, Stream)
-        taken = itertools.islice(data.endless(SIZE), 24)
+        assert data.endless
+        taken = itertools.islice(data.endless(SIZE, False), 24)
         found.append([round(float(value)) for inputs, _ in taken for value in inputs[:, 0]])
     return found
 

@@ -1,6 +1,5 @@
 """Keras models: what they become here, and that training is Keras's own."""
 
-import itertools
 import sys
 import textwrap
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
-from trainer.data.orders import orders
+from trainer.data.orders import Deal
 from trainer.errors import ConfigurationError
 from trainer.graph import keras_optimizer, parameters, replica, step_graph
 from trainer.models import model_files
@@ -68,8 +67,8 @@ def train(path: Path, steps: int = STEPS, **settings: Any) -> dict[str, npt.NDAr
         session.run([built.initialize, built.mark_ready])
         built.batches.begin(session)
         execution = built.replication.executions[10]
-        for _ in range(steps // 10):
-            feeds = dict(zip(built.batches.feeds, built.batches.take(10), strict=True))
+        for step in range(0, steps, 10):
+            feeds = dict(zip(built.batches.feeds(10), built.batches.take(10, step), strict=True))
             session.run(execution.step, feeds)
         saved = built.saver.save(session, path.parent / "checkpoint")
     with CheckpointEvaluator(model, arrays, EXAMPLES) as evaluator:
@@ -81,7 +80,8 @@ def train(path: Path, steps: int = STEPS, **settings: Any) -> dict[str, npt.NDAr
 def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
     """The same arrays after `keras.Model.fit` with the same batches."""
     model, _ = load(path)
-    order = np.concatenate(list(itertools.islice(orders(len(EXAMPLES), SIZE, (0, 0)), steps)))
+    deal = Deal(len(EXAMPLES), SIZE, batches=1, seed=0)
+    order = np.concatenate([deal.take(step, 0)[0] for step in range(steps)])
     with eager_mode():
         network = model._model
         network.fit(EXAMPLES.inputs[order], EXAMPLES.targets[order], batch_size=SIZE, shuffle=False, verbose=0)

@@ -49,7 +49,7 @@ class Pair:
     def steps(self, index: int, *batches: int) -> Any:
         """Start an execution of a replica on these batches. Its result is the global step after them."""
         found, session = self.replicas[index], self.sessions[index]
-        picks = dict(zip(found.batches.feeds, [[pick(number) for number in batches]], strict=True))
+        picks = dict(zip(found.batches.feeds(len(batches)), [[pick(number) for number in batches]], strict=True))
         execution = found.replication.executions[len(batches)].step
         return self._threads[index].submit(session.run, execution, picks, tf1.RunOptions(timeout_in_ms=60_000))
 

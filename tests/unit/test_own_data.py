@@ -201,7 +201,8 @@ def test_generators_are_read_again_and_again(tmp_path: Path, data: str) -> None:
     found = load(tmp_path, MODEL + data)[0].dataset
     assert isinstance(found.train, Stream)
     assert isinstance(found.test, Stream)
-    batches = found.train.endless(24)
+    assert found.train.endless
+    batches = found.train.endless(24, False)
     assert [next(batches)[0][:, 0].tolist() for _ in range(2)] == [[n for n in range(6) for _ in range(4)]] * 2
     assert [len(labels) for _, labels in found.test.once(10)] == [10, 10, 4]
 

@@ -276,7 +276,7 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
         session.run(chief.replication.lead)
         session.run(chief.replication.join)
         chief.batches.begin(session)
-        feed = dict(zip(chief.batches.feeds, chief.batches.take(1), strict=True))
+        feed = dict(zip(chief.batches.feeds(1), chief.batches.take(1, 0), strict=True))
         session.run([chief.replication.executions[1].step, *chief.replication.updates.values()], feed)
         before = values(chief, session)
         path = chief.saver.save(session, tmp_path / "model.ckpt")

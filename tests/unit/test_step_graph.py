@@ -39,7 +39,7 @@ def take(found: replica.Replica, steps: int) -> tuple[int, float]:
         session.run(found.initialize)
         found.batches.begin(session)
         execution = found.replication.executions[steps]
-        feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
+        feeds = dict(zip(found.batches.feeds(steps), found.batches.take(steps, 0), strict=True))
         step, loss = session.run([execution.step, execution.loss], feeds)
     return int(step), float(loss)
 

@@ -37,7 +37,7 @@ def begin(found: Replica, session: Any) -> None:
 
 def callable_of(found: Replica, session: Any) -> Callable[..., Any]:
     execution: Callable[..., Any] = session.make_callable(
-        [found.replication.executions[STEPS].step], found.batches.feeds, accept_options=True
+        [found.replication.executions[STEPS].step], found.batches.feeds(STEPS), accept_options=True
     )
     return execution
 
@@ -46,7 +46,7 @@ def trace(found: Replica, session: Any) -> tuple[StepTime, float]:
     """Return the step time of an execution and the milliseconds of each of its steps."""
     execution = callable_of(found, session)
     metadata = tf1.RunMetadata()
-    picks = found.batches.take(STEPS)
+    picks = found.batches.take(STEPS, 0)
     began = time.time()
     execution(*picks, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=metadata)
     ended = time.time()
@@ -122,10 +122,10 @@ def test_some_executions_are_traced_but_never_the_first_or_during_a_profile() ->
     with tf1.Session(graph=found.graph) as session:
         begin(found, session)
         execution = tracer.watch(STEPS, callable_of(found, session))
-        steps = [int(*execution(*found.batches.take(STEPS))) for _ in range(3)]
+        steps = [int(*execution(*found.batches.take(STEPS, 0))) for _ in range(3)]
         assert tracer.step_time is None
         profiling = False
-        steps += [int(*execution(*found.batches.take(STEPS))) for _ in range(2)]
+        steps += [int(*execution(*found.batches.take(STEPS, 0))) for _ in range(2)]
         assert tracer.step_time is not None
         assert tracer.step_time.steps == STEPS  # the second one came too soon after
     assert steps == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS, 5 * STEPS]

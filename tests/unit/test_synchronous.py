@@ -47,7 +47,7 @@ class Member:
 
     def steps(self, *batches: int, seconds: float = 60) -> "Future[int]":
         """Start an execution on these batches. Its result is the global step after them."""
-        picks = dict(zip(self.replica.batches.feeds, [[pick(number) for number in batches]], strict=True))
+        picks = dict(zip(self.replica.batches.feeds(len(batches)), [[pick(number) for number in batches]], strict=True))
         options = tf1.RunOptions(timeout_in_ms=int(1000 * seconds))
         execution = self.replica.replication.executions[len(batches)].step
         return self.thread.submit(self.session.run, execution, picks, options)
@@ -179,7 +179,7 @@ def test_a_step_costs_three_messages_between_parameter_servers(begin: Any) -> No
 
     found = []
     for steps in (1, 2):
-        picks = {chief.replica.batches.feeds[0]: [pick(number) for number in range(steps)]}
+        picks = {chief.replica.batches.feeds(1)[0]: [pick(number) for number in range(steps)]}
         others = other.steps(*range(steps))
         step = chief.thread.submit(messages, chief.replica.replication.executions[steps].step, picks)
         found.append([messages(chief.replica.replication.updates[steps]), step.result()])

@@ -194,8 +194,8 @@ def test_a_model_with_tables_has_several_shards_on_each_server_and_trains_alike(
             built.batches.begin(session)
             session.run([built.replication.lead, built.mark_ready])
             session.run(built.replication.join)
-            for _ in range(4):
-                feeds = dict(zip(built.batches.feeds, built.batches.take(1), strict=True))
+            for step in range(4):
+                feeds = dict(zip(built.batches.feeds(1), built.batches.take(1, step), strict=True))
                 wanted = [built.replication.executions[1].step, *built.replication.updates.values()]
                 session.run(wanted, feeds)
             found.append(values(built, session))

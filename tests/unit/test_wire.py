@@ -48,7 +48,7 @@ def train(servers: Servers, values: Any, dtype: Any, steps: int) -> tuple[Values
         found.batches.begin(session)
         before = values(found, session)
         execution = found.replication.executions[steps]
-        feeds = dict(zip(found.batches.feeds, found.batches.take(steps), strict=True))
+        feeds = dict(zip(found.batches.feeds(steps), found.batches.take(steps, 0), strict=True))
         _, loss = session.run([execution.step, execution.loss], feeds)
         return before, values(found, session), float(loss)
 

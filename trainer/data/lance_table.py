@@ -1,7 +1,7 @@
 """Lance datasets: tables with versions and tags, local or on an object store (https://lance.org)."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from trainer.data.arrays import examples
 from trainer.data.columns import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples
-from trainer.data.orders import orders
 from trainer.data.stream import IN_MEMORY_BYTES, Stream, prefetch
 from trainer.errors import ConfigurationError
 from trainer.storage import lance_dataset
@@ -76,17 +75,20 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     def read(indices: npt.NDArray[Any]) -> Sequence[Array]:
         return _examples(_take(table, indices, columns, origin), origin).arrays
 
-    def endless(size: int) -> Iterator[Sequence[Array]]:
-        return prefetch(read(train[order]) for order in orders(len(train), size, (data.seed, data.index)))
-
-    def once(size: int) -> Iterator[Sequence[Array]]:
-        return prefetch(read(test[start : start + size]) for start in range(0, len(test), size))
+    def reader(part: npt.NDArray[Any]) -> Callable[[int], Iterator[Sequence[Array]]]:
+        """What reads a part of the rows once, in batches of a size."""
+        return lambda size: prefetch(read(part[start : start + size]) for start in range(0, len(part), size))
 
     signature = row.signature
     if signature.has_labels:
         labels = _column(table, _target(table.schema.names), origin)
         signature = replace(signature, classes=1 + int(labels.to_numpy().max()))
-    return Stream(signature, endless, endless, len(train)), Stream(signature, once, once, len(test)), read_version
+    once, read_train = reader(train), lambda indices: read(train[indices])
+    splits = (
+        Stream(signature, once, len(train), read=read_train),
+        Stream(signature, reader(test), len(test)),
+    )
+    return *splits, read_version
 
 
 def _take(table: Any, rows: npt.NDArray[Any], columns: Sequence[str], origin: str) -> Any:

@@ -1,20 +1,63 @@
-"""The order in which a replica takes examples."""
+"""The order of the examples of each epoch, and which of them a learner takes in a step.
 
-from collections.abc import Iterator, Sequence
+The seed and the epoch determine the order, whoever takes the examples. A global step takes the next ones, and deals
+them to its learners: the devices of all replicas that compute it.
+"""
+
+import functools
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+Indices = npt.NDArray[np.int32]
 
-def orders(examples: int, size: int, seed: Sequence[int]) -> Iterator[npt.NDArray[np.int32]]:
-    """Endless batches of indices, int32 [size], below `examples`. The seed determines a new order for each epoch.
 
-    A batch may span two epochs, so all batches have the same size and all examples occur equally often.
-    """
-    random = np.random.default_rng(list(seed))
-    order = np.empty(0, np.int32)
-    while True:
-        while len(order) < size:
-            order = np.concatenate([order, random.permutation(examples).astype(np.int32)])
-        indices, order = order[:size], order[size:]
-        yield indices
+@functools.lru_cache(maxsize=2)
+def order(examples: int, seed: int, epoch: int) -> Indices:
+    """The order of an epoch: int32 [examples], each index once."""
+    found = np.random.default_rng([seed, epoch]).permutation(examples).astype(np.int32)
+    found.flags.writeable = False  # all callers share it
+    return found
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How the global steps of a run deal each epoch's examples."""
+
+    examples: int
+    size: int
+    """Most examples of a batch."""
+    batches: int
+    """The batches of a global step that count."""
+    seed: int
+    is_full: bool = False
+    """Whether each batch has `size` examples: the last one of an epoch takes the first examples once more."""
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each batch has `size` examples."""
+        return self.is_full or self.examples % (self.size * self.batches) == 0
+
+    @property
+    def steps(self) -> int:
+        """The global steps of an epoch."""
+        return -(-self.examples // (self.size * self.batches))
+
+    def take(self, step: int, learner: int) -> tuple[Indices, int]:
+        """What a learner takes in the step after `step` global steps.
+
+        A learner for whom no examples are left in the epoch computes with one that another learner has.
+
+        Args:
+            step: Global steps before this one.
+            learner: The number of the learner. Those from `batches` on are backups.
+
+        Returns:
+            The indices, int32 [n] with n from 1 to `size`; and how many of the examples count.
+        """
+        epoch, number = divmod(step, self.steps)
+        start = (number * self.batches + learner) * self.size
+        count = self.size if self.is_full else max(0, min(self.size, self.examples - start))
+        found = order(self.examples, self.seed, epoch).take(range(start, start + max(1, count)), mode="wrap")
+        return found, count

@@ -75,10 +75,11 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
     if varies:
         logger.info(f"{origin}: examples of different sizes are padded with zeros, or empty texts, to the largest")
 
-    def read(chosen: Any, size: int, only_full: bool) -> Iterator[Sequence[Array]]:
+    def read(chosen: Any, size: int, only_full: bool, again: bool = False) -> Iterator[Sequence[Array]]:
         try:
             with eager_mode():
                 batched = (chosen.padded_batch if varies else chosen.batch)(size, drop_remainder=only_full)
+                batched = batched.repeat() if again else batched
                 batches = iter(batched.prefetch(tf.data.AUTOTUNE))
             while True:
                 with eager_mode():
@@ -113,12 +114,18 @@ def stream(dataset: Any, data: DataContext | None, origin: str) -> Stream:
     leaves = tuple(ArraySpec.of(array, tuple(spec.shape)) for spec, array in zip(specs, first, strict=True))
     signature = Signature(optree.tree_structure(element), leaves)
     classes = _class_names(dataset) if signature.has_labels else None
+
+    def endless(size: int, is_full: bool) -> Iterator[Sequence[Array]]:
+        if is_full or (data and data.spare_workers):  # replicas that read everything begin within a pass
+            return read(_endless(part, data), size, True)
+        return read(part, size, False, again=True)
+
     return Stream(
         replace(signature, classes=len(classes)) if classes else signature,
-        lambda size: read(_endless(part, data), size, True),
         lambda size: read(part, size, False),
         count if count > 0 else None,
         classes,
+        endless,
     )
 
 

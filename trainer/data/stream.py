@@ -4,9 +4,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from trainer.data.examples import Array, Signature
 
+Batch = TypeVar("Batch")
 IN_MEMORY_BYTES = 1 << 30
 """Largest total size of examples that are held in memory, and copied to the device."""
 PREFETCHED_BATCHES = 16
@@ -17,17 +19,20 @@ class Stream:
     """Batches of examples."""
 
     signature: Signature
-    endless: Callable[[int], Iterator[Sequence[Array]]]
-    """The leaves of batches of this size, again and again."""
     once: Callable[[int], Iterator[Sequence[Array]]]
     """The leaves of batches of at most this size, until each example has been read once."""
     size: int | None = None
     """The number of examples, over all replicas; None if it is not known."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label, if they are known."""
+    endless: Callable[[int, bool], Iterator[Sequence[Array]]] | None = None
+    """The leaves of batches of this size, again and again. The last one of each pass may be smaller, unless all are to
+    be full. None if `read` reads the examples."""
+    read: Callable[[Any], Sequence[Array]] | None = None
+    """Returns the leaves of the examples with these indices, below `size`; None if `endless` reads the examples."""
 
 
-def prefetch(batches: Iterator[Sequence[Array]]) -> Iterator[Sequence[Array]]:
+def prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:
     """The same batches, read ahead in a thread."""
     with ThreadPoolExecutor(1) as thread:
         coming = deque(thread.submit(next, batches, None) for _ in range(PREFETCHED_BATCHES))

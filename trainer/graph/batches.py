@@ -2,17 +2,20 @@
 
 Examples that fit on the replica's device are copied there once; an execution is fed only their indices. Otherwise an
 execution is fed the batches of all its steps at once.
+
+The last batch of an epoch may have fewer examples. If other learners share its step, it has the share of its examples
+in a full batch, by which its gradient counts; 0 if another learner has its examples.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainer.data.examples import Array, Examples, Signature
-from trainer.data.orders import orders
-from trainer.data.stream import IN_MEMORY_BYTES, prefetch
+from trainer.data.orders import Deal
+from trainer.data.stream import prefetch
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
 
@@ -20,17 +23,16 @@ from trainer.tensorflow_types import Session, Tensor, Variable
 class Feeding(Protocol):
     """Feeds batches to a session."""
 
-    @property
-    def feeds(self) -> Sequence[Tensor]:
-        """The placeholders that an execution feeds."""
+    def feeds(self, steps: int) -> Sequence[Tensor]:
+        """The placeholders that an execution of this number of steps feeds."""
         ...
 
     def begin(self, session: Session) -> None:
         """Initialize a session, before its first execution."""
         ...
 
-    def take(self, steps: int) -> list[Any]:
-        """The values of `feeds` for an execution of this number of steps."""
+    def take(self, steps: int, step: int) -> list[Any]:
+        """The values of `feeds` for an execution of this number of steps, which begins after `step` global steps."""
         ...
 
 
@@ -41,91 +43,148 @@ class Batches(Feeding, Protocol):
         """Add the batch of the step with this index in an execution, from 0, and return its leaves."""
         ...
 
+    def share(self, number: int) -> Tensor:
+        """The share of the examples of that batch in a full one, float32; call it after `tensors`."""
+        ...
+
 
 class MultiDeviceBatches:
     """The batches of several devices, for one session."""
 
     def __init__(self, batches: Sequence[Batches]) -> None:
         self._batches = batches
-        self.feeds: Sequence[Tensor] = [feed for each in batches for feed in each.feeds]
+
+    def feeds(self, steps: int) -> Sequence[Tensor]:
+        return [feed for each in self._batches for feed in each.feeds(steps)]
 
     def begin(self, session: Session) -> None:
         for each in self._batches:
             each.begin(session)
 
-    def take(self, steps: int) -> list[Any]:
-        return [value for each in self._batches for value in each.take(steps)]
+    def take(self, steps: int, step: int) -> list[Any]:
+        return [value for each in self._batches for value in each.take(steps, step)]
 
 
 class InMemoryBatches:
     """Batches of examples that are stored on the replica's device."""
 
-    def __init__(self, examples: Examples, size: int, seed: Sequence[int]) -> None:
+    def __init__(self, examples: Examples, deal: Deal, learner: int) -> None:
         """Add the examples to the default graph, on the current device."""
-        self._order = orders(len(examples), size, seed)
-        indices = tf1.placeholder(tf.int32, [None, size], "indices")
-        self.feeds: Sequence[Tensor] = [indices]
+        self._deal, self._learner = deal, learner
         self._arrays: dict[Tensor, Array] = {}
         self._variables = [self._add_variable(f"array_{n}", array) for n, array in enumerate(examples.arrays)]
+        self._indices = tf1.placeholder(tf.int32, [None, deal.size] if deal.is_even else [None], "indices")
+        self._starts: Tensor | None = None
+        self._shares: Tensor | None = None
+        if not deal.is_even:
+            self._starts = tf1.placeholder(tf.int32, [None], "starts")
+            self._shares = tf1.placeholder(tf.float32, [None], "shares")
 
     def _add_variable(self, name: str, array: Array) -> Variable:
         initial = tf1.placeholder(array.dtype, array.shape)
         self._arrays[initial] = array
         return tf1.get_variable(name, initializer=initial, trainable=False, use_resource=True)
 
+    def feeds(self, steps: int) -> Sequence[Tensor]:
+        return [each for each in (self._indices, self._starts, self._shares) if each is not None]
+
     def tensors(self, number: int) -> Sequence[Tensor]:
-        indices = self.feeds[0][number]
+        if self._starts is None:
+            indices = self._indices[number]
+        else:
+            indices = self._indices[self._starts[number] : self._starts[number + 1]]
         return [tf.gather(each, indices) for each in self._variables]
+
+    def share(self, number: int) -> Tensor:
+        return tf.constant(1.0) if self._shares is None else self._shares[number]
 
     def begin(self, session: Session) -> None:
         session.run([each.initializer for each in self._variables], self._arrays)
 
-    def take(self, steps: int) -> list[Any]:
-        return [np.stack(list(itertools.islice(self._order, steps)))]
+    def take(self, steps: int, step: int) -> list[Any]:
+        found = [self._deal.take(each, self._learner) for each in range(step, step + steps)]
+        if self._starts is None:
+            return [np.stack([indices for indices, _ in found])]
+        starts = np.cumsum([0, *(len(indices) for indices, _ in found)], dtype=np.int32)
+        shares = np.array([count / self._deal.size for _, count in found], np.float32)
+        return [np.concatenate([indices for indices, _ in found]), starts, shares]
+
+
+Shared = tuple[Sequence[Array], float]
+"""The leaves of a batch, and the share of its examples in a full one."""
 
 
 class FedBatches:
     """Batches that are fed to each execution."""
 
-    def __init__(self, signature: Signature, size: int, batches: Iterator[Sequence[Array]]) -> None:
-        """Add placeholders to the default graph. `batches` has the leaves of batches of `size` examples."""
-        self._batches = batches
-        self.feeds: Sequence[Tensor] = [
-            tf1.placeholder(spec.dtype, [None, size, *spec.shape], f"array_{number}")
-            for number, spec in enumerate(signature.specs)
-        ]
+    def __init__(
+        self,
+        signature: Signature,
+        size: int | None,
+        batches: Callable[[int], Iterator[Shared]],
+        is_independent: bool = False,
+    ) -> None:
+        """Feed batches.
+
+        Args:
+            signature: That of an example.
+            size: The examples of each batch; None if it varies.
+            batches: The batches from the one after this number of global steps on.
+            is_independent: Whether one batch follows on the other whatever the global step is.
+        """
+        self._signature, self._size, self._make, self._is_independent = signature, size, batches, is_independent
+        self._batches: Iterator[Shared] | None = None
+        self._next = 0
+        self._placeholders: list[Sequence[Tensor]] = []
+
+    def feeds(self, steps: int) -> Sequence[Tensor]:
+        return [each for of_step in self._placeholders[:steps] for each in of_step]
 
     def tensors(self, number: int) -> Sequence[Tensor]:
-        return [each[number] for each in self.feeds]
+        assert number == len(self._placeholders)  # noqa: S101 - steps are added in their order
+        leaves = [
+            tf1.placeholder(spec.dtype, [self._size, *spec.shape], f"array_{number}_{index}")
+            for index, spec in enumerate(self._signature.specs)
+        ]
+        self._placeholders.append([*leaves, tf1.placeholder(tf.float32, [], f"share_{number}")])
+        return leaves
+
+    def share(self, number: int) -> Tensor:
+        return self._placeholders[number][-1]
 
     def begin(self, session: Session) -> None:
         pass
 
-    def take(self, steps: int) -> list[Any]:
-        return [_stack(arrays) for arrays in zip(*itertools.islice(self._batches, steps), strict=True)]
+    def take(self, steps: int, step: int) -> list[Any]:
+        if self._batches is None or (step != self._next and not self._is_independent):
+            self._batches = self._make(step)
+        self._next = step + steps
+        found = [next(self._batches) for _ in range(steps)]
+        return [value for leaves, share in found for value in (*leaves, share)]
 
 
-def _stack(arrays: Sequence[Array]) -> Array:
-    """An array [n, …] of n arrays, which are padded to the largest with zeros or empty texts if their shapes differ."""
-    shapes = [array.shape for array in arrays]
-    if len({*shapes}) == 1:
-        return np.stack(arrays)
-    padding = b"" if arrays[0].dtype == object else 0
-    found = np.full([len(arrays), *np.max(shapes, axis=0)], padding, arrays[0].dtype)
-    for place, array in zip(found, arrays, strict=True):
-        place[tuple(map(slice, array.shape))] = array
-    return found
+def stream_batches(signature: Signature, size: int | None, full: int, batches: Iterator[Sequence[Array]]) -> Batches:
+    """The batches of a stream, in its own order, each of `size` examples; None if they have up to `full`."""
+    shared = ((leaves, len(leaves[0]) / full) for leaves in batches)
+    return FedBatches(signature, size, lambda _: shared)
 
 
-def make_batches(source: Examples, size: int, seed: Sequence[int]) -> Batches:
-    """Add batches of examples in memory to the default graph: from the device if they are small enough, otherwise fed.
+def dealt_batches(
+    signature: Signature, read: Callable[[Any], Sequence[Array]], deal: Deal, learner: int, independent: int = 1
+) -> Batches:
+    """Batches of examples that are read by their indices, ahead in a thread.
 
     Args:
-        source: The training split.
-        size: Examples per batch.
-        seed: Determines the order.
+        signature: That of an example.
+        read: Returns the leaves of the examples with these indices.
+        deal: Deals the examples.
+        learner: The number of this learner.
+        independent: The replicas that advance the global step without waiting for each other. All have a part of what
+            `deal` calls a step.
     """
-    if source.nbytes <= IN_MEMORY_BYTES:
-        return InMemoryBatches(source, size, seed)
-    batches = (source.take(indices).arrays for indices in orders(len(source), size, seed))
-    return FedBatches(source.signature, size, prefetch(batches))
+
+    def batches(step: int) -> Iterator[Shared]:
+        taken = (deal.take(number, learner) for number in itertools.count(step // independent))
+        return prefetch((read(indices), count / deal.size) for indices, count in taken)
+
+    return FedBatches(signature, deal.size if deal.is_even else None, batches, independent > 1)

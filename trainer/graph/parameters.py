@@ -71,13 +71,14 @@ class Layout:
             name: tf.reshape(piece, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
-    def pack(self, arrays: Mapping[str, Tensor], counted: bool = False) -> list[Tensor]:
-        """The shards of the vector, from the arrays by parameter name. With `counted`, 1.0 is appended to each."""
+    def pack(self, arrays: Mapping[str, Tensor], ends_with_weight: bool = False) -> list[Tensor]:
+        """The shards of the vector, from the arrays by parameter name. The weight 1.0 may be appended to each."""
         parts = [_shaped(arrays[name], (math.prod(shape),)) for name, shape in self.shapes.items()] or [tf.zeros([0])]
+        end = [tf.ones([1])] if ends_with_weight else []
         if len(self.shards) == 1:
-            return [tf.concat([*parts, *([tf.ones([1])] if counted else [])], axis=0)]
+            return [tf.concat([*parts, *end], axis=0)]
         shards = list(tf.split(tf.concat(parts, axis=0), self.shards))
-        return [tf.concat([shard, tf.ones([1])], axis=0) for shard in shards] if counted else shards
+        return [tf.concat([shard, *end], axis=0) for shard in shards] if end else shards
 
 
 def _shaped(array: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -12,10 +12,11 @@ from typing import Any
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.examples import Examples
-from trainer.data.stream import Stream
+from trainer.data.orders import Deal
+from trainer.data.stream import IN_MEMORY_BYTES, Stream
 from trainer.errors import ConfigurationError
 from trainer.graph import devices, execution, keras_optimizer, step_graph, tables
-from trainer.graph.batches import Batches, FedBatches, Feeding, MultiDeviceBatches, make_batches
+from trainer.graph.batches import Batches, Feeding, InMemoryBatches, MultiDeviceBatches, dealt_batches, stream_batches
 from trainer.graph.checkpoints import Saver
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
@@ -25,6 +26,7 @@ from trainer.graph.replication import (
     Replication,
     Step,
     StepFunction,
+    StepOutputs,
     allreduce,
     asynchronous,
     local_sgd,
@@ -33,6 +35,7 @@ from trainer.graph.replication import (
 )
 from trainer.graph.replication.membership import Membership
 from trainer.graph.step_graph import StepTemplate
+from trainer.graph.totals import Totals
 from trainer.models import Model, Parameter
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
@@ -56,6 +59,8 @@ class Replica:
     learners: int
     """Batches per step of this replica: one per device."""
     replication: Replication
+    totals: Totals | None
+    """The sums of the present epoch, if they are wanted."""
     global_step: Tensor
     """int64 scalar: the current global step."""
     is_ready: Tensor
@@ -112,6 +117,10 @@ def build(
     of_tables = _choose_tables(settings, model, parameters)
     parameters = {name: each for name, each in parameters.items() if name not in of_tables}
     at = _place(settings, cluster, gpus, has_tables=bool(of_tables))
+    own, replicas = len(at.compute), len(cluster.replicas) if cluster else 1
+    size = settings.batch_size
+    deal = _deal(settings, cluster, source, own, model.fixed_batch is not None)
+    batch = size if model.fixed_batch or (deal and deal.is_even) else None
     has_servers = cluster is not None and settings.strategy == "ps"
     by_array = not _is_element_wise(model.optimizer, parameters)
     is_synchronous = _is_synchronous(settings, cluster)
@@ -123,9 +132,19 @@ def build(
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     if cluster and cluster.ps:
         _check_sizes(layout, of_tables, len(cluster.ps), with_tables)
-    counted = settings.strategy == "ps" and is_synchronous and settings.local_steps == 1
-    make = functools.partial(step_graph.make, of_tables=of_tables, servers=with_tables, batches=len(at.compute))
-    templates = [make(model, layout, source.signature, settings.batch_size, counted) for _ in at.compute]
+    is_averaged = settings.local_steps == 1 and (is_synchronous or settings.strategy == "allreduce")
+    # Batches of a step count by their examples. Each contribution to an accumulator ends with its weight.
+    is_weighted = batch is None and (own > 1 or (replicas > 1 and (is_averaged or is_synchronous)))
+    make = functools.partial(
+        step_graph.make,
+        ends_with_weight=is_weighted or (is_synchronous and is_averaged),
+        is_weighted=is_weighted,
+        continues_counts=epoch is not None,
+        of_tables=of_tables,
+        servers=with_tables,
+        batches=own,
+    )
+    templates = [make(model, layout, source.signature, batch) for _ in at.compute]
     steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
 
     graph = tf.Graph()
@@ -150,12 +169,20 @@ def build(
         with tf1.device(at.homes[0] if has_servers else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
-        batches = _make_batches(settings, source, at)
-        make_step = _steps(settings, at, templates, batches, [shard.device for shard in shards])
-        replication = _replicate(settings, optimizer, cluster, shards, make_step, steps, at.compute[0], is_over)
+        batches = _make_batches(settings, source, deal, batch, at, is_shared=shared)
+        home = at.homes[0] if has_servers else at.compute[0]
+        totals = None if epoch is None else Totals.create(model.no_counts, home, replicas * own == 1)
+        keeps_weight = is_averaged and (is_synchronous or replicas > 1)
+        make_step = _steps(settings, at, templates, batches, shards, totals, is_weighted and not keeps_weight)
+        replication = _replicate(
+            settings, optimizer, cluster, shards, make_step, steps, at.compute[0], is_over, is_weighted
+        )
+        if totals:
+            replication = _add_totals(replication, totals)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             values += [] if is_over is None else [is_over]
+            values += [totals.vector] if totals else []
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
@@ -166,8 +193,9 @@ def build(
             graph=graph,
             step_graph=templates,
             batches=MultiDeviceBatches(batches),
-            learners=len(at.compute),
+            learners=own,
             replication=replication,
+            totals=totals,
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
@@ -197,6 +225,10 @@ class _Placement:
     """Of the shards of the parameters."""
     learners: Sequence[int]
     """The numbers of these devices among those of all replicas, which may have different numbers of devices."""
+    index: int
+    """That of this replica among those of the run's begin; workers that join later share one with others."""
+    replicas: int
+    """Those of the run's begin."""
 
 
 def _place(settings: Settings, cluster: Cluster | None, gpus: int, has_tables: bool) -> _Placement:
@@ -207,20 +239,46 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int, has_tables: b
         homes = [f"{ps.device}/device:CPU:0" for ps in cluster.parameter_servers]
     else:  # each replica holds the parameters; tables may be larger than a GPU's memory
         homes = [host] if has_tables else compute[:1]
-    replicas = len(cluster.replicas) if cluster else 1
-    return _Placement(host, compute, homes, [index + replicas * number for number in range(len(compute))])
+    listed = len(cluster.replicas) if cluster else 1
+    replicas = max(1, listed - settings.spare_workers)
+    learners = [index + listed * number for number in range(len(compute))]
+    return _Placement(host, compute, homes, learners, index % replicas, replicas)
 
 
-def _make_batches(settings: Settings, source: Examples | Stream, at: _Placement) -> list[Batches]:
-    """The batches of each device."""
-    size = settings.batch_size
-    if isinstance(source, Stream):
-        stream = source.endless(size)  # one for all devices, so that each batch goes to one of them
+def _deal(
+    settings: Settings, cluster: Cluster | None, source: Examples | Stream, own: int, is_full: bool
+) -> Deal | None:
+    """How the examples are dealt to replicas with `own` devices; None if they come in an order of their own."""
+    if isinstance(source, Stream) and not source.read:
+        return None
+    examples = len(source) if isinstance(source, Examples) else source.size
+    assert examples  # noqa: S101 - what is read by indices has a size
+    return Deal(examples, settings.batch_size, _count_batches(settings, cluster, own), settings.seed, is_full)
+
+
+def _make_batches(
+    settings: Settings, source: Examples | Stream, deal: Deal | None, size: int | None, at: _Placement, is_shared: bool
+) -> list[Batches]:
+    """The batches of each device, of this size, or of none that is known.
+
+    With `is_shared`, replicas advance the global step without waiting for each other: each claims its steps.
+    """
+    if isinstance(source, Stream) and source.endless:  # one for all devices, so that each batch goes to one of them
+        stream = source.endless(settings.batch_size, size is not None)
+    own = len(at.compute)
 
     def make(number: int) -> Batches:
-        if isinstance(source, Stream):
-            return FedBatches(source.signature, size, stream)
-        return make_batches(source, size, (settings.seed, at.learners[number]))
+        if not deal:
+            return stream_batches(source.signature, size, settings.batch_size, stream)
+        learner = number if is_shared else at.index * own + number
+        if isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES:
+            return InMemoryBatches(source, deal, learner)
+        read = source.read if isinstance(source, Stream) else lambda indices: source.take(indices).arrays
+        assert read  # noqa: S101 - or there would be no deal
+        if not is_shared:
+            return dealt_batches(source.signature, read, deal, learner)
+        every = replace(deal, batches=deal.batches * at.replicas)
+        return dealt_batches(source.signature, read, every, at.index * own + number, at.replicas)
 
     batches = []
     for number, device in enumerate(at.compute):
@@ -234,11 +292,20 @@ def _steps(
     at: _Placement,
     templates: Sequence[StepTemplate],
     batches: Sequence[Batches],
-    homes: Sequence[str],
+    shards: Sequence[Shard],
+    totals: Totals | None,
+    is_normalized: bool,
 ) -> StepFunction:
-    """What makes a step, whose gradients are averaged over the devices of this replica. The shards are at `homes`."""
+    """What makes a step, whose gradients are averaged over the devices of this replica.
+
+    With `is_normalized`, the average is divided by its weight, which it ends with.
+    """
+    homes = [shard.device for shard in shards]
     is_sent = any(home not in at.compute for home in homes) and settings.local_steps == 1
     source = at.host if is_sent else at.compute[0]
+    sizes = [shard.size for shard in shards] if is_normalized else None
+    so_far: list[Tensor | None] = [None for _ in at.compute]
+    """The totals of each device in the present execution."""
 
     def make_step(number: int) -> Step:
         leaves = []
@@ -246,15 +313,37 @@ def _steps(
             with tf1.device(device):
                 leaves.append(of_device.tensors(number))
         rows, known = templates[0].look_up(leaves, homes)
-        seeds = [(settings.seed, learner, number) for learner in at.learners]
-        functions: list[Compute] = [
-            functools.partial(template.compute, batch=batch, known=found, seed=seed)
-            for template, batch, found, seed in zip(templates, leaves, known, seeds, strict=True)
-        ]
-        compute = functions[0] if len(functions) == 1 else mirrored.average_over(at.compute, functions, source)
-        return Step(compute, rows)
+
+        def compute(index: int, values: Sequence[Tensor]) -> StepOutputs:
+            """The step on the current device, which is that of this index."""
+            template, share = templates[index], batches[index].share(number)
+            seed = (settings.seed, at.learners[index], number)
+            if totals is None:
+                return template.compute(values, leaves[index], known[index], seed, share)
+            if totals.is_running and number == 0:
+                so_far[index] = totals.vector.read_value()
+            before = so_far[index] if totals.is_running else tf.constant(totals.begun)
+            outputs = template.compute(values, leaves[index], known[index], seed, share, totals.split(before))
+            so_far[index] = totals.after(so_far[index], outputs, share * settings.batch_size)
+            return replace(outputs, totals=so_far[index])
+
+        functions: list[Compute] = [functools.partial(compute, index) for index in range(len(at.compute))]
+        is_alone = len(functions) == 1 and not sizes
+        averaged = functions[0] if is_alone else mirrored.average_over(at.compute, functions, source, sizes)
+        return Step(averaged, rows)
 
     return make_step
+
+
+def _add_totals(replication: Replication, totals: Totals) -> Replication:
+    """Let each execution add what it has to the totals of the epoch."""
+    executions = {}
+    for steps, each in replication.executions.items():
+        with tf.control_dependencies([each.step]):
+            added = totals.add(replication.sum(each.totals))
+        with tf.control_dependencies([added]):
+            executions[steps] = replace(each, step=tf.identity(each.step))
+    return replace(replication, executions=executions)
 
 
 def _end_early(is_over: Variable, replication: Replication) -> Operation:
@@ -369,6 +458,7 @@ def _replicate(
     steps: int,
     device: str,
     is_over: Variable,
+    is_weighted: bool,
 ) -> Replication:
     """Add the ops of the replication strategy that the settings select."""
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
@@ -379,7 +469,9 @@ def _replicate(
             f"gradient per step; set at most {replicas}."
         )
     if settings.strategy == "allreduce":
-        return allreduce.build(shards, make_step, optimizer, steps, replicas, index == 0, settings.wire_dtype)
+        return allreduce.build(
+            shards, make_step, optimizer, steps, replicas, index == 0, settings.wire_dtype, is_weighted and replicas > 1
+        )
     if not _is_synchronous(settings, cluster):
         membership = (
             Membership.create(replicas, index, shards[0].device) if cluster and settings.strategy == "ps" else None
@@ -400,10 +492,17 @@ def batches_per_step(settings: Settings, cluster: Cluster | None) -> int:
 
     A task does not see the devices of the others, so that in a cluster `num_gpus` says how many a replica has.
     """
-    if cluster is None:
-        return len(devices.all_of(devices.count_gpus(settings)))
-    own = settings.num_gpus or 1
-    if settings.strategy == "mirrored" or (settings.strategy == "ps" and not settings.is_synchronous):
+    own = settings.num_gpus or 1 if cluster else len(devices.all_of(devices.count_gpus(settings)))
+    return _count_batches(settings, cluster, own)
+
+
+def _count_batches(settings: Settings, cluster: Cluster | None, own: int) -> int:
+    """The batches of all replicas that a global step counts, if each replica has `own` devices."""
+    if (
+        cluster is None
+        or settings.strategy == "mirrored"
+        or (settings.strategy == "ps" and not settings.is_synchronous)
+    ):
         return own
     replicas = max(1, len(cluster.replicas) - settings.spare_workers)
     return own * min(replicas, settings.replicas_to_aggregate or replicas)

@@ -1,7 +1,7 @@
 """The ops of one step (loss, metrics, gradients), built once and copied for each step of an execution."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from trainer.data.examples import Signature
 from trainer.graph import tables
 from trainer.graph.parameters import Layout, Rows
 from trainer.graph.replication import StepOutputs
-from trainer.models import Model, Parameter
+from trainer.models import Gather, Model, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
@@ -20,14 +20,18 @@ class StepTemplate:
     """The ops of one step, to copy."""
 
     template: OpTemplate
-    """From the parameter shards, the leaves of a batch, the seed of a model that is random and what `lookup` gives, to
-    the gradients of the shards, the loss and the metrics."""
+    """From the parameter shards, the leaves of a batch, its share, the seed of a model that is random, the state of the
+    metrics and what `lookup` gives, to the gradients of the shards, the loss, the metrics and their state."""
     shards: int
     """The number of parameter shards."""
     metrics: Sequence[str]
     """Names of the metrics."""
     is_random: bool
     """Whether a copy needs a seed."""
+    is_weighted: bool = False
+    """Whether a copy needs the share of the examples of its batch in a full one."""
+    counts: int = 0
+    """The number of arrays in the state of the metrics that a copy continues; 0 if each begins a new one."""
     lookup: OpTemplate | None = None
     """From the leaves of the batches of a step to the rows of tables that it needs of each shard, and more inputs of
     `template` for each batch. None without tables."""
@@ -60,7 +64,13 @@ class StepTemplate:
         )
 
     def compute(
-        self, values: Sequence[Tensor], batch: Sequence[Tensor], known: Sequence[Tensor], seed: Sequence[int] = ()
+        self,
+        values: Sequence[Tensor],
+        batch: Sequence[Tensor],
+        known: Sequence[Tensor],
+        seed: Sequence[int] = (),
+        share: Tensor | None = None,
+        counts: Sequence[Tensor] = (),
     ) -> StepOutputs:
         """Add a copy of the ops, on the current device.
 
@@ -69,14 +79,17 @@ class StepTemplate:
             batch: The leaves of a batch.
             known: What `look_up` has returned for it.
             seed: Determines the random numbers, which differ in each execution of the copy.
+            share: The share of the examples of the batch in a full one, if `is_weighted`.
+            counts: The state of the metrics before this batch, if the template has `counts`.
         """
-        inputs = [*values, *batch]
+        inputs = [*values, *batch, *([share] if self.is_weighted else [])]
         if self.is_random:
             number = int(np.random.default_rng(list(seed)).integers(2**31))
             inputs.append(tf.random.uniform([2], maxval=2**30, dtype=tf.int32, seed=number))
-        outputs = self.template.copy([*inputs, *known], "step_graph")
-        gradients, (loss, *metrics) = outputs[: self.shards], outputs[self.shards :]
-        return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)))
+        outputs = self.template.copy([*inputs, *counts, *known], "step_graph")
+        gradients, (loss, *others) = outputs[: self.shards], outputs[self.shards :]
+        metrics, after = others[: len(self.metrics)], others[len(self.metrics) :]
+        return StepOutputs(gradients, loss, dict(zip(self.metrics, metrics, strict=True)), after)
 
 
 def _send(rows: Sequence[Tensor], device: str) -> Rows:
@@ -95,30 +108,71 @@ def make(
     model: Model,
     layout: Layout,
     signature: Signature,
-    size: int,
-    counted: bool = False,
+    size: int | None,
+    ends_with_weight: bool = False,
+    is_weighted: bool = False,
+    continues_counts: bool = False,
     of_tables: Mapping[str, Parameter] | None = None,
     servers: int = 1,
     batches: int = 1,
 ) -> StepTemplate:
-    """Build the template for batches of `size` examples. With `counted`, each shard's gradients end with 1.0.
+    """Build the template of a step.
 
-    The layout has all arrays that are not among the tables, of which the first `servers` shards have parts, and of
-    which `batches` batches share the rows of a step.
+    Args:
+        model: The model.
+        layout: That of all arrays that are not among the tables.
+        signature: That of an example.
+        size: The examples of a batch; None if it varies.
+        ends_with_weight: Whether each shard's gradients end with the weight of the batch: 1.0, or its share.
+        is_weighted: Whether gradients are multiplied by the share of the examples in a full batch.
+        continues_counts: Whether a step continues the state of the metrics.
+        of_tables: The tables, by name.
+        servers: The number of shards, the first ones, that have a part of each table.
+        batches: How many batches share the rows of a step.
     """
     of_tables = of_tables or {}
     with tf.Graph().as_default() as graph:
         values = [tf1.placeholder(tf.float32, [numbers]) for numbers in layout.shards]
         batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in signature.specs]
+        shares = [tf1.placeholder(tf.float32, [])] if is_weighted else []
         seeds = [tf1.placeholder(tf.int32, [2])] if model.is_random else []
+        counts = [tf1.placeholder(each.dtype, each.shape) for each in model.no_counts] if continues_counts else []
         whole = {name: tf1.placeholder(tf.float32, each.shape) for name, each in of_tables.items()}
         arrays = layout.unpack(values) | whole
-        step = model.step(arrays, batch, seeds[0] if seeds else None, list(of_tables))
-        outputs = [*layout.pack(step.changes, counted), step.loss, *step.metrics.values()]
-    inputs = [*values, *batch, *seeds]
-    if not of_tables:
-        return StepTemplate(of_graph(graph, inputs, outputs), len(values), list(step.metrics), model.is_random)
-    dims = {name: each.shape[1] for name, each in of_tables.items()}
-    made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, step.gathers, servers, batches)
-    metrics, count = list(step.metrics), len(of_tables)
-    return StepTemplate(made.step, len(values), metrics, model.is_random, made.lookup, count, servers)
+        step = model.step(arrays, batch, seeds[0] if seeds else None, list(of_tables), counts)
+        packed: Sequence[Tensor] = layout.pack(step.changes, ends_with_weight)
+        gathers = step.gathers
+        if shares:
+            packed, gathers = _weigh(packed, gathers, shares[0])
+        outputs = [*packed, step.loss, *step.metrics.values(), *step.counts]
+    inputs = [*values, *batch, *shares, *seeds, *counts]
+    lookup, template = None, None
+    if of_tables:
+        dims = {name: each.shape[1] for name, each in of_tables.items()}
+        made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, gathers, servers, batches)
+        lookup, template = made.lookup, made.step
+    return StepTemplate(
+        template or of_graph(graph, inputs, outputs),
+        len(values),
+        list(step.metrics),
+        model.is_random,
+        is_weighted,
+        len(counts),
+        lookup,
+        len(of_tables),
+        servers,
+    )
+
+
+def _weigh(
+    packed: Sequence[Tensor], gathers: Mapping[str, Sequence[Gather]], weight: Tensor
+) -> tuple[Sequence[Tensor], Mapping[str, Sequence[Gather]]]:
+    """Gradients, multiplied by a weight. With the weight 0 they are 0, whatever they were."""
+
+    def weighed(gradient: Tensor) -> Tensor:
+        return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
+
+    of_rows = {
+        name: [replace(each, gradient=weighed(each.gradient)) for each in found] for name, found in gathers.items()
+    }
+    return [weighed(each) for each in packed], of_rows

@@ -170,7 +170,8 @@ def _with_data(plan: Plan) -> Plan:
     """The plan with the version of its data. Files that are absent are downloaded, so that not each process does so."""
     if plan.settings.dataset == "mnist" and not is_uri(plan.settings.data_dir):
         mnist.fetch_absent(Path(plan.settings.data_dir), plan.settings.download)
-    return replace(plan, settings=replace(plan.settings, data_version=data_version.fix(plan.settings)))
+    version = data_version.fix(plan.settings)
+    return replace(plan, settings=config.with_given(plan.settings, data_version=version)) if version else plan
 
 
 def _directory(given: str | None) -> TrainingDirectory:

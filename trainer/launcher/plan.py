@@ -76,11 +76,13 @@ def plan_programs(
         OSError: the settings cannot be written.
     """
     # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPUs.
-    shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
+    # A task does not see the GPUs of the others, and the steps of an epoch depend on them.
     each = len(gpus) // (plan.workers + int(plan.chief))
-    shared |= {"train_dir": str(directory), "num_gpus": each if plan.settings.epochs and each > 1 else None}
+    of_launch = {"train_dir": str(directory)} | ({"num_gpus": each} if each > 1 else {})
+    shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
+    of_tasks = Settings(**shared, given=plan.settings.given.intersection(shared))
     settings_file = directory.logs / CONFIG
-    write_atomically(settings_file, config.to_yaml(Settings(**shared)).encode())
+    write_atomically(settings_file, config.to_yaml(config.with_given(of_tasks, **of_launch)).encode())
     numbers = iter(reserved)
     ps, worker, chief = (
         tuple(f"localhost:{next(numbers)}" for _ in range(count)) for count in (plan.ps, plan.workers, int(plan.chief))

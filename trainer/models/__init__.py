@@ -70,6 +70,8 @@ class StepTensors:
     """For each array, its gradient, or for an array that is not trainable the difference to add."""
     gathers: Mapping[str, Sequence[Gather]] = field(default_factory=dict)
     """For each table, which has no gradient in `changes`, the lookups in it."""
+    counts: Sequence[Tensor] = ()
+    """The state of the metrics after this batch, if that before it was given."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Model(Protocol):
         batch: Sequence[Tensor],
         seed: Tensor | None,
         tables: Collection[str] = (),
+        counts: Sequence[Tensor] = (),
     ) -> StepTensors:
         """Add the ops of a step to the default graph.
 
@@ -138,6 +141,7 @@ class Model(Protocol):
             seed: int32 [2], another one for each step; None unless `is_random`.
             tables: The arrays that are tables: the step has lookups in them instead of their gradients. They, the
                 batch and the seed are then placeholders.
+            counts: The state of the metrics before this batch; without it, the metrics are those of this batch.
 
         Raises:
             ConfigurationError: the model cannot be trained here.

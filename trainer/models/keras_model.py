@@ -34,7 +34,14 @@ logger = logging.getLogger(__name__)
 FILE = "model.keras"
 WEIGHTS = "model.weights.h5"
 """What is written if Keras cannot write a model."""
-_Trained = tuple[Tensor, Sequence[Tensor], Sequence[tuple[str, Sequence[Tensor]]], dict[str, Tensor], dict[str, Tensor]]
+_Trained = tuple[
+    Tensor,
+    Sequence[Tensor],
+    Sequence[tuple[str, Sequence[Tensor]]],
+    dict[str, Tensor],
+    dict[str, Tensor],
+    Sequence[Tensor],
+]
 MOST_VALUES = 100
 """Of a metric, such as one with a value for each class."""
 SEED_STATE = "seed_generator_state"
@@ -181,33 +188,37 @@ class KerasModel:
         batch: Sequence[Tensor],
         seed: Tensor | None,
         tables: Collection[str] = (),
+        counts: Sequence[Tensor] = (),
     ) -> StepTensors:
         metrics: dict[str, Tensor] = {}
         changes = [name for name in self._arrays if name not in tables]
         of_tables: list[str] = []
 
-        def compute(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> list[Any]:
+        def compute(
+            values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor, counts: Sequence[Tensor]
+        ) -> list[Any]:
             given = dict(zip(self._arrays, values, strict=True))
-            counts = [tf.constant(each) for each in self.no_counts]
+            before = counts or [tf.constant(each) for each in self.no_counts]
             train = self._train_by_own_step if self._has_own_step else self._train
-            loss, gradients, found, updated, measured = train(given, batch, counts, seed, tables)
+            loss, gradients, found, updated, measured, after = train(given, batch, before, seed, tables)
             differences = [updated[name] - given[name] for name in list(self._arrays)[self._trainable :]]
             of_tables[:] = [name for name, _ in found]
             metrics.update(measured)
             dense = [tf.convert_to_tensor(each) for each in (*gradients, *differences)]
-            return [loss, *dense, *(each for _, gather in found for each in gather), *measured.values()]
+            lookups = [each for _, gather in found for each in gather]
+            return [loss, *dense, *lookups, *measured.values(), *(after if counts else ())]
 
         seed = tf.zeros([2], tf.int32) if seed is None else seed
         values = [arrays[name] for name in self._arrays]
-        loss, *others = self._add("step", compute, values, list(batch), seed)
+        loss, *others = self._add("step", compute, values, list(batch), seed, list(counts))
         dense, others = others[: len(changes)], others[len(changes) :]
         lookups, measured = others[: 3 * len(of_tables)], others[3 * len(of_tables) :]
         lookups_of: dict[str, list[Gather]] = {name: [] for name in tables}
         for index, name in enumerate(of_tables):
             ids, rows, gradient = lookups[3 * index : 3 * index + 3]
             lookups_of[name].append(Gather(ids, gathers.source(rows), gradient))
-        by_name = dict(zip(metrics, measured, strict=True))
-        return StepTensors(loss, by_name, dict(zip(changes, dense, strict=True)), lookups_of)
+        by_name = dict(zip(metrics, measured, strict=False))  # the state of the metrics follows
+        return StepTensors(loss, by_name, dict(zip(changes, dense, strict=True)), lookups_of, measured[len(metrics) :])
 
     def predict(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> Prediction:
         names: list[str] = []
@@ -363,7 +374,7 @@ class KerasModel:
 
         Returns:
             The loss; the gradients; the lookups in tables by name, each as ids, rows and their gradients; the arrays
-            after the call; and the metrics by name.
+            after the call; the metrics by name; and their state.
         """
         trainable = list(given.items())[: self._trainable]
         with tf.GradientTape() as tape:
@@ -378,8 +389,8 @@ class KerasModel:
             (name, (op.inputs[1], op.outputs[0], tf.convert_to_tensor(gradient)))
             for (name, op), gradient in zip(found, gradients[len(wanted) :], strict=True)
         ]
-        measured = self._measure(self._read_counts(scope))
-        return loss, gradients[: len(wanted)], lookups, self._read(scope), measured
+        after = self._read_counts(scope)
+        return loss, gradients[: len(wanted)], lookups, self._read(scope), self._measure(after), after
 
     def _train_by_own_step(
         self,
@@ -395,14 +406,14 @@ class KerasModel:
             logs = self._model.train_step(self._data(batch, training=True))
         if not found:
             raise ValueError("train_step gives its optimizer no gradients; take them by tf.GradientTape, by this name")
-        updated = self._read(scope)
+        updated, after = self._read(scope), self._read_counts(scope)
         arrays = list(given.items())[: self._trainable]
         gradients = [
             tf.zeros_like(value) if id(variable) not in found else tf.cast(found[id(variable)], tf.float32)
             for variable, (_, value) in zip(variables, arrays, strict=True)
         ]
         loss, measured = own_train_step.split(logs)
-        return loss, gradients, [], updated, measured
+        return loss, gradients, [], updated, measured, after
 
     def _evaluate(self, batch: Sequence[Tensor], scope: Any) -> tuple[Any, Tensor]:
         """The outputs, if the model has any, and the loss, in this scope."""

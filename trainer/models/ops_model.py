@@ -67,6 +67,7 @@ class OpsModel:
         batch: Sequence[Tensor],
         seed: Tensor | None,
         tables: Collection[str] = (),
+        counts: Sequence[Tensor] = (),
     ) -> StepTensors:
         images, labels = batch
         # The identity op supports models that use the images in control dependencies or colocation, or not at all; the

@@ -1,10 +1,9 @@
 """The data that a user names with options, instead of that of a run."""
 
 import argparse
-import dataclasses
 from collections.abc import Mapping
 
-from trainer.config import Settings, load_values
+from trainer.config import Settings, load_values, with_given
 from trainer.data.datasets import Dataset
 from trainer.errors import ConfigurationError
 from trainer.run_directory import problem
@@ -41,7 +40,7 @@ def load(named: Mapping[str, str], of_run: Settings | None) -> Dataset | None:
         return None
     else:
         given = load_values(named)
-        settings = dataclasses.replace(of_run, **{name: getattr(given, name) for name in named})
+        settings = with_given(of_run, **{name: getattr(given, name) for name in named})
     try:
         return problem.load_dataset(settings)
     except ConfigurationError as error:

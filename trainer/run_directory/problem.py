@@ -75,7 +75,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     """
     module = model_files.load(settings.model)
     fit = fit_arguments.load(module, settings.model)
-    if fit.batch_size and settings.batch_size == Settings().batch_size:
+    if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
     dataset = _load_dataset(settings, module, cluster, fit)
     steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset)
@@ -104,8 +104,7 @@ def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) 
 
 def _with_epochs(settings: Settings, fit: FitArguments, steps_per_epoch: int | None) -> Settings:
     """The settings with the steps of their epochs, or of those in the model's file, unless they say train_steps."""
-    is_default = settings.epochs is None and settings.train_steps == Settings().train_steps
-    epochs = fit.epochs if is_default else settings.epochs
+    epochs = fit.epochs if settings.epochs is None else settings.epochs
     if (epochs or fit.callbacks) and steps_per_epoch is None:
         what = f"epochs={epochs}" if epochs else "callbacks"
         raise ConfigurationError(
@@ -142,7 +141,7 @@ def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluste
             f"data_dir={table} is a table: run trainer data import {table} {uri} --target COLUMN, and train with "
             f"dataset=lance and data_dir={uri}."
         )
-    if not found and settings.dataset is None and settings.data_dir != Settings().data_dir:
+    if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
             "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."

@@ -68,7 +68,7 @@ def take_steps(
             if not steps:
                 break
             callback.on_execution_begin(step, steps * planner.replicas)
-            outcome = executions.run(steps)
+            outcome = executions.run(steps, step)
             step, read = outcome.step, outcome.ended
             planner.took(steps, outcome.seconds)
             if replication.independent_replicas > 1 and outcome.ended - counted > COUNT_SECONDS:

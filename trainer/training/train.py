@@ -8,7 +8,7 @@ import contextlib
 import logging
 from dataclasses import replace
 
-from trainer.errors import LostPeersError, RollBackError
+from trainer.errors import ConfigurationError, LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
 from trainer.run_directory import data_version
@@ -70,9 +70,11 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         logger.info(note)
     if gpus and replica.learners > 1:
         logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
-        if settings.epochs and settings.num_gpus != gpus:
-            who = "an epoch counts one batch of each replica" if cluster else "an evaluator does not see these GPUs"
-            logger.warning(f"{who}; set num_gpus={gpus}, so that all tasks find the same steps in an epoch")
+        if cluster and settings.epochs and settings.num_gpus is None:
+            raise ConfigurationError(
+                f"num_gpus: it is not set, but this task sees {gpus} GPUs, on which the steps of an epoch depend, and "
+                f"a task does not see those of the others; set num_gpus={gpus} for all tasks."
+            )
     own_server = server.start(cluster, context.threads)
     coordinator = make_coordinator(context, replica, own_server)
     run = ChiefRun(context, problem, claimed, replica) if claimed else None

@@ -92,9 +92,6 @@
 {{- if and .sync_replicas (gt $aggregate $listed) -}}
 {{- fail (printf "train.replicas_to_aggregate: a step would average %d gradients, but at most %d replicas compute them; set at most %d, or raise worker.maxReplicas." $aggregate $listed $listed) -}}
 {{- end -}}
-{{- if and $packaged .epochs (not .num_gpus) (gt (int $values.worker.gpus) 1) -}}
-{{- fail (printf "train.num_gpus: it is not set, but the steps of train.epochs depend on the GPUs of a worker, which the other tasks do not see; set it to %d, as worker.gpus." (int $values.worker.gpus)) -}}
-{{- end -}}
 {{- if and (has .dataset (list "mnist" "npz" "lance")) (not $values.data.enabled) (not $values.data.uri) $packaged -}}
 {{- fail (printf "data.enabled: it is false, but the data set %s of train.dataset is read from a volume; set data.enabled to true, and data.existingClaim to the claim that holds the data, or set data.uri." .dataset) -}}
 {{- end -}}

@@ -16,6 +16,11 @@ trainer.yaml: |
   {{- with include "distributed-tensorflow.spareWorkers" . | int }}
   {{- $_ := set $train "spare_workers" . }}
   {{- end }}
+  {{- /* A task does not see the GPUs of the others, and the steps of an epoch depend on them. */}}
+  {{- $gpus := int .Values.worker.gpus }}
+  {{- if and (gt $gpus 1) (kindIs "invalid" $train.num_gpus) (or (not (int .Values.chief.replicas)) (eq $gpus (int .Values.chief.gpus))) }}
+  {{- $_ := set $train "num_gpus" $gpus }}
+  {{- end }}
   {{- toYaml $train | nindent 2 }}
 task.sh: |
   {{- .Files.Get "files/task.sh" | nindent 2 }}

@@ -26,6 +26,10 @@ class StepOutputs:
     """float32 scalar."""
     metrics: Mapping[str, Tensor]
     """float32 scalars by name."""
+    counts: Sequence[Tensor] = ()
+    """The state of the metrics after the batch, if the step continues one."""
+    totals: Tensor | None = None
+    """What `trainer.graph.totals` sums over an epoch: the sum of this execution so far, if it is wanted."""
 
 
 Compute = Callable[[Sequence[Tensor]], StepOutputs]
@@ -55,6 +59,18 @@ class Execution:
     """float32 scalar: the loss of the last step's batch, before its update."""
     metrics: Mapping[str, Tensor]
     """float32 scalars by name: the metrics of the last step's batch, before its update."""
+    totals: Tensor | None = None
+    """`StepOutputs.totals` of the last step."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The op with which a replica claims the next steps of an epoch for itself."""
+
+    steps: Tensor
+    """int64 scalar placeholder: how many."""
+    first: Tensor
+    """int64 scalar: claims them, and returns the number of the first one."""
 
 
 @dataclass(frozen=True)
@@ -109,5 +125,9 @@ class Replication:
     """On the chief of synchronous replicas."""
     release: Callable[[], Operation] = tf.no_op
     """Adds the op with which the chief lets replicas go on that wait for a step, as the run is over."""
+    claim: Claim | None = None
+    """None unless replicas do not wait for each other."""
+    sum: Callable[[Tensor], Tensor] = tf.identity
+    """Adds the sum over all replicas of a value that each one has; identity if they share the variables."""
     collective: CollectiveGroup | None = None
     """None if parameter servers hold the parameters, so that replicas can leave and rejoin."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import Shard
 from trainer.graph.replication import CollectiveGroup, Replication, Step, StepFunction, StepOutputs, asynchronous
+from trainer.graph.replication.mirrored import divide_by_weight
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import collective_ops
 from trainer.tensorflow_types import Tensor
@@ -50,6 +51,7 @@ def build(
     replicas: int,
     is_chief: bool,
     wire_dtype: str,
+    ends_with_weight: bool,
 ) -> Replication:
     """Add the ops of one replica to the default graph.
 
@@ -61,6 +63,7 @@ def build(
         replicas: Number of replicas.
         is_chief: Whether this replica is the chief.
         wire_dtype: The type in which gradients are sent and summed.
+        ends_with_weight: Whether the gradients of a step end with their weight.
     """
     collectives = CollectiveOps(replicas, is_chief)
     wanted = tf1.placeholder(tf.int64, [], "wanted_steps")
@@ -78,11 +81,15 @@ def build(
         def compute(values: Sequence[Tensor]) -> StepOutputs:
             outputs = step.compute(values)
             sums = [collectives.sum(tf.cast(gradient, wire_dtype)) for gradient in outputs.gradients]
-            averages = [tf.cast(each, tf.float32) / replicas for each in sums]
+            sums = [tf.cast(each, tf.float32) for each in sums]
+            if ends_with_weight:
+                averages = [divide_by_weight(each, shard.size) for each, shard in zip(sums, shards, strict=True)]
+            else:
+                averages = [each / replicas for each in sums]
             return dataclasses.replace(outputs, gradients=averages)
 
         return dataclasses.replace(step, compute=compute)
 
     # Each replica holds the parameters and the averaged gradients, so it applies them like a single process.
     single = asynchronous.build(shards, make_average_step, optimizer, steps)
-    return dataclasses.replace(single, join=tf.group(*join), collective=collective)
+    return dataclasses.replace(single, join=tf.group(*join), collective=collective, sum=collectives.sum)

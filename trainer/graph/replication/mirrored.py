@@ -11,10 +11,17 @@ from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 
 
-def average_over(devices: Sequence[str], functions: Sequence[Compute], source: str) -> Compute:
+def average_over(
+    devices: Sequence[str], functions: Sequence[Compute], source: str, sizes: Sequence[int] | None = None
+) -> Compute:
     """Compute each function on its device, and average the outputs on the first one.
 
-    `source` is the device to which the parameters come once, for all.
+    Args:
+        devices: The devices.
+        functions: Of each device.
+        source: The device to which the parameters come once, for all.
+        sizes: The elements of the dense gradients of each shard, if the weight of the batch follows on them, by which
+            the average is divided. None if the average is the mean.
     """
 
     def compute(values: Sequence[Tensor]) -> StepOutputs:
@@ -26,10 +33,20 @@ def average_over(devices: Sequence[str], functions: Sequence[Compute], source: s
                 outputs.append(function(values))
         with tf1.device(devices[0]):
             gradients = [_mean(shards) for shards in zip(*[each.gradients for each in outputs], strict=True)]
+            if sizes:
+                gradients = [divide_by_weight(each, size) for each, size in zip(gradients, sizes, strict=True)]
             metrics = {name: _mean([each.metrics[name] for each in outputs]) for name in outputs[0].metrics}
-            return StepOutputs(gradients, _mean([each.loss for each in outputs]), metrics)
+            totals = [each.totals for each in outputs if each.totals is not None]
+            total = tf.add_n(totals) if totals else None
+            return StepOutputs(gradients, _mean([each.loss for each in outputs]), metrics, totals=total)
 
     return compute
+
+
+def divide_by_weight(vector: Tensor, size: int) -> Tensor:
+    """A vector without its weight, the element after the first `size` ones, by which the others are divided."""
+    average = tf.math.divide_no_nan(vector, vector[size])
+    return tf.concat([average[:size], average[size + 1 :]], axis=0)
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:

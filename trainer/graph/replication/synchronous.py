@@ -12,8 +12,8 @@ reads the parameters, contributes once, and waits for the next token. The chief'
 contributions, applies it and enqueues the next tokens. Contributions above N between two updates are also dropped.
 
 The gradients of the rows of a table go to a sparse accumulator, which sums those of each row. A contribution to it has
-one more row of ones, so that the last row of the sum is the number of contributions. It is made before that of the
-dense parameters, so that a round which has all of these has all of those.
+one more row with its weight, so that the last row of the sum is that of all contributions. It is made before that of
+the dense parameters, so that a round which has all of these has all of those.
 
 The parameter servers exchange few messages, so that a run can have many of them. The first one learns when each of them
 has applied a round. It then hands out the tokens, passes each replica's on to all as the start of its reads, and tells
@@ -22,9 +22,9 @@ are taken. `round_begun`, a variable on the first one, is the step that all shar
 the chief the first one.
 
 Workers may come and go, so N is a variable on the first parameter server, which the chief changes between two rounds
-(`trainer.training.replica_monitor`). A contribution ends with the element 1.0, and the average is the sum of the others
-divided by the sum of these. So the chief can end a round that waits for a lost replica: it adds zeros until N is
-reached, which do not change the average.
+(`trainer.training.replica_monitor`). A contribution ends with its weight: 1.0, or the share of the examples of its
+batch in a full one. The average is the sum of the others divided by the sum of these. So the chief can end a round that
+waits for a lost replica: it adds zeros until N is reached, which do not change the average.
 
 Unlike in `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has its own queue. It therefore contributes at most
 once per round, and a replica that rejoins does not process stale tokens. After the last step, no replica waits for a
@@ -56,7 +56,7 @@ class Aggregation:
     steps: int
     """Global steps per round."""
     size: Callable[[Shard], int]
-    """The elements of an average for this shard. A contribution has one more: 1.0."""
+    """The elements of an average for this shard. A contribution has one more: its weight."""
     push: Callable[[int, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]]
     """Adds the ops of an execution's round with this index: the contribution for each shard, [size + 1] and then the
     gradients of rows, as `Shard.send` prepares it; these rows for each shard; and the outputs of the last step. The
@@ -69,7 +69,7 @@ class Aggregation:
 
 
 def gradients(shards: Sequence[Shard], make_step: StepFunction, optimizer: Optimizer) -> Aggregation:
-    """The aggregation of gradients, each with 1.0 at its end: each round is one step of the optimizer."""
+    """The aggregation of gradients, each with its weight at its end: each round is one step of the optimizer."""
 
     def push(number: int, starts: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Rows], StepOutputs]:
         step, values = make_step(number), []
@@ -130,7 +130,7 @@ class Accumulator:
             order = tf.argsort(own)  # an accumulator merges sorted rows
             values = tf.gather(tf.reshape(gradient, [-1, table.dim]), order)
             ids = tf.concat([tf.gather(own, order), [_ones(table)]], axis=0)
-            values = tf.concat([values, tf.ones([1, table.dim])], axis=0)
+            values = tf.concat([values, tf.fill([1, table.dim], vector[-1])], axis=0)
             added.append(accumulator.apply_grad(ids, values, local_step=step))
         with tf.control_dependencies(added):
             return self.dense.apply_grad(vector, step)
@@ -142,7 +142,7 @@ class Accumulator:
     def take(self, count: Tensor) -> tuple[Tensor, Rows]:
         """Add the ops that wait for this many contributions, and return their average and its rows."""
         total = self.dense.take_grad(count)
-        average = total[:-1] / total[-1]
+        average = tf.math.divide_no_nan(total[:-1], total[-1])
         if not self.sparse:
             return average, ()
         parts, rows = [average], []
@@ -150,7 +150,7 @@ class Accumulator:
             with tf.control_dependencies([total]):
                 found = accumulator.take_indexed_slices_grad(1)
             rows.append(found.indices[:-1])
-            parts.append(tf.reshape(found.values[:-1] / found.values[-1:], [-1]))
+            parts.append(tf.reshape(tf.math.divide_no_nan(found.values[:-1], found.values[-1:]), [-1]))
         return tf.concat(parts, axis=0), rows
 
     def start(self, step: Tensor) -> Operation:
@@ -281,7 +281,9 @@ def _follow(
             with tf.control_dependencies([*contributed, *itertools.chain(*pushed)]), tf1.device(home):
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
-                    executions[(number + 1) * aggregation.steps] = Execution(reached(), outputs.loss, outputs.metrics)
+                    executions[(number + 1) * aggregation.steps] = Execution(
+                        reached(), outputs.loss, outputs.metrics, outputs.totals
+                    )
     return join, executions
 
 
