@@ -21,7 +21,7 @@ from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 
-from .conftest import EXAMPLES
+from .conftest import EXAMPLES, values_in
 
 SIZE, STEPS = 20, 100
 LOSS = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
@@ -152,6 +152,44 @@ def test_the_trainers_own_optimizer_obeys_constraints(tmp_path: Path) -> None:
 def test_recurrent_layers_are_trained_as_by_keras(tmp_path: Path, layer: str) -> None:
     layers = f"layers.Reshape((28, 28)), layers.{layer}, layers.Dense(10)"
     check_training(write(tmp_path, layers, f"optimizer='adam', loss={LOSS}"), steps=30)
+
+
+@pytest.mark.parametrize("table_rows", [100_000, 5])
+def test_a_run_continues_with_another_optimizer(tmp_path: Path, table_rows: int, log_lines: list[str]) -> None:
+    """Its state begins anew; the averages of the parameters begin with these."""
+    examples = Examples(np.arange(20, dtype=np.int32).reshape(10, 2) % 9, np.ones((10, 2), np.float32))
+    layers = "layers.Embedding(9, 2), layers.GlobalAveragePooling1D(), layers.Dense(2)"
+    saved, values = "", []
+    for optimizer in ("Adam(0.1)", "SGD(0.1, momentum=0.9)", "SGD(0.1, use_ema=True)"):
+        path = write(tmp_path, layers, f"optimizer={optimizer}, loss='mse'", name=f"{optimizer[:3]}_{len(values)}.py")
+        path.write_text(path.read_text().replace("(input_shape, classes)", "(input_shape)"))
+        settings = Settings(model=str(path), batch_size=10, steps_per_execution=1, table_rows=table_rows)
+        model = model_files.model_of(model_files.load(settings.model), settings)
+        arrays = model.parameters(examples.signature)
+        built = replica.build(settings, None, model, arrays, examples, 0, "this run")
+        with tf1.Session(graph=built.graph) as session:
+            if saved:
+                log_lines.clear()
+                built.saver.restore(session, saved)
+            else:
+                session.run(built.initialize)
+            built.batches.begin(session)
+            if len(values) < 2:
+                session.run(
+                    built.replication.executions[1].step,
+                    dict(zip(built.batches.feeds(1), built.batches.take(1, 0), strict=True)),
+                )
+            saved = str(built.saver.save(session, tmp_path / f"checkpoint_{len(values)}"))
+        values.append(values_in(saved))
+    assert log_lines == [
+        f"{tmp_path}/checkpoint_1-2 has no average: the optimizer has changed, and its state begins anew"
+    ]
+    for name in arrays:
+        assert np.array_equal(values[1][name], values[2][name])
+        assert np.array_equal(values[1][name], values[2][f"{name}/average"])
+    names = {name.rpartition("/")[2] for name in values[1]}
+    assert "momentum" in names
+    assert "velocity" not in names
 
 
 def check_training(path: Path, steps: int = STEPS) -> None:

@@ -187,7 +187,8 @@ def build(
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
             servers = dict.fromkeys(at.homes) if has_servers else {}
-            saver = Saver(layout, shards, optimizer.slots, list(servers), can_roll_back, run) if is_chief else None
+            own_slots = optimizer.slots, list(servers), can_roll_back, run, optimizer.slot_values
+            saver = Saver(layout, shards, *own_slots) if is_chief else None
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
             graph=graph,

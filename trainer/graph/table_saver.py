@@ -150,6 +150,11 @@ class TableSaver:
         return staged
 
     @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """The shapes of the tables, by name."""
+        return {table.name: (table.rows, table.dim) for table in self._tables}
+
+    @property
     def has_bases(self) -> bool:
         """Whether all tables have a base, without which there is no snapshot."""
         return len(self._bases) == len(self._tables)

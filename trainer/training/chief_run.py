@@ -83,9 +83,12 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             directory.claim({**problem.identity, **problem.dataset.facts})
             write_atomically(directory.settings, config.to_yaml(settings).encode())
 
-        changes = config.changes(directory.settings, settings)
+        changes, source = config.changes(directory.settings, settings), directory.read_claim().get("model")
         retry_writing(str(directory), claim, settings.wait_seconds, context.watchdog.pause)
         logger.info(f"training directory: {directory}")
+        if source and source != problem.identity["model"]:
+            now = problem.identity["model"]
+            logger.info(f"the model's source has changed since the run began: {now} now, {source} before")
         if changes:
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
         run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
@@ -129,6 +132,7 @@ class ChiefRun:
             problem.model.untrained_loss,
             self.was_done and earlier.get("global_step", 0) < context.settings.train_steps,
             self._fit,
+            problem.model.optimizer,
         )
         self._evaluator: CheckpointEvaluator | None = None
         """That of the candidates."""
