@@ -116,18 +116,20 @@ def make(
     outputs: Sequence[Tensor],
     dims: Mapping[str, int],
     gathers: Mapping[str, Sequence[Gather]],
+    servers: int,
     batches: int = 1,
 ) -> TableOps:
     """Build the ops of a step with tables.
 
     Args:
         graph: The graph of a step that reads its tables as a whole.
-        sizes: Elements of the dense parameters on each server.
+        sizes: Elements of the dense parameters in each shard.
         batch: The leaves of the batch in that graph.
         inputs: The shards of its dense parameters, the leaves and the seed.
         outputs: The gradients of the shards, and others.
         dims: Numbers of a row of each table.
         gathers: The lookups in each.
+        servers: The number of shards, the first ones, that have a part of each table.
         batches: How many batches share what is read.
     """
     by_table = [gathers[name] for name in dims]
@@ -138,8 +140,8 @@ def make(
     lookups = [
         (dim, [gather.rows.dtype for gather in of_table]) for dim, of_table in zip(dims.values(), by_table, strict=True)
     ]
-    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], len(sizes), batches)
-    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))
+    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], servers, batches)
+    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups, servers))
 
 
 def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int, batches: int) -> OpTemplate:
@@ -173,40 +175,46 @@ def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], ser
 
 
 def _step(
-    inner: OpTemplate, sizes: Sequence[int], others: Sequence[Tensor], lookups: Sequence[tuple[int, Sequence[Any]]]
+    inner: OpTemplate,
+    sizes: Sequence[int],
+    others: Sequence[Tensor],
+    lookups: Sequence[tuple[int, Sequence[Any]]],
+    servers: int,
 ) -> OpTemplate:
     """The ops that compute with the rows.
 
     Args:
         inner: From dense parameters, batch, seed and looked-up rows to gradients of dense parameters, others, and the
             gradients of the rows.
-        sizes: Elements of the dense parameters on each server.
+        sizes: Elements of the dense parameters in each shard.
         others: Tensors like the leaves of the batch, and the seed.
         lookups: For each table the numbers of a row, and for each lookup the type in which the model reads it.
+        servers: The number of shards, the first ones, that have a part of each table.
     """
-    servers, total = len(sizes), sum(len(types) for _, types in lookups)
+    total = sum(len(types) for _, types in lookups)
     with tf.Graph().as_default() as graph:
         messages = [tf1.placeholder(tf.float32, [None]) for _ in sizes]
         given = [tf1.placeholder(each.dtype, each.shape) for each in others]
         known = [
-            ([tf1.placeholder(tf.int32, [None]) for _ in sizes], [tf1.placeholder(tf.int32) for _ in types])
+            ([tf1.placeholder(tf.int32, [None]) for _ in range(servers)], [tf1.placeholder(tf.int32) for _ in types])
             for _, types in lookups
         ]
         dense: list[Tensor] = []
         received: list[list[Tensor]] = [[] for _ in lookups]
-        for server, (message, size) in enumerate(zip(messages, sizes, strict=True)):
+        for server, (message, size) in enumerate(zip(messages[:servers], sizes[:servers], strict=True)):
             ends = [tf.size(places[server]) * dim for (dim, _), (places, _) in zip(lookups, known, strict=True)]
             first, *parts = tf.split(message, tf.stack([size, *ends]), num=1 + len(ends))
             dense.append(tf.ensure_shape(first, [size]))
             for (dim, _), own, part in zip(lookups, received, parts, strict=True):
                 own.append(tf.reshape(part, [-1, dim]))
+        dense += [tf.ensure_shape(each, [size]) for each, size in zip(messages[servers:], sizes[servers:], strict=True)]
         pulled: list[Tensor] = []
         for (_, types), (places, positions), own in zip(lookups, known, received, strict=True):
             rows = own[0] if servers == 1 else tf.dynamic_stitch(places, own)
             pulled += [tf.cast(tf.gather(rows, each), dtype) for each, dtype in zip(positions, types, strict=True)]
         outputs = inner.copy([*dense, *given, *pulled], "step")
         rest = len(outputs) - total
-        changes, measured, gradients = outputs[:servers], outputs[servers:rest], outputs[rest:]
+        changes, measured, gradients = outputs[: len(sizes)], outputs[len(sizes) : rest], outputs[rest:]
         sent = [[change] for change in changes]
         for (dim, types), (places, positions) in zip(lookups, known, strict=True):
             own, gradients = gradients[: len(types)], gradients[len(types) :]

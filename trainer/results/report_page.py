@@ -83,11 +83,12 @@ def _head(run: Run, name: str, confusion: Confusion) -> str:
             f"{escape(write_duration(time.time() - run.written))}: it was killed, or it waits.</p>"
         )
     items: list[tuple[str, str, str]] = []
-    last, best = result.get("last") or {}, result.get("best") or {}
-    for key, value in (last or result).items():
+    last, best, decides = result.get("last") or {}, result.get("best") or {}, f"test_{result.get('best_metric')}"
+    for key, value in sorted((last or result).items(), key=lambda item: item[0] != decides):
         if key.startswith("test_") and isinstance(value, (int, float)):
             better = best.get(key)
             note = f"best checkpoint {better:.4f}, step {best['global_step']:,}" if better is not None else ""
+            note += ", chosen by this metric" if note and key == decides else ""
             items.append((f"test {key.removeprefix('test_').replace('_', ' ')}", f"{value:.4f}", note))
     if confusion.predictions:
         right = confusion.predictions.right[0]
