@@ -110,7 +110,6 @@ def model_of(
             settings.seed,
             settings.initial_weights,
             class_weight,
-            settings.batch_size,
             settings.table_rows,
             has_callbacks,
         )
