@@ -133,6 +133,11 @@ class KerasModel:
         return isinstance(loss, kinds) or getattr(loss, "__name__", str(loss).lower()) in (*functions, "bce")
 
     @property
+    def gives_logits(self) -> bool:
+        """Whether the outputs of a classifier are logits, and not probabilities."""
+        return self._gives_logits()
+
+    @property
     def is_random(self) -> bool:
         return bool(self._seeds)
 

@@ -16,13 +16,14 @@ import numpy as np
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
-from trainer.export.export_folder import DATA
+from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
 from trainer.graph import stored_tables
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.graph.sliced_saver import SlicedSaver
 from trainer.graph.table_files import StoredArrays
 from trainer.models import Model, Parameter, Prediction
+from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting
 from trainer.tensorflow.errors import brief, python_error
@@ -40,8 +41,6 @@ UNREADABLE = (
     ValueError,
 )
 """The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
-PROBABILITIES = "probabilities"
-"""The name of a classifier's output."""
 OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
 """Ops of a last layer that is not dense."""
 MODEL_BYTES = 1 << 30
@@ -296,12 +295,25 @@ class CheckpointEvaluator:
             partial.mkdir(parents=True)
             logger.info("the model has no call(), so the export has no SavedModel")
         self._save_model(partial)
+        facts = {**facts, **self._output_facts()}
         (partial / DATA).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
         with contextlib.suppress(FileNotFoundError):
             path.rename(earlier)
         partial.rename(path)
         shutil.rmtree(earlier, ignore_errors=True)
+
+    def _output_facts(self) -> dict[str, str]:
+        """What a classifier gives, if `trainer models compare` takes it."""
+        if self.classifies:
+            is_one = self._outputs[PROBABILITIES].shape.rank == 2 and self.test.signature.has_labels
+            return {OUTPUT: PROBABILITIES} if is_one else {}
+        if not isinstance(self._model, KerasModel) or not self._model.has_binary_loss or len(self._outputs) != 1:
+            return {}
+        (output,) = self._outputs.values()
+        if output.shape.as_list()[1:] not in ([], [1]):
+            return {}  # a label for each of several questions
+        return {OUTPUT: LOGIT if self._model.gives_logits else PROBABILITY}
 
     def _save_model(self, folder: Path) -> None:
         """Write the model in its own format, unless that needs too much memory."""
