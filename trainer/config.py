@@ -262,6 +262,15 @@ class TaskSettings:
     eval_seconds: Seconds = _setting(
         5.0, "seconds between two evaluations on the held-out split; they take at most 5% of the chief's time"
     )
+    eval_batch_size: Count | None = _setting(
+        None, "held-out examples at once (default: batch_size, or fewer if these would need much memory)"
+    )
+    best_metric: Annotated[str, Field(min_length=1)] | None = _setting(
+        None,
+        "metric of the held-out split by which the best checkpoint is chosen, such as auc, or max:NAME or min:NAME "
+        "(default: what a callback of the model's file monitors, or the AUC of a binary loss, the accuracy, or the "
+        "loss)",
+    )
     export: Literal["best", "last"] = _setting("best", "checkpoint to export as the SavedModel at the end")
     on_divergence: Literal["warn", "stop", "restore"] = _setting(
         "warn",

@@ -31,6 +31,12 @@ def optimized(optimizer: str, **more: Any) -> Row:
     return stack("layers.Dense(5, 'tanh'), layers.Dense(2)", compiled=f"optimizers.{optimizer}, 'mse'", **more)
 
 
+def steep(optimizer: str, **more: Any) -> Row:
+    """The row of an option of an optimizer, on a model some of whose gradients are in the hundreds."""
+    layers = "layers.Dense(5, 'tanh'), layers.Rescaling(100.0), layers.Dense(2)"
+    return stack(layers, compiled=f"optimizers.{optimizer}, 'mae'", **more)
+
+
 def noisy(noise: str) -> Row:
     """The row of a layer that adds this noise."""
     text = f"""
@@ -1081,6 +1087,10 @@ COMPILED: dict[str, Row] = {
         compiled="'adam', 'categorical_crossentropy', metrics=['accuracy', 'top_k_categorical_accuracy']",
     ),
     "clipnorm": optimized("SGD(0.1, clipnorm=0.1)"),
+    "clipnorm_that_does_not_bind": optimized("SGD(0.1, clipnorm=1000.0)"),
+    "clipnorm_of_a_steep_loss": steep("SGD(1e-4, clipnorm=50.0)", quick=True),
+    "clipvalue_of_a_steep_loss": steep("SGD(1e-4, clipvalue=50.0)"),
+    "global_clipnorm_of_a_steep_loss": steep("SGD(1e-4, global_clipnorm=50.0)"),
     "clipvalue": optimized("SGD(0.1, clipvalue=0.05)"),
     "global_clipnorm": optimized("SGD(0.1, global_clipnorm=0.1)"),
     "moving_averages": optimized("SGD(0.1, use_ema=True, ema_momentum=0.9)", quick=True),

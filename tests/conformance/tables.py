@@ -184,5 +184,6 @@ TABLES: dict[str, Row] = {
         tables="embedding_1/embeddings",
     ),
     "an_optimizer_by_norms": embedded("layers.Embedding(60, 4)(ids)", "optimizers.Lamb(0.01), 'mse'", tables=""),
+    "clipnorm": embedded("layers.Embedding(60, 4)(ids)", "optimizers.Adam(0.01, clipnorm=5.0), 'mse'", tables=""),
     "moving_averages": embedded("layers.Embedding(60, 4)(ids)", "optimizers.SGD(0.1, use_ema=True), 'mse'", tables=""),
 }

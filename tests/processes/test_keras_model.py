@@ -109,3 +109,53 @@ def test_a_model_of_plain_ops_trains_as_the_documentation_shows_it(trainer: Trai
     model.write_text(textwrap.dedent(text.partition("no hidden layer:\n\n")[2].partition("\n\n`")[0]))
     result = trainer.launch("--model", model, "--ps=1", "--workers=1", "--train_steps=500")
     assert result["test_accuracy"] > 0.8
+
+
+EPOCHS = """
+import keras
+import numpy as np
+
+def data(seed):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(200, 4)).astype("float32")
+    return x, (x.sum(1) > 0).astype("float32")
+
+def train_data(context):
+    return data(0)
+
+def test_data(context):
+    return data(1)
+
+def model():
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, "sigmoid")])
+    network.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", metrics=["accuracy"])
+    return network
+
+class Once(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+
+def fit_arguments():
+    return {"epochs": 3, "batch_size": 50, "callbacks": [Once()]}
+"""
+
+
+def test_each_command_that_a_launch_prints_runs(trainer: Trainer) -> None:
+    """Of a model whose file has the epochs, and a callback that ends the run after two of them."""
+    (trainer.folder / "mine.py").write_text(EPOCHS)
+    words = ["launch", "--model", "mine.py", "--ps", "0", "--workers", "1", "--train_dir"]
+    assert trainer.run(*words, "first")[0] == 0
+    code, output = trainer.run(*words, "second")
+    assert code == 0
+    commands = [line.partition("#") for line in output.partition("\nnext:\n")[2].splitlines() if "#" in line]
+    found = {purpose.strip(): command.split()[1:] for command, _, purpose in commands}
+    del found["show the curves"]  # it serves until it is stopped
+    assert found["train on from here"][-2:] == ["--epochs", "15"]
+    assert [*found] == ["train on from here", "a page on the run", "with the last run on this data"]
+    before = json.loads((trainer.folder / "second" / "result.json").read_text())
+    assert (before["global_step"], before["stopped_before"]) == (8, 12)
+    for words in found.values():
+        code, output = trainer.run(*words)
+        assert code == 0, output
+    after = json.loads((trainer.folder / "second" / "result.json").read_text())
+    assert after["global_step"] == 15 * 4

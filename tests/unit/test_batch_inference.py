@@ -18,6 +18,10 @@ from trainer.training.context import TaskContext
 from trainer.training.train import train
 from trainer.training.watchdog import Watchdog
 
+from .data_command import DataCommand
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -115,10 +119,92 @@ def test_an_absent_folder_model_or_output_is_named(predict: Predict, pictures: P
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     for expected, (code, errors) in {
-        "absent is not a folder": predict(tmp_path / "absent"),
+        "there is no ": predict(tmp_path / "absent"),
         "empty has no files": predict(tmp_path / "empty"),
         "nothing is not a model": predict(pictures, model=tmp_path / "nothing"),
         "file cannot be written": predict(pictures, output=tmp_path / "file"),
     }.items():
         assert (code, errors.count("\n")) == (2, 1), errors
         assert expected in errors
+
+
+TABLE_MODEL = """
+import keras
+def spread(targets, outputs):
+    return keras.ops.mean((keras.ops.cast(keras.ops.reshape(targets, [-1, 1]), "float32") - outputs) ** 2)
+def model():
+    network = keras.Sequential([keras.layers.Dense({units})])
+    network.compile(keras.optimizers.Adam(0.05), {loss})
+    return network
+"""
+
+
+def train_on_a_table(
+    data: DataCommand, uri: str, tmp_path: Path, target: str, units: int, loss: str, train_steps: int = 60
+) -> Path:
+    """Import 200 rows, train on them, and return the table without its targets."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(200, 2)).round(4)
+    labels = np.array(["no", "yes"])[(rows.sum(axis=1) > 0).astype(int)]
+    lines = [f"{a},{b},{label},{a - b}" for (a, b), label in zip(rows, labels, strict=True)]
+    (tmp_path / "all.csv").write_text("\n".join(["a,b,bought,difference", *lines]) + "\n")
+    (tmp_path / "new.csv").write_text("\n".join(["a,b", *(f"{a},{b}" for a, b in rows)]) + "\n")
+    data.text("import", tmp_path / "all.csv", uri, "--target", target, "--inputs", "a,b")
+    (tmp_path / "net.py").write_text(TABLE_MODEL.replace("{units}", str(units)).replace("{loss}", loss))
+    settings = Settings(
+        model=str(tmp_path / "net.py"),
+        dataset="lance",
+        data_dir=uri,
+        train_dir=str(tmp_path / "run"),
+        train_steps=train_steps,
+        batch_size=50,
+    )
+    assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
+    return tmp_path / "new.csv"
+
+
+def test_a_model_of_two_classes_by_one_output_predicts_above_a_threshold(
+    data: DataCommand, uri: str, predict: Predict, tmp_path: Path
+) -> None:
+    loss = "keras.losses.BinaryCrossentropy(from_logits=True)"
+    table = train_on_a_table(data, uri, tmp_path, "bought", 1, loss)
+    taken = []
+    for threshold in (0.5, 0.9):
+        code, text = predict(table, tmp_path / "run", words=[f"--threshold={threshold}"])
+        assert code == 0
+        assert text.rstrip().endswith(f"; yes is predicted above a probability of {threshold:g}")
+        found = pq.read_table(tmp_path / "out" / "predictions.parquet").to_pandas()
+        assert [*found] == ["row", "prediction", "probability", "probability_no", "probability_yes"]
+        assert np.allclose(found["probability_no"] + found["probability_yes"], 1)
+        assert (found["prediction"] == np.where(found["probability_yes"] > threshold, "yes", "no")).all()
+        own = np.where(found["prediction"] == "yes", found["probability_yes"], found["probability_no"])
+        assert (found["probability"] == own).all()
+        taken.append((found["prediction"] == "yes").sum())
+    rows = np.loadtxt(table, delimiter=",", skiprows=1)
+    assert ((rows.sum(axis=1) > 0) == (found["probability_yes"] > 0.5)).mean() > 0.9
+    assert taken[1] < taken[0]
+    code, text = predict(table, tmp_path / "run", words=["--threshold=2"])
+    assert (code, "--threshold" in text) == (2, True)
+
+
+def test_a_model_of_two_values_gives_both(data: DataCommand, uri: str, predict: Predict, tmp_path: Path) -> None:
+    table = train_on_a_table(data, uri, tmp_path, "difference", 2, "spread", train_steps=5)
+    code, text = predict(table, tmp_path / "run")
+    assert code == 0, text
+    found = pq.read_table(tmp_path / "out" / "predictions.parquet")
+    assert found.column_names == ["row", "prediction_0", "prediction_1"]
+    assert found["row"].to_pylist() == [*range(200)]
+    assert (tmp_path / "out" / "predictions.csv").read_text().count("\n") == 201
+
+
+def test_predictions_are_written_batch_by_batch(predict: Predict, pictures: Path, tmp_path: Path) -> None:
+    """300 images are two batches; an earlier result stays if the command fails."""
+    assert predict(pictures)[0] == 0
+    before = (tmp_path / "out" / "predictions.parquet").read_bytes()
+    with pq.ParquetFile(tmp_path / "out" / "predictions.parquet") as file:
+        assert file.num_row_groups == 2
+    (victim,) = pictures.glob("*/250.png")
+    victim.write_bytes(b"")
+    assert predict(pictures, words=["--max_skipped=0"])[0] == 2
+    assert (tmp_path / "out" / "predictions.parquet").read_bytes() == before
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["predictions.csv", "predictions.parquet"]

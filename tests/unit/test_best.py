@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from trainer.run_directory import best
+from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf1
 
+BY_ACCURACY = BestMetric("accuracy", "max")
 Make = Callable[[int], str]
 
 
@@ -29,9 +31,9 @@ def make(tmp_path: Path) -> Make:
 def test_a_better_checkpoint_replaces_the_current_one(make: Make, tmp_path: Path) -> None:
     folder = tmp_path / "best"
     assert best.read(folder) is None
-    assert best.offer(folder, make(10), Score(10, 1.0, {"accuracy": 0.5}))
-    assert not best.offer(folder, make(20), Score(20, 0.1, {"accuracy": 0.4}))
-    assert best.offer(folder, make(30), Score(30, 2.0, {"accuracy": 0.6}))
+    assert best.offer(folder, make(10), Score(10, 1.0, {"accuracy": 0.5}), BY_ACCURACY)
+    assert not best.offer(folder, make(20), Score(20, 0.1, {"accuracy": 0.4}), BY_ACCURACY)
+    assert best.offer(folder, make(30), Score(30, 2.0, {"accuracy": 0.6}), BY_ACCURACY)
     assert best.read(folder) == best.Evaluated(str(folder / "model.ckpt-30"), Score(30, 2.0, {"accuracy": 0.6}))
     assert sorted(path.name for path in folder.glob("model*")) == [
         "model.ckpt-30.data-00000-of-00001",
@@ -43,18 +45,30 @@ def test_a_better_checkpoint_replaces_the_current_one(make: Make, tmp_path: Path
 def test_the_smaller_loss_breaks_a_tie_of_accuracies_and_equal_scores_change_nothing(
     make: Make, tmp_path: Path
 ) -> None:
-    assert best.offer(tmp_path / "best", make(10), Score(10, 0.5, {"accuracy": 71 / 72}))
-    assert not best.offer(tmp_path / "best", make(20), Score(20, 0.5, {"accuracy": 71 / 72}))
-    assert best.offer(tmp_path / "best", make(30), Score(30, 0.4, {"accuracy": 71 / 72}))
+    assert best.offer(tmp_path / "best", make(10), Score(10, 0.5, {"accuracy": 71 / 72}), BY_ACCURACY)
+    assert not best.offer(tmp_path / "best", make(20), Score(20, 0.5, {"accuracy": 71 / 72}), BY_ACCURACY)
+    assert best.offer(tmp_path / "best", make(30), Score(30, 0.4, {"accuracy": 71 / 72}), BY_ACCURACY)
+
+
+@pytest.mark.parametrize(
+    ("metric", "better"), [(BestMetric("auc", "max"), 2), (BestMetric("mae", "min"), 1), (BestMetric("loss"), 3)]
+)
+def test_the_metric_decides(make: Make, tmp_path: Path, metric: BestMetric, better: int) -> None:
+    scores = [Score(1, 0.5, {"auc": 0.6, "mae": 0.1}), Score(2, 0.9, {"auc": 0.7, "mae": 0.2}), Score(3, 0.4, {})]
+    for score in scores:
+        best.offer(tmp_path / "best", make(score.global_step), score, metric)
+    kept = best.read(tmp_path / "best")
+    assert kept
+    assert kept.score.global_step == better
 
 
 def test_a_score_that_is_not_finite_is_never_the_best(make: Make, tmp_path: Path) -> None:
-    assert not best.offer(tmp_path / "best", make(10), Score(10, math.nan, {"accuracy": 1.0}))
+    assert not best.offer(tmp_path / "best", make(10), Score(10, math.nan, {"accuracy": 1.0}), BY_ACCURACY)
     assert best.read(tmp_path / "best") is None
 
 
 def test_it_survives_the_deletion_of_the_original(make: Make, tmp_path: Path) -> None:
-    best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}))
+    best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}), BY_ACCURACY)
     for file in tmp_path.glob("model.ckpt-10.*"):
         file.unlink()
     kept = best.read(tmp_path / "best")
@@ -63,16 +77,16 @@ def test_it_survives_the_deletion_of_the_original(make: Make, tmp_path: Path) ->
 
 
 def test_a_damaged_score_file_is_ignored(make: Make, tmp_path: Path) -> None:
-    best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}))
+    best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}), BY_ACCURACY)
     (tmp_path / "best" / "score.json").write_text("{")
     assert best.read(tmp_path / "best") is None
-    assert best.offer(tmp_path / "best", make(20), Score(20, 1.0, {"accuracy": 0.1}))
+    assert best.offer(tmp_path / "best", make(20), Score(20, 1.0, {"accuracy": 0.1}), BY_ACCURACY)
 
 
 def test_the_best_of_concurrent_offers_is_kept(make: Make, tmp_path: Path) -> None:
     offers = [(make(step), Score(step, 1.0, {"accuracy": (37 * step % 101) / 101})) for step in range(1, 101)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda each: best.offer(tmp_path / "best", *each), offers))
+        list(pool.map(lambda each: best.offer(tmp_path / "best", each[0], each[1], BY_ACCURACY), offers))
     kept = best.read(tmp_path / "best")
     assert kept
     assert kept.score.metrics["accuracy"] == 100 / 101

@@ -20,6 +20,7 @@ from trainer.graph.checkpoints import Snapshot
 from trainer.graph.replica import Replica
 from trainer.models import mlp
 from trainer.run_directory import best
+from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
@@ -93,9 +94,12 @@ def start(
         found.batches.begin(sessions[-1])
         log_lines.clear()
         directory, context = TrainingDirectory(tmp_path), task_context(chosen)
-        record = RunRecord(directory, {"mode": "single"}, context.clock, {}, context.metrics)
+        record = RunRecord(
+            directory, {"mode": "single"}, BestMetric("accuracy", "max"), context.clock, {}, context.metrics
+        )
         evaluation = PeriodicEvaluation(
             chosen.eval_seconds,
+            chosen.train_steps,
             lambda: CheckpointEvaluator(MLP, mlp.parameters((6,), 3, 5), examples),
             lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
         )
@@ -463,7 +467,7 @@ def test_the_best_checkpoint_stays_when_it_is_offered_again(start: Callable[...,
     kept = best.read(tmp_path / "best")
     assert kept
     better = dataclasses.replace(kept.score, loss=kept.score.loss / 2)
-    assert best.offer(tmp_path / "best", kept.checkpoint, better)
+    assert best.offer(tmp_path / "best", kept.checkpoint, better, BestMetric("accuracy", "max"))
     assert tf1.train.load_checkpoint(kept.checkpoint).get_tensor("global_step") == 1
 
 

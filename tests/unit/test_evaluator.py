@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 
 from trainer.config import Settings
-from trainer.data import datasets
-from trainer.data.context import DataContext
-from trainer.errors import ConfigurationError, LostPeersError
+from trainer.errors import ConfigurationError, LostPeersError, ModelError
 from trainer.graph import replica
 from trainer.graph.checkpoints import CheckpointList
-from trainer.models import mlp, model_files
-from trainer.run_directory.problem import describe
+from trainer.run_directory.problem import load
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.tensorflow import tf1
 from trainer.training import evaluator
@@ -43,14 +40,13 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def train(settings: Settings) -> None:
     """Leave the checkpoints of steps 0, 1 and 2."""
-    dataset = datasets.load("npz", None, False, DataContext(settings.data_dir, 10, 0, 0, 1))
-    model = model_files.model_of(mlp, settings, dataset.table)
-    parameters = model.parameters(dataset.signature)
-    found = replica.build(settings, None, model, parameters, dataset.train, 0, "this run")
+    problem = load(settings, None)
+    parameters = problem.parameters
+    found = replica.build(problem.settings, None, problem.model, parameters, problem.dataset.train, 0, "this run")
     assert settings.train_dir
     directory = TrainingDirectory(Path(settings.train_dir))
     directory.create()
-    directory.claim(describe("mlp", parameters, dataset))
+    directory.claim(problem.identity)
     checkpoints = CheckpointList(directory.path, keep=5)
     with tf1.Session(graph=found.graph) as session:
         session.run(found.initialize)
@@ -105,6 +101,42 @@ def cut_off_last_line(settings: Settings) -> None:
     assert settings.train_dir
     path = TrainingDirectory(Path(settings.train_dir)).evaluations
     path.write_text(path.read_text()[:-20])
+
+
+def test_a_model_that_fails_on_the_held_out_data_is_no_damaged_checkpoint(
+    tmp_path: Path, evaluate: Evaluate, log_lines: list[str]
+) -> None:
+    """An id that a small embedding lacks."""
+    for name, ids in (("train", [1, 2, 3]), ("test", [1, 150, 3])):
+        np.savez(tmp_path / f"{name}.npz", x=np.array([ids] * 4), y=np.arange(4.0))
+    (tmp_path / "mine.py").write_text(
+        "import keras\ndef model():\n    network = keras.Sequential([keras.layers.Embedding(100, 4), "
+        "keras.layers.Flatten(), keras.layers.Dense(1)])\n    network.compile('sgd', 'mse')\n    return network\n"
+    )
+    settings = Settings(
+        model=str(tmp_path / "mine.py"),
+        dataset="npz",
+        data_dir=str(tmp_path),
+        train_dir=str(tmp_path / "run"),
+        train_steps=2,
+        steps_per_execution=1,
+    )
+    train(settings)
+    log_lines.clear()
+    with pytest.raises(ModelError) as error:
+        evaluate(settings)
+    assert str(error.value) == "the model fails on the held-out data: indices[0,1] = 150 is not in [0, 100)."
+    assert not any("damaged" in line for line in log_lines)
+
+
+def test_a_damaged_checkpoint_is_said_and_the_others_are_evaluated(
+    settings: Settings, evaluate_steps: EvaluateSteps
+) -> None:
+    train(settings)
+    assert settings.train_dir
+    (damaged,) = Path(settings.train_dir).glob("model.ckpt-1.data-*")
+    damaged.write_bytes(b"x" * 10)
+    assert evaluate_steps(settings) == ["step 0", f"{Path(settings.train_dir) / 'model.ckpt-1'} is damaged", "step 2"]
 
 
 def test_a_restarted_evaluator_evaluates_only_new_checkpoints(

@@ -14,14 +14,14 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.orders import Deal
 from trainer.errors import ConfigurationError
-from trainer.graph import parameters, replica, step_graph
+from trainer.graph import keras_optimizer, parameters, replica, step_graph
 from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 
-from .conftest import EXAMPLES
+from .conftest import EXAMPLES, values_in
 
 SIZE, STEPS = 20, 100
 LOSS = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
@@ -114,6 +114,27 @@ def test_training_is_that_of_keras(tmp_path: Path, optimizer: str) -> None:
     check_training(write(tmp_path, compiled=f"optimizer={optimizer}, loss={LOSS}"))
 
 
+@pytest.mark.parametrize("optimizer", ["clipnorm=5.0", "clipvalue=5.0", "global_clipnorm=5.0", "clipnorm=0.0"])
+def test_a_large_threshold_of_clipping_binds_as_in_keras(tmp_path: Path, optimizer: str) -> None:
+    """Gradients of a kernel in the hundreds beside those of a bias around one."""
+    layers = "layers.Rescaling(100.0), layers.Flatten(), layers.Dense(16, activation='tanh'), layers.Dense(10)"
+    check_training(write(tmp_path, layers, f"optimizer=SGD(0.01, {optimizer}), loss={LOSS}"), steps=10)
+
+
+@pytest.mark.parametrize("limit", [0.001, 4.0, 100.0, 1e6])
+def test_an_optimizer_that_clips_by_the_norm_of_each_array_is_not_element_wise(limit: float) -> None:
+    class Own(keras.optimizers.SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            norm = keras.ops.sqrt(keras.ops.sum(gradient**2))
+            super().update_step(gradient * limit / keras.ops.maximum(norm, limit), variable, learning_rate)
+
+    with eager_mode():
+        by_norms = [keras.optimizers.Adam(clipnorm=limit), Own(0.1)]
+        others = [keras.optimizers.Adam(clipvalue=limit), keras.optimizers.SGD(0.1, global_clipnorm=limit)]
+    assert not any(keras_optimizer.is_element_wise(each) or keras_optimizer.updates_rows(each) for each in by_norms)
+    assert all(keras_optimizer.is_element_wise(each) and keras_optimizer.updates_rows(each) for each in others)
+
+
 @pytest.mark.parametrize("constraint", ["NonNeg()", "UnitNorm()", "MaxNorm(0.5)"])
 @pytest.mark.parametrize("optimizer", ["SGD(0.1, momentum=0.9)", "Adam(0.01)"])
 def test_each_update_ends_with_the_constraints_of_a_layer(tmp_path: Path, constraint: str, optimizer: str) -> None:
@@ -131,6 +152,45 @@ def test_the_trainers_own_optimizer_obeys_constraints(tmp_path: Path) -> None:
 def test_recurrent_layers_are_trained_as_by_keras(tmp_path: Path, layer: str) -> None:
     layers = f"layers.Reshape((28, 28)), layers.{layer}, layers.Dense(10)"
     check_training(write(tmp_path, layers, f"optimizer='adam', loss={LOSS}"), steps=30)
+
+
+@pytest.mark.parametrize("table_rows", [100_000, 5])
+def test_a_run_continues_with_another_optimizer(tmp_path: Path, table_rows: int, log_lines: list[str]) -> None:
+    """Its state begins anew; the averages of the parameters begin with these."""
+    examples = Examples(np.arange(20, dtype=np.int32).reshape(10, 2) % 9, np.ones((10, 2), np.float32))
+    layers = "layers.Embedding(9, 2), layers.GlobalAveragePooling1D(), layers.Dense(2)"
+    saved = ""
+    values: list[Any] = []
+    for optimizer in ("Adam(0.1)", "SGD(0.1, momentum=0.9)", "SGD(0.1, use_ema=True)"):
+        path = write(tmp_path, layers, f"optimizer={optimizer}, loss='mse'", name=f"{optimizer[:3]}_{len(values)}.py")
+        path.write_text(path.read_text().replace("(input_shape, classes)", "(input_shape)"))
+        settings = Settings(model=str(path), batch_size=10, steps_per_execution=1, table_rows=table_rows)
+        model = model_files.model_of(model_files.load(settings.model), settings)
+        arrays = model.parameters(examples.signature)
+        built = replica.build(settings, None, model, arrays, examples, 0, "this run")
+        with tf1.Session(graph=built.graph) as session:
+            if saved:
+                log_lines.clear()
+                built.saver.restore(session, saved)
+            else:
+                session.run(built.initialize)
+            built.batches.begin(session)
+            if len(values) < 2:
+                session.run(
+                    built.replication.executions[1].step,
+                    dict(zip(built.batches.feeds(1), built.batches.take(1, 0), strict=True)),
+                )
+            saved = str(built.saver.save(session, tmp_path / f"checkpoint_{len(values)}"))
+        values.append(values_in(saved))
+    assert log_lines == [
+        f"{tmp_path}/checkpoint_1-2 has no average: the optimizer has changed, and its state begins anew"
+    ]
+    for name in arrays:
+        assert np.array_equal(values[1][name], values[2][name])
+        assert np.array_equal(values[1][name], values[2][f"{name}/average"])
+    names = {name.rpartition("/")[2] for name in values[1]}
+    assert "momentum" in names
+    assert "velocity" not in names
 
 
 def check_training(path: Path, steps: int = STEPS) -> None:

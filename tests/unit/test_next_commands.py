@@ -9,7 +9,13 @@ import pytest
 from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.training_directory import TrainingDirectory
 
-DIGITS = {"state": "done", "dataset": "digits", "dataset_digest": "d1", "test_accuracy": 0.9}
+DIGITS = {
+    "state": "done",
+    "dataset": "digits",
+    "dataset_digest": "d1",
+    "test_accuracy": 0.9,
+    "export": "mine/export/10",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +27,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("sys.executable", str(program.with_name("python")))
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.chdir(tmp_path)
+    write("mine", "2026-11-03")
     return tmp_path
 
 
@@ -55,7 +62,6 @@ def test_other_data_is_not_predicted() -> None:
 
 
 def test_it_compares_with_the_last_run_on_the_same_data() -> None:
-    write("mine", "2026-11-03")
     write("first", "2026-11-01")
     write("second run", "2026-11-02")
     write("other", "2026-11-03", dataset_digest="d2")
@@ -70,6 +76,20 @@ def test_it_compares_with_the_last_run_on_the_same_data() -> None:
     Path("strange").mkdir()
     Path("strange", "result.json").write_text("[]")
     assert commands()[-1] == "trainer models compare 'second run' mine"
+
+
+@pytest.mark.parametrize(("output", "is_compared"), [("probabilities", True), ("logit", True), (None, False)])
+def test_a_model_says_whether_it_is_a_classifier(output: str | None, is_compared: bool) -> None:
+    """An accuracy is measured of other models too, such as of each letter of a text."""
+    write("first", "2026-11-01")
+    data = Path("mine", "export", "10", "data.json")
+    data.write_text(json.dumps({"dataset": "digits"} | ({"output": output} if output else {})))
+    assert any("compare" in each for each in commands(best_metric="accuracy")) == is_compared
+
+
+def test_a_run_without_a_saved_model_predicts_nothing() -> None:
+    Path("mine", "export", "10", "saved_model.pb").unlink()
+    assert commands() == [REPORT]
 
 
 def test_runs_without_a_common_measure_are_not_compared() -> None:

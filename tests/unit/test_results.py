@@ -43,6 +43,29 @@ def test_the_confusion_matrix_is_that_of_scikit_learn() -> None:
     assert (statistics.confusion(labels, predicted, 5) == expected).all()
 
 
+SCORED = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=50)
+
+
+@given(SCORED)
+def test_the_area_under_the_curve_is_that_of_scikit_learn(scored: list[tuple[int, int]]) -> None:
+    labels, scores = np.array(scored).T
+    if len(set(labels)) == 1:
+        assert statistics.auc(labels, scores) is None
+    else:
+        assert statistics.auc(labels, scores) == pytest.approx(metrics.roc_auc_score(labels, scores))
+
+
+@given(SCORED.filter(lambda scored: len({label for label, _ in scored}) == 2))
+def test_the_curves_of_thresholds_are_those_of_scikit_learn(scored: list[tuple[int, int]]) -> None:
+    labels, scores = np.array(scored).T
+    false_positives, recall, precision = statistics.threshold_curves(labels, scores)
+    rates, found, _ = metrics.roc_curve(labels, scores, drop_intermediate=False)
+    assert np.allclose([0, *false_positives], rates)
+    assert np.allclose([0, *recall], found)
+    expected, _, _ = metrics.precision_recall_curve(labels, scores)
+    assert np.allclose([*precision[::-1], 1], expected)
+
+
 def write(folder: Path, *values: tuple[int, float]) -> None:
     writer = SummaryWriter(folder)
     for step, value in values:

@@ -313,5 +313,105 @@ def test_a_model_of_something_else_has_histograms_only_and_is_not_compared(
     code, output = command("models", "compare", run, run)
     assert code == 2
     assert output.startswith(
-        f"trainer: A: the model {run} is not a classifier: an output probabilities [n, classes] was"
+        f"trainer: A: the model {run} is not a classifier: an output probabilities [n, classes], or one "
     )
+
+
+TWO_CLASSES = """
+import keras
+import numpy as np
+def data(seed):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(300, 4)).astype("float32")
+    labels = (x.sum(1) + random.normal(size=300) > 0).astype("int32")
+    return x, {targets}
+def train_data(context):
+    return data(0)
+def test_data(context):
+    return data(1)
+def model():
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense({units}, {activation})])
+    network.compile(keras.optimizers.Adam(0.05), {loss}, metrics=[{accuracy}, keras.metrics.AUC(name="auc", {auc})])
+    return network
+"""
+LOGITS = {
+    "loss": "keras.losses.BinaryCrossentropy(from_logits=True)",
+    "activation": "None",
+    "accuracy": "keras.metrics.BinaryAccuracy('accuracy', threshold=0.0)",
+    "auc": "from_logits=True",
+}
+SIGMOID = {
+    "units": "1",
+    "activation": "'sigmoid'",
+    "loss": "'binary_crossentropy'",
+    "accuracy": "'accuracy'",
+    "auc": "",
+}
+
+
+def write_two_classes(file: Path, content: str, **text: str) -> None:
+    """Write a model file; the text has what differs from a sigmoid and the binary cross entropy."""
+    for name, value in {**SIGMOID, **text}.items():
+        content = content.replace(f"{{{name}}}", value)
+    file.write_text(content)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"targets": "labels.astype('float32')"},
+        {"targets": "labels[:, None]", **LOGITS},
+        {"targets": "labels", "loss": "'mse'"},  # the graph says that it ends in a sigmoid
+        {"targets": "np.eye(2)[labels]", "units": "2", "activation": "'softmax'", "loss": "'categorical_crossentropy'"},
+    ],
+    ids=["labels 1.0 and 0.0", "logits", "mean squared error", "one of two"],
+)
+def test_two_classes_by_one_output_are_compared_and_shown_as_by_two(
+    make_run: Callable[..., Path], command: Command, tmp_path: Path, text: dict[str, str]
+) -> None:
+    write_two_classes(tmp_path / "net.py", TWO_CLASSES, **text)
+    first, second = (make_run(model=str(tmp_path / "net.py"), train_steps=steps) for steps in (5, 60))
+    results = [json.loads((run / "result.json").read_text()) for run in (first, second)]
+    found = compare(command, first, second)
+    assert found["examples"] == 300
+    for result, each in zip(results, found["models"], strict=True):
+        assert each["accuracy"] == pytest.approx(result["test_accuracy"], abs=1e-4)
+        assert each["auc"] == pytest.approx(result["test_auc"], abs=0.01)  # of Keras, with 200 thresholds
+    code, output = command("models", "compare", first, second, "--html", tmp_path / "page.html")
+    assert (code, "AUC" in output) == (0, True)
+    assert "AUC of B" in (tmp_path / "page.html").read_text()
+    code, output = command("report", second, "--output", "-")
+    assert code == 0
+    auc = found["models"][1]["auc"]
+    for wanted in (
+        "Confusion matrix",
+        "ROC curve of 1",
+        "Precision and recall of 1",
+        f"<dd>{auc:.4f}<small>of class 1",
+    ):
+        assert wanted in output
+
+
+def test_labels_that_are_values_have_no_confusions(
+    make_run: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
+    write_two_classes(tmp_path / "net.py", TWO_CLASSES, targets="0.3 * labels")
+    run = make_run(model=str(tmp_path / "net.py"), train_steps=5)
+    code, output = command("report", run, "--output", "-")
+    assert code == 0
+    assert "There is no confusion matrix: the examples have no class labels" in output
+
+
+def test_a_page_on_a_model_of_two_values_has_no_confusions(
+    make_run: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
+    given = {"targets": "x[:, :2]", "units": "2", "activation": "None", "loss": "'mse'"}
+    content = TWO_CLASSES.replace(', metrics=[{accuracy}, keras.metrics.AUC(name="auc", {auc})]', "")
+    write_two_classes(tmp_path / "net.py", content, **given)
+    run = make_run(model=str(tmp_path / "net.py"), train_steps=5)
+    code, output = command("report", run, "--output", "-")
+    assert code == 0
+    assert "There is no confusion matrix: the examples have no class labels" in output
+    code, output = command("models", "compare", run, run)
+    assert code == 2
+    assert "the examples have no class labels" in output

@@ -19,6 +19,7 @@ from trainer.graph.checkpoints import Saver, files_of
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.table_files import Changes, StoredArrays, StoredRows, StoredTable, Table
 from trainer.run_directory import best
+from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
@@ -215,7 +216,7 @@ def test_the_best_checkpoint_has_its_own_base(tmp_path: Path) -> None:
     folder = tmp_path / "best"
     with train(2) as trained:
         first = trained.saver.save(trained.session, tmp_path / "model.ckpt")
-        assert best.offer(folder, first, Score(1, 0.5, {}))
+        assert best.offer(folder, first, Score(1, 0.5, {}), BestMetric())
         base = folder / listed(first)["base"]
         assert base.samefile(tmp_path / base.name)
         expected = trained.values()
@@ -225,7 +226,7 @@ def test_the_best_checkpoint_has_its_own_base(tmp_path: Path) -> None:
         for file in [*files_of(first), tmp_path / base.name]:
             file.unlink()
         assert np.array_equal(stored(str(folder / "model.ckpt-1")), expected)
-        assert best.offer(folder, second, Score(2, 0.25, {}))
+        assert best.offer(folder, second, Score(2, 0.25, {}), BestMetric())
         assert np.array_equal(stored(str(folder / "model.ckpt-2")), trained.values())
         assert len([*folder.glob("table-*")]) == 1
 

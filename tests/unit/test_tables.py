@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ModelError
@@ -26,8 +27,9 @@ from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.training.session_errors import model_errors
 
-from .conftest import Servers
+from .conftest import Servers, Values, assert_close
 from .test_checkpoints import check_that_a_snapshot_stays
+from .test_replica import ancestors
 
 ROWS, DIM = 7, 2
 MODEL = """
@@ -137,6 +139,94 @@ def test_a_snapshot_of_a_table_stays_while_replicas_train(servers: Servers, tmp_
     assert "(50 x 4)" in found.notes[0]
     with servers.session(found.graph) as session:
         check_that_a_snapshot_stays(found, session, tmp_path)
+
+
+LARGE_DENSE_PART = """
+import keras
+
+def model():
+    ids = keras.Input((3,), dtype="int32")
+    x = keras.layers.Flatten()(keras.layers.Embedding(50, 64)(ids))
+    network = keras.Model(ids, keras.layers.Dense(2)(keras.layers.Dense(256, "tanh")(x)))
+    network.compile(keras.optimizers.Adam(0.01, global_clipnorm=0.1), "mse")
+    return network
+"""
+
+
+def large_dense_part(path: Path) -> tuple[KerasModel, dict[str, Parameter], Examples]:
+    """A model with a table and 50,000 other parameters, its arrays, and as many examples as a batch has."""
+    path.write_text(LARGE_DENSE_PART)
+    settings = Settings(model=str(path), table_rows=10)
+    random = np.random.default_rng(0)
+    examples = Examples(random.integers(0, 50, (5, 3)).astype(np.int32), random.normal(size=(5, 2)).astype("f4"))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    assert isinstance(model, KerasModel)
+    return model, model.parameters(examples.signature), examples
+
+
+def build_large(path: Path, cluster: Cluster | None, sync: bool = False) -> graph_replica.Replica:
+    model, arrays, examples = large_dense_part(path)
+    settings = Settings(batch_size=5, steps_per_execution=1, table_rows=10, sync_replicas=sync, staleness_aware=False)
+    return graph_replica.build(settings, cluster, model, arrays, examples, 0, "run")
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["asynchronous", "synchronous"])
+def test_a_model_with_tables_has_several_shards_on_each_server_and_trains_alike(
+    sync: bool, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: Callable[..., Values]
+) -> None:
+    """Clipped by the global norm, too."""
+    monkeypatch.setattr(parameters, "CHUNK_SIZE", parameters.MIN_SHARD_SIZE // 2)
+    one, several = build_large(tmp_path / "one.py", None), build_large(tmp_path / "two.py", servers.member(0, 1), sync)
+    handles = [op for op in several.graph.get_operations() if op.type == "VarHandleOp" and op.name.endswith("/values")]
+    homes = {op.name.partition("/")[0]: op.device[:14] for op in handles}
+    assert homes == {
+        **{f"part_{index}_of_6": f"/job:ps/task:{index % 2}" for index in range(6)},
+        **{f"table_{index}_of_2": f"/job:ps/task:{index}" for index in range(2)},
+    }
+    found = []
+    for built, target in ((one, None), (several, servers)):
+        with tf1.Session(graph=built.graph) if target is None else servers.session(built.graph) as session:
+            if target is None:
+                session.run(built.initialize)
+                started = str(built.saver.save(session, tmp_path / "start"))
+            else:
+                built.saver.restore(session, started)
+            built.batches.begin(session)
+            session.run([built.replication.lead, built.mark_ready])
+            session.run(built.replication.join)
+            for step in range(4):
+                feeds = dict(zip(built.batches.feeds(1), built.batches.take(1, step), strict=True))
+                wanted = [built.replication.executions[1].step, *built.replication.updates.values()]
+                session.run(wanted, feeds)
+            found.append(values(built, session))
+    # The order of the examples in the batch, which holds all of them, changes nothing.
+    assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("layers", ["layers.BatchNormalization()", "layers.Embedding(50, 64), layers.Flatten()"])
+def test_synchronous_clipping_sends_only_norms_between_servers(layers: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import keras\nfrom keras import layers\ndef model():\n"
+        f"    network = keras.Sequential([keras.Input((3,)), {layers}, layers.Dense(20_000), layers.Dense(2)])\n"
+        "    network.compile(keras.optimizers.SGD(0.1, global_clipnorm=1.0), 'mse')\n    return network\n"
+    )
+    given = Settings(
+        model=str(tmp_path / "mine.py"), batch_size=5, steps_per_execution=1, table_rows=10, sync_replicas=True
+    )
+    examples = Examples(np.ones((5, 3), np.int32), np.zeros((5, 2), np.float32))
+    model = model_files.model_of(model_files.load(given.model), given)
+    arrays = model.parameters(examples.signature)
+    cluster = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
+    update = graph_replica.build(given, cluster, model, arrays, examples, 0, "run").replication.updates[1]
+    crossing = [
+        tensor
+        for op in ancestors(update)
+        for tensor in op.inputs
+        if tensor.dtype != tf.resource and tensor.op.device[:15] != op.device[:15]
+    ]
+    assert crossing
+    assert all(each.shape.num_elements() in (1, 2) for each in crossing), crossing
+    assert not any("/job:worker" in each.op.device for each in crossing)
 
 
 def test_a_held_out_id_that_a_table_lacks_is_a_sentence(tmp_path: Path) -> None:

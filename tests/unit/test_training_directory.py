@@ -53,6 +53,21 @@ def test_a_run_whose_data_has_moved_may_continue(directory: TrainingDirectory) -
     assert directory.read_claim()["dataset_uri"] == "s3://bucket/digits.lance"
 
 
+@pytest.mark.parametrize(("before", "now"), [("mine 0123456789ab", "mine ba9876543210"), ("mine 0123", "other 0123")])
+def test_a_run_whose_model_has_another_source_may_continue(directory: TrainingDirectory, before: str, now: str) -> None:
+    """Its parameters and its data are the same. Earlier versions have written these facts too."""
+    directory.claim({**RUN, "model": before})
+    directory.check({**RUN, "model": now})
+    directory.claim({**RUN, "model": now})
+
+
+def test_only_parameters_that_differ_are_named(directory: TrainingDirectory) -> None:
+    directory.claim({**RUN, "parameters": {"same": [4], "a": [2]}})
+    with pytest.raises(ConfigurationError) as error:
+        directory.check({**RUN, "parameters": {"same": [4], "a": [3], "b": []}})
+    assert 'different parameters ({"a": [2]}, this run\'s is {"a": [3], "b": []})' in str(error.value)
+
+
 def test_an_unclaimed_directory_is_accepted(directory: TrainingDirectory) -> None:
     directory.check(RUN)
     assert list(directory.path.iterdir()) == []  # a check claims nothing

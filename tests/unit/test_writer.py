@@ -8,6 +8,7 @@ import pytest
 from trainer.config import Settings
 from trainer.errors import SupersededError
 from trainer.run_directory import best
+from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import Score
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
@@ -39,7 +40,7 @@ def test_an_old_chief_does_not_replace_the_best_checkpoint_of_the_new_one(
     for name in ("model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001"):
         (tmp_path / name).write_bytes(b"weights")
     context = task_context(Settings())
-    old = RunRecord(claim(tmp_path / "run", make_writer("run")), {}, context.clock, {}, context.metrics)
+    old = RunRecord(claim(tmp_path / "run", make_writer("run")), {}, BestMetric(), context.clock, {}, context.metrics)
     checkpoint, score = str(tmp_path / "model.ckpt-5"), Score(5, 0.1, {"accuracy": 0.9})
     old.add_evaluation(checkpoint, score, is_candidate=True)
     monkeypatch.setenv(VARIABLE, "")

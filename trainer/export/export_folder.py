@@ -12,6 +12,10 @@ from typing import Any
 SAVED_MODEL = "saved_model.pb"
 DATA = "data.json"
 """The facts about the data of a model: its digest, the names of its classes, the columns of its input, …"""
+OUTPUT = "output"
+"""The fact what a classifier gives: PROBABILITIES of its classes or, by one number for each example, the PROBABILITY or
+the LOGIT of the second of two classes."""
+PROBABILITIES, PROBABILITY, LOGIT = "probabilities", "probability", "logit"
 SAVED_MODEL_FILES = (SAVED_MODEL, "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra")
 """The files and folders that TensorFlow and Keras write for a SavedModel."""
 

@@ -10,6 +10,7 @@ Tables are in files of their own (`trainer.graph.table_files`).
 """
 
 import glob
+import logging
 import math
 import os
 import re
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from trainer.data.files import write_atomically
 from trainer.graph import table_files
+from trainer.graph.keras_optimizer import AVERAGE
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS
 from trainer.graph.parameters import Layout, Shard
 from trainer.graph.shared_event import SAVING, SharedEvent
@@ -32,6 +34,8 @@ from trainer.graph.table_files import StoredArrays
 from trainer.graph.table_saver import TableSaver, TableSnapshot
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor, Variable
+
+logger = logging.getLogger(__name__)
 
 GLOBAL_STEP = "global_step"
 STEP = re.compile(r"-([0-9]{1,18})$")
@@ -95,6 +99,7 @@ class Saver:
         servers: Sequence[str],
         can_roll_back: bool = False,
         run: str = "",
+        slot_values: Mapping[str, float] | None = None,
     ) -> None:
         """Add the ops to the default graph, on the current device.
 
@@ -105,8 +110,10 @@ class Saver:
             servers: Devices of the parameter servers on which the event `SAVING` is set during a save.
             can_roll_back: Whether to add the ops of `roll_back`.
             run: Unique identifier of the run.
+            slot_values: Initial values of slots; by default 0.
         """
         self._layout, self._shards = layout, shards
+        self._slot_values = slot_values or {}
         self._slots = {f"/{slot}": [shard.slots[index] for shard in shards] for index, slot in enumerate(slots)}
         self._read: list[Tensor] = []
         self._stage: Tensor | None = None
@@ -196,13 +203,26 @@ class Saver:
         session.run(self._accept)
 
     def _read_arrays(self, path: str) -> StoredArrays:
-        """Open a checkpoint, and read the arrays that the ops assign."""
+        """Open a checkpoint, and read the arrays that the ops assign.
+
+        A slot that it lacks begins anew: the run had another optimizer.
+        """
         stored = StoredArrays(path)
         second, largest = f"/{MOMENTS[1]}", f"/{LARGEST_MOMENT}"
-        lacks_largest = not any(name.endswith(largest) for name in stored.names)
+        absent = [suffix for suffix in self._slots if not any(name.endswith(suffix) for name in stored.names)]
+        begun = [suffix for suffix in absent if suffix != largest or second in absent]
+        for suffix in begun:
+            for name, shape in {**self._layout.of_trainable.shapes, **self.tables.shapes}.items():
+                stored.fill(name + suffix, shape, self._slot_values.get(suffix[1:], 0.0))
+        if begun:
+            slots = ", ".join(suffix[1:] for suffix in begun)
+            logger.warning(f"{path} has no {slots}: the optimizer has changed, and its state begins anew")
 
         def source(name: str) -> str:
-            return name.removesuffix(largest) + second if lacks_largest and name.endswith(largest) else name
+            if name.endswith(f"/{AVERAGE}") and f"/{AVERAGE}" in begun:
+                return name.removesuffix(f"/{AVERAGE}")
+            is_largest = name.endswith(largest) and largest in absent and largest not in begun
+            return name.removesuffix(largest) + second if is_largest else name
 
         self._restored = [stored.whole(source(name)) for name in (GLOBAL_STEP, *self._names)]
         return stored

@@ -88,21 +88,28 @@ class Optimizer:
         return self.settings.global_clipnorm
 
     def clip(self, shards: Sequence[Shard], changes: Sequence[Tensor], rows: Sequence[Rows]) -> Sequence[Tensor]:
-        """Clip gradients, in the form of those of `apply`, by their global norm, if the settings say so."""
-        if self.global_clipnorm is None:
+        """Clip gradients, in the form of those of `apply`, by their global norm, if the settings say so.
+
+        Each one stays on its device: only norms cross from one to another.
+        """
+        limit = self.global_clipnorm
+        if limit is None:
             return changes
-        norms, parts = [], []
+        halves, parts = [], []
         for shard, change, own in zip(shards, changes, rows, strict=True):
-            dense, of_rows = shard.split_rows(change, own)
-            gradient, *differences = shard.split(dense)
-            norms += [gradient, *of_rows]
-            parts.append((differences, len(of_rows)))
-        clipped, _ = tf.clip_by_global_norm(norms, self.global_clipnorm)
+            with tf1.device(change.device):
+                dense, of_rows = shard.split_rows(change, own)
+                gradient, *differences = shard.split(dense)
+                halves.append(tf.add_n([tf.nn.l2_loss(each) for each in (gradient, *of_rows)]))
+                parts.append((gradient, differences, of_rows))
+        with tf1.device(changes[0].device):
+            norm = tf.sqrt(2 * tf.add_n(halves))
+            scale = limit * tf.minimum(1 / norm, 1 / limit) + (norm - norm)  # NaN for a norm that is not finite
         found = []
-        for differences, count in parts:
-            gradient, of_rows, clipped = clipped[0], clipped[1 : 1 + count], clipped[1 + count :]
-            joined = [gradient, *differences, *of_rows]
-            found.append(gradient if len(joined) == 1 else tf.concat(joined, axis=0))
+        for change, (gradient, differences, of_rows) in zip(changes, parts, strict=True):
+            with tf1.device(change.device):
+                joined = [gradient * scale, *differences, *(each * scale for each in of_rows)]
+                found.append(joined[0] if len(joined) == 1 else tf.concat(joined, axis=0))
         return found
 
     def _apply(self, shard: Shard, updates: Tensor, change: Tensor, rows: Rows) -> Operation:

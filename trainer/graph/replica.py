@@ -133,13 +133,14 @@ def build(
     has_servers = cluster is not None and settings.strategy == "ps"
     by_array = not _is_element_wise(model.optimizer, parameters)
     is_synchronous = _is_synchronous(settings, cluster)
-    # Several shards of a server move at the same time. Tables have one part on each server.
-    if has_servers and not of_tables:
-        at = replace(at, homes=[*at.homes] * chunks(parameters, len(at.homes)))
+    homes = len(at.homes)
+    if has_servers:  # several shards of a server move at the same time
+        at = replace(at, homes=[*at.homes] * chunks(parameters, homes))
     layout = plan(parameters, len(at.homes), split=not by_array, least=0 if of_tables else MIN_SHARD_SIZE)
+    with_tables = min(homes, len(layout.shards))  # a server without dense parameters has no part of a table either
     # One template per device: TensorFlow matches a Python function's gradient to its forward call by function number.
     if cluster and cluster.ps:
-        _check_sizes(layout, of_tables, len(cluster.ps))
+        _check_sizes(layout, of_tables, len(cluster.ps), with_tables)
     is_averaged = settings.local_steps == 1 and (is_synchronous or settings.strategy == "allreduce")
     # Batches of a step count by their examples. Each contribution to an accumulator ends with its weight.
     is_weighted = batch is None and (own > 1 or (replicas > 1 and (is_averaged or is_synchronous)))
@@ -149,6 +150,7 @@ def build(
         is_weighted=is_weighted,
         continues_counts=epoch is not None,
         of_tables=of_tables,
+        servers=with_tables,
         batches=own,
     )
     templates = [make(model, layout, source.signature, batch) for _ in at.compute]
@@ -172,8 +174,8 @@ def build(
             settings.wire_dtype if has_servers else "float32",
         )
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
-        parts = tables.create(of_tables, [shard.device for shard in shards], initial, run)
-        shards = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=True)]
+        parts = tables.create(of_tables, [shard.device for shard in shards[:with_tables]], initial, run)
+        shards[:with_tables] = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=False)]
         with tf1.device(at.homes[0] if has_servers else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
             is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
@@ -197,7 +199,8 @@ def build(
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
             servers = dict.fromkeys(at.homes) if has_servers else {}
-            saver = Saver(layout, shards, optimizer.slots, list(servers), can_roll_back, run) if is_chief else None
+            own_slots = optimizer.slots, list(servers), can_roll_back, run, optimizer.slot_values
+            saver = Saver(layout, shards, *own_slots) if is_chief else None
         brings_all = is_averaged and deal is not None and deal.batches == own * replicas
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
@@ -222,7 +225,7 @@ def build(
             epoch=epoch,
             hook_steps=hook_steps,
             end_early=_end_early(is_over, replication),
-            notes=[*_tables_note(of_tables, optimizer, len(shards)), *_dense_notes(settings, model, parameters)],
+            notes=[*_tables_note(of_tables, optimizer, with_tables), *_dense_notes(settings, model, parameters)],
         )
     graph.finalize()
     return replica
@@ -240,7 +243,7 @@ class _Placement:
     learners: Sequence[int]
     """The numbers of these devices among those of all replicas, which may have different numbers of devices."""
     index: int
-    """That of this replica among those of the run's begin; workers that join later share one with others."""
+    """That of this replica. Workers that join the run have those from `replicas` on."""
     replicas: int
     """Those of the run's begin."""
 
@@ -256,7 +259,7 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int, has_tables: b
     listed = len(cluster.replicas) if cluster else 1
     replicas = max(1, listed - settings.spare_workers)
     learners = [index + listed * number for number in range(len(compute))]
-    return _Placement(host, compute, homes, learners, index % replicas, replicas)
+    return _Placement(host, compute, homes, learners, index, replicas)
 
 
 def _deal(
@@ -416,6 +419,8 @@ def _dense_notes(settings: Settings, model: Model, parameters: Mapping[str, Para
             reason = "local_steps is not 1"
         elif model.optimizer is None:
             reason = "the model is not compiled with an optimizer"
+        elif keras_optimizer.clips_each_array(model.optimizer):
+            reason = "clipnorm clips by the norm of its whole gradient, so use global_clipnorm or clipvalue"
         else:
             reason = f"the optimizer {type(model.optimizer).__name__} does not update rows by themselves"
         found.append(f"each step moves all of {_show((name, parameter))}, because {reason}; see docs/tables.md")
@@ -427,20 +432,26 @@ def _show(item: tuple[str, Parameter]) -> str:
     return f"{name} ({parameter.shape[0]:,} x {parameter.shape[1]})"
 
 
-def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter], servers: int) -> None:
+def _check_sizes(layout: Layout, of_tables: Mapping[str, Parameter], servers: int, with_tables: int) -> None:
     """Check that what crosses the wire at once is below gRPC's limit. Tables whose servers draw them do not.
+
+    Args:
+        layout: Layout of the dense parameters.
+        of_tables: The tables.
+        servers: The number of parameter servers.
+        with_tables: How many of them have parts of the tables.
 
     Raises:
         ConfigurationError: it is not.
     """
-    sizes = {"the dense parameters": sum(layout.shards)}
+    sizes = {"the dense parameters": (sum(layout.shards), len(layout.shards))}
     sizes |= {
-        f"the given values of {name}": math.prod(each.shape)
+        f"the given values of {name}": (math.prod(each.shape), with_tables)
         for name, each in of_tables.items()
         if each.value is not None
     }
-    for name, size in sizes.items():
-        largest = 4 * size / len(layout.shards)
+    for name, (size, messages) in sizes.items():
+        largest = 4 * size / messages
         if largest > MAX_MESSAGE_BYTES:
             raise ConfigurationError(
                 f"ps: {name} would be {4 * size / servers / 2**30:.1f} GiB on each of {servers} parameter servers, in "

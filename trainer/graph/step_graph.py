@@ -37,6 +37,8 @@ class StepTemplate:
     `template` for each batch. None without tables."""
     tables: int = 0
     """The number of tables."""
+    servers: int = 0
+    """The number of shards, the first ones, that have a part of each table."""
 
     def look_up(
         self, batches: Sequence[Sequence[Tensor]], devices: Sequence[str]
@@ -53,10 +55,11 @@ class StepTemplate:
         if not self.lookup:
             return [() for _ in devices], [() for _ in batches]
         found = self.lookup.copy([leaf for batch in batches for leaf in batch], "lookup")
-        rows, known = found[: self.tables * self.shards], found[self.tables * self.shards :]
+        rows, known = found[: self.tables * self.servers], found[self.tables * self.servers :]
         each = len(known) // len(batches)
+        sent = [_send(rows[number :: self.servers], device) for number, device in enumerate(devices[: self.servers])]
         return (
-            [_send(rows[number :: self.shards], device) for number, device in enumerate(devices)],
+            [*sent, *[() for _ in devices[self.servers :]]],
             [known[number * each : (number + 1) * each] for number in range(len(batches))],
         )
 
@@ -110,6 +113,7 @@ def make(
     is_weighted: bool = False,
     continues_counts: bool = False,
     of_tables: Mapping[str, Parameter] | None = None,
+    servers: int = 1,
     batches: int = 1,
 ) -> StepTemplate:
     """Build the template of a step.
@@ -123,6 +127,7 @@ def make(
         is_weighted: Whether gradients are multiplied by the share of the examples in a full batch.
         continues_counts: Whether a step continues the state of the metrics.
         of_tables: The tables, by name.
+        servers: The number of shards, the first ones, that have a part of each table.
         batches: How many batches share the rows of a step.
     """
     of_tables = of_tables or {}
@@ -144,7 +149,7 @@ def make(
     lookup, template = None, None
     if of_tables:
         dims = {name: each.shape[1] for name, each in of_tables.items()}
-        made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, gathers, batches)
+        made = tables.make(graph, layout.shards, batch, inputs, outputs, dims, gathers, servers, batches)
         lookup, template = made.lookup, made.step
     return StepTemplate(
         template or of_graph(graph, inputs, outputs),
@@ -155,6 +160,7 @@ def make(
         len(counts),
         lookup,
         len(of_tables),
+        servers,
     )
 
 

@@ -267,6 +267,7 @@ class StoredArrays:
             self._shapes: Mapping[str, Any] = self._reader.get_variable_to_shape_map()
         except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # raise a specific one
             raise tf.errors.DataLossError(None, None, str(error)) from error
+        self._filled: dict[str, Array] = {}
         self._rows: dict[str, StoredRows] = {}
         for number, table in enumerate(read(path)):
             stored = StoredTable.open(path, number, table)
@@ -278,6 +279,10 @@ class StoredArrays:
         """The names of all arrays."""
         return {*self._shapes, *self._rows}
 
+    def fill(self, name: str, shape: Sequence[int], value: float) -> None:
+        """Let there be an array that the checkpoint lacks, with this value in each place."""
+        self._filled[name] = np.broadcast_to(np.float32(value), shape)
+
     def whole(self, name: str) -> Array:
         """An array.
 
@@ -286,6 +291,8 @@ class StoredArrays:
         """
         if name in self._rows:
             return self._rows[name].between(0, self._rows[name].shape[0])
+        if name in self._filled:
+            return self._filled[name]
         if name not in self._shapes:
             raise tf.errors.NotFoundError(None, None, f"the checkpoint has no {name}")
         try:

@@ -71,11 +71,12 @@ class TableSaver:
         """Add the ops to the default graph, on the current device.
 
         Args:
-            shards: The shards, all with parts of the same tables.
+            shards: The shards, of which the first ones have parts of the same tables.
             slots: Slot names of the optimizer.
             run: Unique identifier of the run.
         """
-        self._servers, self._run = len(shards), run
+        with_tables = [shard for shard in shards if shard.tables]
+        self._servers, self._run = len(with_tables), run
         self._start, self._end = (tf1.placeholder(tf.int64, []) for _ in range(2))
         self._period = tf1.placeholder(tf.int32, [])
         self._tables: list[Table] = []
@@ -83,12 +84,12 @@ class TableSaver:
         """For each table, int32 scalar placeholder: the first period whose changes a snapshot has."""
         self._parts: list[list[_Part]] = []
         """By table and server."""
-        for parts in zip(*(shard.tables for shard in shards), strict=True):
+        for parts in zip(*(shard.tables for shard in with_tables), strict=True):
             rows = sum(int(part.values.shape[0]) for part in parts)
             table = Table(parts[0].name, rows, parts[0].dim, tuple(f"/{slot}" for slot in slots))
             self._tables.append(table)
             self._since.append(tf1.placeholder(tf.int32, []))
-            self._parts.append([self._add(table, *each) for each in zip(parts, shards, strict=True)])
+            self._parts.append([self._add(table, *each) for each in zip(parts, with_tables, strict=True)])
         self._folder = Path()
         self._now = 0
         """The period of all tables."""
@@ -139,7 +140,7 @@ class TableSaver:
         No update may run meanwhile.
         """
         staged = []
-        for part, since in zip(shard.tables, self._since, strict=True):
+        for part, since in zip(shard.tables, self._since, strict=False):
             area = _area(part, shard)
             with tf.control_dependencies([part.period.assign(self._period, read_value=False)]):
                 rows = tf.reshape(tf.where(part.periods.read_value() >= since), [-1])
@@ -147,6 +148,11 @@ class TableSaver:
                 values = [rows, *(each.sparse_read(rows) for each in part.variables)]
                 staged.append(tf.raw_ops.Stage(values=values, shared_name=area["shared_name"]))
         return staged
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """The shapes of the tables, by name."""
+        return {table.name: (table.rows, table.dim) for table in self._tables}
 
     @property
     def has_bases(self) -> bool:

@@ -75,8 +75,9 @@ def create(
         def variable(kind: str, value: Tensor) -> Variable:
             return tf1.get_variable(f"table_{server}_of_{count}/{name}/{kind}", initializer=value, use_resource=True)
 
+        given = None if parameter.value is None else _given(parameter, shape, server, count)
         with tf1.device(devices[server]):
-            initial = _initial(parameter, shape, server, count)
+            initial = _draw(parameter, shape, server) if given is None else given
             made = [variable(slot, tf.fill(shape, value)) for slot, value in slots.items()]
             values, marks = variable("values", initial), tf.zeros(shape[:1], tf.int32)
             periods, period = variable("periods", marks), variable("period", tf.zeros([], tf.int32))
@@ -86,14 +87,17 @@ def create(
     return [tuple(part(name, each, server) for name, each in parameters.items()) for server in range(count)]
 
 
-def _initial(parameter: Parameter, shape: Sequence[int], server: int, servers: int) -> Tensor:
-    """The initial values of a part, on the current device."""
-    if parameter.value is None:
-        (drawn,) = parameter.draw.template(tuple(shape), server).copy([], "draw")
-        return drawn
-    with tf1.device("/device:CPU:0"):  # of the chief
+def _draw(parameter: Parameter, shape: Sequence[int], server: int) -> Tensor:
+    """Draw the initial values of a part, on the current device."""
+    (drawn,) = parameter.draw.template(tuple(shape), server).copy([], "draw")
+    return drawn
+
+
+def _given(parameter: Parameter, shape: Sequence[int], server: int, servers: int) -> Tensor:
+    """The initial values of a part, from the memory of the process that builds the graph, on whose device it is."""
+    with tf1.device("/device:CPU:0"):
         given = tf.numpy_function(lambda: parameter.value[server::servers], [], tf.float32)
-    return tf.ensure_shape(given, shape)
+        return tf.ensure_shape(given, shape)
 
 
 @dataclass(frozen=True)
@@ -116,18 +120,20 @@ def make(
     outputs: Sequence[Tensor],
     dims: Mapping[str, int],
     gathers: Mapping[str, Sequence[Gather]],
+    servers: int,
     batches: int = 1,
 ) -> TableOps:
     """Build the ops of a step with tables.
 
     Args:
         graph: The graph of a step that reads its tables as a whole.
-        sizes: Elements of the dense parameters on each server.
+        sizes: Elements of the dense parameters in each shard.
         batch: The leaves of the batch in that graph.
         inputs: The shards of its dense parameters, the leaves and the seed.
         outputs: The gradients of the shards, and others.
         dims: Numbers of a row of each table.
         gathers: The lookups in each.
+        servers: The number of shards, the first ones, that have a part of each table.
         batches: How many batches share what is read.
     """
     by_table = [gathers[name] for name in dims]
@@ -138,8 +144,8 @@ def make(
     lookups = [
         (dim, [gather.rows.dtype for gather in of_table]) for dim, of_table in zip(dims.values(), by_table, strict=True)
     ]
-    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], len(sizes), batches)
-    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups))
+    lookup = _lookup(ids, batch, [len(of_table) for of_table in by_table], servers, batches)
+    return TableOps(lookup, _step(inner, sizes, inputs[len(sizes) :], lookups, servers))
 
 
 def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], servers: int, batches: int) -> OpTemplate:
@@ -173,40 +179,46 @@ def _lookup(ids: OpTemplate, batch: Sequence[Tensor], counts: Sequence[int], ser
 
 
 def _step(
-    inner: OpTemplate, sizes: Sequence[int], others: Sequence[Tensor], lookups: Sequence[tuple[int, Sequence[Any]]]
+    inner: OpTemplate,
+    sizes: Sequence[int],
+    others: Sequence[Tensor],
+    lookups: Sequence[tuple[int, Sequence[Any]]],
+    servers: int,
 ) -> OpTemplate:
     """The ops that compute with the rows.
 
     Args:
         inner: From dense parameters, batch, seed and looked-up rows to gradients of dense parameters, others, and the
             gradients of the rows.
-        sizes: Elements of the dense parameters on each server.
+        sizes: Elements of the dense parameters in each shard.
         others: Tensors like the leaves of the batch, and the seed.
         lookups: For each table the numbers of a row, and for each lookup the type in which the model reads it.
+        servers: The number of shards, the first ones, that have a part of each table.
     """
-    servers, total = len(sizes), sum(len(types) for _, types in lookups)
+    total = sum(len(types) for _, types in lookups)
     with tf.Graph().as_default() as graph:
         messages = [tf1.placeholder(tf.float32, [None]) for _ in sizes]
         given = [tf1.placeholder(each.dtype, each.shape) for each in others]
         known = [
-            ([tf1.placeholder(tf.int32, [None]) for _ in sizes], [tf1.placeholder(tf.int32) for _ in types])
+            ([tf1.placeholder(tf.int32, [None]) for _ in range(servers)], [tf1.placeholder(tf.int32) for _ in types])
             for _, types in lookups
         ]
         dense: list[Tensor] = []
         received: list[list[Tensor]] = [[] for _ in lookups]
-        for server, (message, size) in enumerate(zip(messages, sizes, strict=True)):
+        for server, (message, size) in enumerate(zip(messages[:servers], sizes[:servers], strict=True)):
             ends = [tf.size(places[server]) * dim for (dim, _), (places, _) in zip(lookups, known, strict=True)]
             first, *parts = tf.split(message, tf.stack([size, *ends]), num=1 + len(ends))
             dense.append(tf.ensure_shape(first, [size]))
             for (dim, _), own, part in zip(lookups, received, parts, strict=True):
                 own.append(tf.reshape(part, [-1, dim]))
+        dense += [tf.ensure_shape(each, [size]) for each, size in zip(messages[servers:], sizes[servers:], strict=True)]
         pulled: list[Tensor] = []
         for (_, types), (places, positions), own in zip(lookups, known, received, strict=True):
             rows = own[0] if servers == 1 else tf.dynamic_stitch(places, own)
             pulled += [tf.cast(tf.gather(rows, each), dtype) for each, dtype in zip(positions, types, strict=True)]
         outputs = inner.copy([*dense, *given, *pulled], "step")
         rest = len(outputs) - total
-        changes, measured, gradients = outputs[:servers], outputs[servers:rest], outputs[rest:]
+        changes, measured, gradients = outputs[: len(sizes)], outputs[len(sizes) : rest], outputs[rest:]
         sent = [[change] for change in changes]
         for (dim, types), (places, positions) in zip(lookups, known, strict=True):
             own, gradients = gradients[: len(types)], gradients[len(types) :]

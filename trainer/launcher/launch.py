@@ -136,7 +136,9 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             is_resumable = not is_permanent(code)
             return code if code > 0 else 128 - code  # a negative code is a signal, as a shell shows it
         if directory.uri:
-            ObjectStore(directory.uri, "train_dir").download("result.json", directory.path / "result.json")
+            store = ObjectStore(directory.uri, "train_dir")
+            store.download("result.json", directory.path / "result.json")
+            store.download(config.SETTINGS_FILE, directory.settings)
         breakdowns = [process.step_time_breakdown for process in processes if process.step_time_breakdown]
         show_result(directory, plan, breakdowns)
         if plan.tensorboard:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from trainer import config
 from trainer.errors import ConfigurationError
 from trainer.launcher.output import say, warn, write
 from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
@@ -15,6 +16,8 @@ from trainer.telemetry.step_time import StepTime
 from trainer.text.command_lines import command_line
 
 LAST_LINES = 20
+MORE = 5
+"""How many times as long a run becomes by the command that trains it on."""
 SENTENCE = "trainer: "
 """The prefix of a task's last line if it names the reason of a failure."""
 
@@ -48,7 +51,6 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
                 f"--json: the result cannot be printed ({error.strerror}); it is in {directory}/result.json."
             ) from None
         return
-    more = 5 * plan.settings.train_steps
     say(
         f"""
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
@@ -62,9 +64,20 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
 {_format_step_time(step_time_mean, len(step_times)) if plan.settings.step_time_breakdown else ""}
 next:
   {_tensorboard(directory)}          # show the curves
-  {_resume_command(plan, directory, "--train_steps", more)}   # train on from here
+  {_resume_command(plan, directory, *_more_steps(plan, directory))}   # train on from here
 {_format_commands(next_commands(directory, found))}"""
     )
+
+
+def _more_steps(plan: Plan, directory: TrainingDirectory) -> tuple[str, int]:
+    """The setting with which the run trains on: epochs if it had these, otherwise steps."""
+    try:
+        settings = config.load_file(directory.settings)  # those of its chief, which knows the epochs of a model's file
+    except ConfigurationError:
+        settings = plan.settings
+    if settings.epochs:
+        return "--epochs", MORE * settings.epochs
+    return "--train_steps", MORE * settings.train_steps
 
 
 def _format_commands(commands: Iterable[tuple[str, str]]) -> str:

@@ -116,6 +116,28 @@ class KerasModel:
         return self._model.optimizer if self._model.compiled else None
 
     @property
+    def metrics(self) -> list[Any]:
+        """Keras's metrics of the model, each by itself."""
+        return [metric for each in self._model.metrics for metric in getattr(each, "metrics", [each])]
+
+    @property
+    def has_binary_loss(self) -> bool:
+        """Whether the loss of compile() is a cross entropy of two classes by one output."""
+        import keras
+
+        loss = self._model.loss if self._model.compiled else None
+        if not isinstance(loss, str) and not callable(loss):
+            return False  # none, or one for each output
+        functions = ("binary_crossentropy", "binary_focal_crossentropy")
+        kinds = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+        return isinstance(loss, kinds) or getattr(loss, "__name__", str(loss).lower()) in (*functions, "bce")
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether the outputs of a classifier are logits, and not probabilities."""
+        return self._gives_logits()
+
+    @property
     def is_random(self) -> bool:
         return bool(self._seeds)
 

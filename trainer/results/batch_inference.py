@@ -4,8 +4,8 @@ It writes CSV and Parquet.
 """
 
 import argparse
+import contextlib
 import csv
-import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,6 @@ import numpy as np
 from trainer.config import Parser
 from trainer.data.columns import Columns, column_names, encode, features
 from trainer.data.examples import Array
-from trainer.data.files import write_atomically
 from trainer.data.image_files import UnreadableImageError, decode
 from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
@@ -43,7 +42,7 @@ def add(commands: Any) -> None:
         "Parquet file. Images are converted to the size and channels of the model's input. A table has the columns\n"
         f"that the model was trained on. FOLDER gets {CSV_FILE} and {PARQUET_FILE}: a row for each image\n"
         "or row, with its file or number, the predicted class, its probability, and that of each class. A model that\n"
-        "predicts a value for each row gives that.",
+        "predicts values for each row gives those.",
     )
     predict.add_argument("model", metavar="MODEL", help=named_model.HELP)
     predict.add_argument(
@@ -61,6 +60,13 @@ def add(commands: Any) -> None:
         default=DEFAULT_LIMIT,
         help="how many images or rows may be unusable; more end the command (default: %(default)s)",
     )
+    predict.add_argument(
+        "--threshold",
+        metavar="X",
+        type=_share,
+        default=0.5,
+        help="the probability of the second of two classes above which it is predicted (default: %(default)s)",
+    )
     named_model.add_options(predict)
     predict.set_defaults(run=run)
 
@@ -75,30 +81,31 @@ def run(arguments: argparse.Namespace) -> int:
     from trainer.data.tables import is_table  # it needs pyarrow
 
     place = arguments.data
+    if not place.exists():
+        raise ConfigurationError(f"--data: there is no {place}; name a folder of images, or a CSV or Parquet file.")
     is_rows = place.is_file() and is_table(place)
     skipped = Skipped(arguments.max_skipped)
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
-    with open_model(arguments.model, "MODEL", registry) as named, SavedModel(named.folder, what, is_rows) as model:
+    thing, key = ("row", "row") if is_rows else ("image", "file")
+    with (
+        open_model(arguments.model, "MODEL", registry) as named,
+        SavedModel(named.folder, what, takes_values=True, threshold=arguments.threshold) as model,
+        _Writer(arguments.output, key, model) as writer,
+    ):
         if is_rows:
             batches = _rows(place, columns(named.folder), model, skipped)
         else:
             batches = _images(_files(place), place, model, skipped)
-        found = [(names, _predict(model, inputs)) for names, inputs in batches]
-        classes = model.class_names if model.has_class_names else None
-    thing, key = ("row", "row") if is_rows else ("image", "file")
-    if not found:
-        raise ConfigurationError(f"--data: {place} has no {thing} that can be read ({skipped}); name another.")
-    names = [name for names, _ in found for name in names]
-    folder = arguments.output
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in _contents(key, names, np.concatenate([each for _, each in found]), classes):
-            write_atomically(folder / name, content)
-    except OSError as error:
-        raise ConfigurationError(f"--output: {folder} cannot be written ({error.strerror}); name another.") from None
+        for names, inputs in batches:
+            writer.add(names, _predict(model, inputs))
+        if not writer.count:
+            raise ConfigurationError(f"--data: {place} has no {thing} that can be read ({skipped}); name another.")
     note = f"; {skipped.count:,} skipped: {skipped}" if skipped.count else ""
-    print(f"{folder}: the predictions of {len(names):,} {thing}s in {CSV_FILE} and {PARQUET_FILE}{note}")
+    if model.classes == 2:
+        note = f"; {model.class_names[1]} is predicted above a probability of {arguments.threshold:g}{note}"
+    written = f"the predictions of {writer.count:,} {thing}s in {CSV_FILE} and {PARQUET_FILE}"
+    print(f"{arguments.output}: {written}{note}")
     return 0
 
 
@@ -157,38 +164,93 @@ def _files(folder: Path) -> Sequence[Path]:
 
 
 def _predict(model: SavedModel, inputs: Array) -> Array:
-    """The probabilities of a batch, float32 [n, classes], or its values, [n, 1]."""
-    found = model.predict({"images": inputs})
-    if not model.classes:
-        return found.reshape(-1, 1)
-    if found.min() < 0 or np.abs(found.sum(axis=1) - 1).max() > SUM_TOLERANCE:
+    """The probabilities of some examples, float32 [n, classes], or their values, [n, k]."""
+    starts = range(0, len(inputs), model.batch_size)
+    found = np.concatenate([model.predict({"images": inputs[start : start + model.batch_size]}) for start in starts])
+    if model.classes and (found.min() < 0 or np.abs(found.sum(axis=1) - 1).max() > SUM_TOLERANCE):
         raise ConfigurationError(
             f"{model.what} gives no probabilities, as its output does not add up to 1; export it with a softmax."
         )
     return found
 
 
-def _contents(
-    key: str, names: Sequence[str | int], predictions: Array, classes: Sequence[str] | None
-) -> Iterator[tuple[str, bytes]]:
-    """The files to write: their names and their content. Without names of the classes, these are their labels."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+class _Writer:
+    """Writes predictions batch by batch. As a context manager it leaves both files whole, or nothing."""
 
-    written: dict[str, Any] = {key: names}
-    if predictions.shape[1] == 1:
-        written["prediction"] = predictions[:, 0]
-    else:
-        labels = predictions.argmax(axis=1)
-        written["prediction"] = np.array(classes)[labels] if classes else labels
-        written["probability"] = predictions.max(axis=1)
-        known = classes or range(predictions.shape[1])
-        written |= {f"probability_{name}": each for name, each in zip(known, predictions.T, strict=True)}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(written)
-    writer.writerows(zip(*written.values(), strict=True))
-    yield CSV_FILE, text.getvalue().encode("utf-8", "surrogateescape")
-    target = io.BytesIO()
-    pq.write_table(pa.table(written), target)
-    yield PARQUET_FILE, target.getvalue()
+    def __init__(self, folder: Path, key: str, model: SavedModel) -> None:
+        """`key` is the name of the first column."""
+        self._folder, self._key, self._model = folder, key, model
+        self.count = 0
+        """The predictions so far."""
+        self._is_new = not folder.exists()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        files = [self._folder / name for name in (CSV_FILE, PARQUET_FILE)]
+        if kind is None:
+            with self._errors():
+                self._stack.close()
+                for file in files:
+                    _partial(file).rename(file)
+            return
+        with contextlib.suppress(OSError):
+            self._stack.close()
+            for file in files:
+                _partial(file).unlink(missing_ok=True)
+            if self._is_new:
+                self._folder.rmdir()
+
+    def add(self, names: Sequence[str | int], predictions: Array) -> None:
+        """Write some predictions."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = self._columns(names, predictions)
+        table = pa.table(columns)
+        with self._errors():
+            if not self.count:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                target = _partial(self._folder / CSV_FILE)
+                file = target.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+                self._csv = csv.writer(self._stack.enter_context(file), lineterminator="\n")
+                self._csv.writerow(columns)
+                target = _partial(self._folder / PARQUET_FILE)
+                self._parquet = self._stack.enter_context(pq.ParquetWriter(target, table.schema))
+            self._csv.writerows(zip(*columns.values(), strict=True))
+            self._parquet.write_table(table)
+        self.count += len(names)
+
+    def _columns(self, names: Sequence[str | int], predictions: Array) -> dict[str, Any]:
+        """The columns to write, by name. Without names of the classes, these are their labels."""
+        written: dict[str, Any] = {self._key: names}
+        model = self._model
+        if not model.classes:
+            several = [f"prediction_{index}" for index in range(predictions.shape[1])]
+            return written | dict(zip(several if len(several) > 1 else ["prediction"], predictions.T, strict=True))
+        labels, classes = model.classify(predictions), np.array(model.class_names)
+        written["prediction"] = classes[labels] if model.has_class_names else labels
+        written["probability"] = predictions[np.arange(len(labels)), labels]
+        return written | {f"probability_{name}": each for name, each in zip(classes, predictions.T, strict=True)}
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigurationError(
+                f"--output: {self._folder} cannot be written ({error.strerror}); name another."
+            ) from None
+
+
+def _partial(file: Path) -> Path:
+    return file.with_name(f".{file.name}.partial")
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError
+    return share

@@ -109,6 +109,23 @@ def line_chart(
     )
 
 
+def share_chart(title: str, across: Array, along: Array) -> str:
+    """A chart of shares by shares, as an SVG element.
+
+    Args:
+        title: What is shown, for readers that do not see the picture.
+        across: float64 [n], in [0, 1].
+        along: The same.
+    """
+    x, y = Axis(0.0, 1.0, LEFT, WIDTH - RIGHT), Axis(0.0, 1.0, float(HEIGHT - BOTTOM), float(TOP))
+    kept = np.unique(np.linspace(0, len(across) - 1, POINTS).astype(int))
+    points = [*zip(x.position(across[kept]), y.position(along[kept]), strict=True)]
+    grid = "".join(_grid(x, y, "{:g}".format, "{:g}".format))
+    line = f'<polyline class="line test" points="{_points(points)}"/>'
+    label = escape(title, quote=True)
+    return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{grid}{line}</svg>'
+
+
 def _value_axis(values: Array, means: Array, is_share: bool, may_be_logarithmic: bool) -> Axis:
     begin, end = float(HEIGHT - BOTTOM), float(TOP)
     if may_be_logarithmic and means.min() > 0 and means.max() > LOGARITHMIC * means.min():
@@ -120,7 +137,9 @@ def _value_axis(values: Array, means: Array, is_share: bool, may_be_logarithmic:
     return Axis(min(0.0, float(means.min())), high * 1.1 if high > 0 else 1.0, begin, end)
 
 
-def _grid(x: Axis, y: Axis, write: Callable[[float], str]) -> Sequence[str]:
+def _grid(
+    x: Axis, y: Axis, write: Callable[[float], str], write_across: Callable[[float], str] = "{:,.0f}".format
+) -> Sequence[str]:
     parts = []
     for value in y.ticks:
         up = _text(y.position(np.array(value)))
@@ -129,7 +148,7 @@ def _grid(x: Axis, y: Axis, write: Callable[[float], str]) -> Sequence[str]:
     for value in x.ticks:
         at = _text(x.position(np.array(value)))
         anchor = "end" if value > 0.97 * x.high else "middle"
-        parts.append(f'<text x="{at}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{value:,.0f}</text>')
+        parts.append(f'<text x="{at}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{write_across(value)}</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
     return parts
 

@@ -85,11 +85,13 @@ def _write(found: Comparison) -> str:
     version = f" version {found.dataset.version}" if found.dataset.version else ""
     width = max(len(each["model"]) for each in content["models"])
     lines = [f"{content['examples']:,} held-out examples of {found.dataset.name}{version}", ""]
-    lines.append(f"   {'model':{width}}  accuracy  95 % interval        right")
+    has_auc = all("auc" in each for each in content["models"])
+    lines.append(f"   {'model':{width}}  accuracy  95 % interval        right{'     AUC' if has_auc else ''}")
     for letter, each in zip("AB", content["models"], strict=True):
         low, high = each["interval"]
         lines.append(
             f"{letter}  {each['model']:{width}}  {each['accuracy']:8.4f}  {low:.4f} to {high:.4f}  {each['right']:9,}"
+            + (f"  {each['auc']:.4f}" if has_auc else "")
         )
     rows = (
         ("both right", "both_right"),

@@ -25,6 +25,9 @@ def make(found: Comparison) -> str:
         low, high = statistics.wilson(int(right.sum()), total)
         note = f"95 %: {low:.4f} to {high:.4f}; {int(right.sum()):,} of {total:,} right"
         items.append((f"accuracy of {letter}: {named.place}", f"{right.mean():.4f}", note))
+    for letter, named, auc in zip("AB", found.models, found.predictions.aucs, strict=False):
+        if auc is not None:
+            items.append((f"AUC of {letter}: {named.place}", f"{auc:.4f}", ""))
     both, only_first, only_second, neither = found.table
     rows = [("A right", both, only_first), ("A wrong", only_second, neither)]
     body = (

@@ -34,7 +34,8 @@ class Comparison:
         total = len(self.predictions.labels)
         both, first, second, neither = self.table
         models = []
-        for named, right in zip(self.models, self.predictions.right, strict=True):
+        aucs = self.predictions.aucs or [None, None]
+        for named, right, auc in zip(self.models, self.predictions.right, aucs, strict=True):
             low, high = statistics.wilson(int(right.sum()), total)
             models.append(
                 {
@@ -43,6 +44,7 @@ class Comparison:
                     "right": int(right.sum()),
                     "accuracy": round(float(right.mean()), 6),
                     "interval": [round(low, 6), round(high, 6)],
+                    **({} if auc is None else {"auc": round(auc, 6)}),
                 }
             )
         different = self.predictions.predicted[0] != self.predictions.predicted[1]

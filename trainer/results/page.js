@@ -1,5 +1,5 @@
 // Shows the values at the pointer below each chart. The page is complete without it.
-for (const chart of document.querySelectorAll("svg.chart")) {
+for (const chart of document.querySelectorAll("svg.chart[data-x]")) {
   const numbers = (name) => chart.dataset[name].split(" ").map(Number);
   const [left, right, bottom, top] = numbers("box"), [x0, x1] = numbers("x"), isLog = chart.dataset.log === "1";
   const [y0, y1] = numbers("y").map((value) => (isLog ? Math.log10(value) : value));

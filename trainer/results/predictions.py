@@ -7,50 +7,62 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.examples import Array, Examples, Signature, named
+from trainer.data.examples import Array, ArraySpec, Examples, Signature, named
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.export import saved_model
-from trainer.export.export_folder import class_names
+from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY, class_names, read_facts
+from trainer.results import statistics
 from trainer.telemetry import pictures
+from trainer.tensorflow.batch_memory import fitting
 
 CHUNK = 1000
-"""Examples per session run."""
+"""Examples per session run, at most."""
 KEPT = 500
 """The most examples of which the inputs are kept."""
-PROBABILITIES = "probabilities"
 CHANNELS = (1, 3, 4)
 """Of pictures: grey, RGB, RGBA."""
 
 
 class SavedModel:
-    """A SavedModel that classifies, or predicts a value. A context manager that closes its session."""
+    """A SavedModel that classifies, or predicts values. A context manager that closes its session."""
 
-    def __init__(self, folder: Path, what: str, takes_values: bool = False) -> None:
+    def __init__(self, folder: Path, what: str, takes_values: bool = False, threshold: float = 0.5) -> None:
         """Load the model of a folder.
 
         Args:
             folder: It has saved_model.pb.
             what: What errors call the model, such as "A: the model runs/mine".
-            takes_values: Whether it may predict a value instead of a class.
+            takes_values: Whether it may predict values instead of a class.
+            threshold: The probability of the second of two classes above which it is predicted.
 
         Raises:
             ConfigurationError: it is damaged, or it does not classify.
         """
-        self.what = what
+        self.what, self._threshold = what, threshold
         self._session, self._inputs, outputs = saved_model.load(folder, what, {"GPU": 0})
         if PROBABILITIES not in outputs and len(outputs) == 1:
             (self._output,) = outputs.values()
         else:
             self._output = outputs.get(PROBABILITIES)
         shape = [] if self._output is None or self._output.shape.rank is None else self._output.shape.as_list()
-        self.classes = (shape[1] or 0) if len(shape) == 2 and shape[1] != 1 else 0
-        """The number of classes; 0 if it predicts a value."""
-        if not self.classes and not (takes_values and shape in ([None], [None, 1])):
+        facts, last = read_facts(folder / DATA), "" if self._output is None else _last_op(self._output)
+        is_sigmoid = last == "Sigmoid" and (not takes_values or len(class_names(folder)) == 2)
+        self._is_binary = shape in ([None], [None, 1]) and (facts.get(OUTPUT) in (PROBABILITY, LOGIT) or is_sigmoid)
+        self._gives_logit = facts.get(OUTPUT) == LOGIT
+        # An export of the trainer without probabilities predicts values; another program's may have any names.
+        has_values = takes_values and bool(facts) and PROBABILITIES not in outputs and last != "Softmax"
+        classes = 0 if len(shape) != 2 or shape[1] == 1 or has_values else shape[1] or 0
+        self.classes = 2 if self._is_binary else classes
+        """The number of classes; 0 if it predicts values."""
+        if not self.classes and not (takes_values and len(shape) in (1, 2) and None not in shape[1:]):
             found = ", ".join(f"{key} {each.shape}" for key, each in outputs.items())
             raise ConfigurationError(
-                f"{what} is not a classifier: an output {PROBABILITIES} [n, classes] was expected, not {found}."
+                f"{what} is not a classifier: an output {PROBABILITIES} [n, classes], or one probability of the second "
+                f"of two classes, was expected, not {found}."
             )
+        self.batch_size = fitting(self._session.graph, CHUNK)
+        """Examples per session run."""
         known = class_names(folder)[: self.classes]
         self.has_class_names = bool(known)
         self.class_names = [*known, *map(str, range(len(known), self.classes))]
@@ -69,7 +81,8 @@ class SavedModel:
             ConfigurationError: it does not.
         """
         specs = signature.inputs
-        if not signature.has_labels:
+        _, targets, _ = signature.pack(signature.specs)
+        if not isinstance(targets, ArraySpec) or targets.shape not in ((), (1,), (self.classes,)):
             raise ConfigurationError("the examples have no class labels; name a data set with labels.")
         fits = len(specs) == len(self._inputs) and all(
             tensor.shape.is_compatible_with([None, *spec.shape]) and tensor.dtype.name == spec.dtype
@@ -117,9 +130,52 @@ class SavedModel:
         return [self._inputs[name] for name in specs if name in self._inputs]
 
     def predict(self, inputs: Mapping[str, Array]) -> Array:
-        """The probabilities, or logits, of a batch: [n, classes]."""
+        """The probabilities, or logits, of a batch, [n, classes]; or its values, [n, k]."""
         feeds = dict(zip(self._in_order(inputs), inputs.values(), strict=True))
-        return np.asarray(self._session.run(self._output, feeds))
+        found = np.asarray(self._session.run(self._output, feeds))
+        if not self._is_binary:
+            return found.reshape(len(found), -1)
+        second = found.reshape(-1).astype(np.float64)
+        if self._gives_logit:
+            second = 0.5 * (1 + np.tanh(second / 2))
+        return np.stack([1 - second, second], axis=1).astype(np.float32)
+
+    def classify(self, outputs: Array) -> Array:
+        """The predicted classes, int64 [n], from what `predict` gives."""
+        if self.classes == 2 and self._threshold != 0.5:
+            return (outputs[:, 1] > self._threshold).astype(np.int64)
+        return np.asarray(outputs.argmax(axis=1))
+
+
+def _last_op(output: Any) -> str:
+    """The type of the op that computes an output."""
+    op = output.op
+    while op.type in ("Identity", "Cast"):
+        op = op.inputs[0].op
+    return str(op.type)
+
+
+def labels_of(targets: Array, classes: int) -> Array:
+    """Labels as int64 [n]: whole numbers of any type, each by itself or in an array of one, or one of several as 1.
+
+    Raises:
+        ConfigurationError: they are no labels, or a label is not below the number of classes.
+    """
+    if targets.ndim == 2 and targets.shape[1] == classes and classes > 1:
+        is_one = (targets.max(axis=1) == 1) & (targets.sum(axis=1) == 1)
+        labels, is_label = targets.argmax(axis=1), bool(is_one.all())
+    else:
+        flat = targets.reshape(-1)
+        labels = flat.astype(np.int64)
+        is_label = bool((labels == flat).all()) and not (labels < 0).any()
+    if not is_label:
+        raise ConfigurationError("the examples have no class labels; name a data set with labels.")
+    if labels.size and labels.max() >= classes:
+        raise ConfigurationError(
+            f"the model knows {classes} classes, but the data has labels up to {labels.max()}; name the data that the "
+            "model was trained on."
+        )
+    return np.asarray(labels, np.int64)
 
 
 @dataclass(frozen=True)
@@ -132,8 +188,16 @@ class Predictions:
     """For each model the class with the largest output, int64 [n]."""
     confidence: Sequence[Array]
     """For each model its output for that class, float64 [n]."""
+    scores: Sequence[Array]
+    """For each model the probability of the second class, or its logit, float64 [n]; empty if there are more than two
+    classes."""
     images: Mapping[int, Array]
     """The inputs of some examples that not all models have right, by index; empty if they are no pictures."""
+
+    @property
+    def aucs(self) -> list[float | None]:
+        """For each model the area under the ROC curve, if there are two classes and examples of both."""
+        return [statistics.auc(self.labels, each) for each in self.scores]
 
     @property
     def right(self) -> list[Array]:
@@ -156,21 +220,25 @@ def predict(models: Sequence[SavedModel], split: Examples | Stream) -> Predictio
     outputs: list[list[Array]] = [[] for _ in models]
     images: dict[int, Array] = {}
     seen = 0
-    for leaves in _batches(split):
+    for leaves in _batches(split, min(model.batch_size for model in models)):
         batch, targets, _ = signature.pack(leaves)
+        own = labels_of(np.asarray(targets), models[0].classes)
         given = dict.fromkeys(signature.inputs, batch) if is_single(batch) else named(batch, "input")
-        found = [model.predict(given) for model in models]
-        for each, output in zip(outputs, found, strict=True):
-            each.append(np.stack([output.argmax(axis=1), output.max(axis=1)]))
-        labels.append(np.asarray(targets, np.int64))
+        classes = []
+        for model, each in zip(models, outputs, strict=True):
+            output = model.predict(given)
+            classes.append(model.classify(output))
+            each.append(np.stack([classes[-1], output.max(axis=1), output[:, 1]]))
+        labels.append(own)
         if is_shown:
-            wrong = np.any([output.argmax(axis=1) != targets for output in found], axis=0)
+            wrong = np.any([each != own for each in classes], axis=0)
             for index in np.flatnonzero(wrong)[: KEPT - len(images)]:
                 images[seen + int(index)] = batch[index]
-        seen += len(targets)
+        seen += len(own)
     rows = [np.concatenate(each, axis=1) for each in outputs]
     predicted = [each[0].astype(np.int64) for each in rows]
-    return Predictions(np.concatenate(labels), predicted, [each[1] for each in rows], images)
+    scores = [each[2] for each in rows] if models[0].classes == 2 else []
+    return Predictions(np.concatenate(labels), predicted, [each[1] for each in rows], scores, images)
 
 
 def is_single(batch: Any) -> bool:
@@ -178,8 +246,8 @@ def is_single(batch: Any) -> bool:
     return isinstance(batch, np.ndarray)
 
 
-def _batches(split: Examples | Stream) -> Iterator[Sequence[Array]]:
+def _batches(split: Examples | Stream, size: int) -> Iterator[Sequence[Array]]:
     if isinstance(split, Stream):
-        return split.once(CHUNK)
-    starts = range(0, len(split), CHUNK)
-    return (split.take(slice(start, start + CHUNK)).arrays for start in starts)
+        return split.once(size)
+    starts = range(0, len(split), size)
+    return (split.take(slice(start, start + size)).arrays for start in starts)

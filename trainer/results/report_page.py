@@ -83,17 +83,21 @@ def _head(run: Run, name: str, confusion: Confusion) -> str:
             f"{escape(write_duration(time.time() - run.written))}: it was killed, or it waits.</p>"
         )
     items: list[tuple[str, str, str]] = []
-    last, best = result.get("last") or {}, result.get("best") or {}
-    for key, value in (last or result).items():
+    last, best, decides = result.get("last") or {}, result.get("best") or {}, f"test_{result.get('best_metric')}"
+    for key, value in sorted((last or result).items(), key=lambda item: item[0] != decides):
         if key.startswith("test_") and isinstance(value, (int, float)):
             better = best.get(key)
             note = f"best checkpoint {better:.4f}, step {best['global_step']:,}" if better is not None else ""
+            note += ", chosen by this metric" if note and key == decides else ""
             items.append((f"test {key.removeprefix('test_').replace('_', ' ')}", f"{value:.4f}", note))
     if confusion.predictions:
         right = confusion.predictions.right[0]
         low, high = statistics.wilson(int(right.sum()), len(right))
         note = f"95 %: {low:.4f} to {high:.4f}; {int(right.sum()):,} of {len(right):,} right"
         items.append(("accuracy of the exported model", f"{right.mean():.4f}", note))
+        for auc in confusion.predictions.aucs:
+            if auc is not None:
+                items.append(("AUC of the exported model", f"{auc:.4f}", f"of class {confusion.classes[1]}"))
     if "global_step" in result:
         of = f"of {settings.train_steps:,}" if settings else ""
         items.append(("global steps", f"{result['global_step']:,}", of))
@@ -164,8 +168,25 @@ def _held_out(confusion: Confusion) -> str:
     parts.append(f"<div><h3>Most frequent confusions</h3>{_confusions(counts, confusion.classes)}</div>")
     wrong = int((~right).sum())
     sentence = f"The exported model has {wrong:,} of {len(right):,} examples wrong."
-    gallery = _gallery(found, confusion.classes)
-    return f'{head}<p>{sentence}</p><div class="columns">{"".join(parts)}</div>{gallery}</section>'
+    gallery, drawn = _gallery(found, confusion.classes), _threshold_curves(found, confusion.classes)
+    return f'{head}<p>{sentence}</p><div class="columns">{"".join(parts)}</div>{drawn}{gallery}</section>'
+
+
+def _threshold_curves(found: Predictions, names: Sequence[str]) -> str:
+    """The ROC curve, and precision by recall, of a model of two classes."""
+    if not found.scores or found.aucs[0] is None:
+        return ""
+    false_positives, recall, precision = statistics.threshold_curves(found.labels, found.scores[0])
+    charts_of = (
+        ("ROC curve", "share of the other class taken for it", "recall", false_positives, recall),
+        ("Precision and recall", "recall", "precision", recall, precision),
+    )
+    figures = "".join(
+        f"<figure><h3>{title} of {escape(names[1])}</h3>{charts.share_chart(f'{title}: {up} by {right}', x, y)}"
+        f"<figcaption>{up}, by {right}</figcaption></figure>"
+        for title, right, up, x, y in charts_of
+    )
+    return f'<div class="charts">{figures}</div>'
 
 
 def _confusions(counts: Array, names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy with its uncertainty, the comparison of two models, and the confusion matrix."""
+"""Accuracy with its uncertainty, the comparison of two models, the confusion matrix, and curves of two classes."""
 
 import math
 
@@ -36,3 +36,36 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def confusion(labels: Array, predicted: Array, classes: int) -> Array:
     """The number of examples by label (row) and prediction (column): int64 [classes, classes]."""
     return np.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def auc(labels: Array, scores: Array) -> float | None:
+    """The area under the ROC curve: how often an example of class 1 has a larger score than one of class 0.
+
+    Equal scores count half (Hanley and McNeil, 1982). None if all examples are of one class.
+
+    Args:
+        labels: int64 [n], 0 or 1.
+        scores: Of class 1, [n].
+    """
+    positive = int(labels.sum())
+    if not 0 < positive < len(labels):
+        return None
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    above = float(ranks[labels == 1].sum()) - positive * (positive + 1) / 2
+    return above / (positive * (len(labels) - positive))
+
+
+def threshold_curves(labels: Array, scores: Array) -> tuple[Array, Array, Array]:
+    """What thresholds from the largest score to the smallest find, each float64 [thresholds].
+
+    Returns:
+        The share of class 0 that is taken for class 1 (false positive rate), the share of class 1 that is found
+        (recall), and the share of what is taken for class 1 that is right (precision).
+    """
+    order = np.argsort(-scores, kind="stable")
+    is_last = np.append(np.diff(scores[order]) != 0, True)  # of equal scores
+    found = np.cumsum(labels[order])[is_last]
+    taken = np.arange(1, len(labels) + 1)[is_last]
+    positive = max(1, int(labels.sum()))
+    return (taken - found) / max(1, len(labels) - int(labels.sum())), found / positive, found / taken

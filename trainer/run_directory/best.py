@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from trainer.data.files import write_atomically
 from trainer.graph import table_files
 from trainer.graph.checkpoints import files_of, link, link_file, write_state
+from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import Score
 
 SCORE = "score.json"
@@ -43,12 +44,12 @@ def read(folder: Path) -> Evaluated | None:
         return None
 
 
-def offer(folder: Path, checkpoint: str, score: Score) -> bool:
+def offer(folder: Path, checkpoint: str, score: Score, metric: BestMetric) -> bool:
     """Store a checkpoint in this folder if it is better than the current one; return whether it was stored."""
     folder.mkdir(exist_ok=True)
     with _locked(folder):
         current = read(folder)
-        if not score.is_finite or (current and current.score.key >= score.key):
+        if not score.is_finite or (current and _key(current.score, metric) >= _key(score, metric)):
             return False
         name, bases = f"model.ckpt-{score.global_step}", table_files.bases_of(checkpoint)
         link(checkpoint, folder, name)
@@ -61,6 +62,10 @@ def offer(folder: Path, checkpoint: str, score: Score) -> bool:
             file.unlink(missing_ok=True)
         table_files.remove_unused(folder)
         return True
+
+
+def _key(score: Score, metric: BestMetric) -> tuple[float, float]:
+    return metric.key(score.loss, score.metrics)
 
 
 @contextmanager

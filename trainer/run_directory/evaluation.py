@@ -16,14 +16,17 @@ import numpy as np
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
-from trainer.export.export_folder import DATA
+from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
 from trainer.graph import stored_tables
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.graph.sliced_saver import SlicedSaver
 from trainer.graph.table_files import StoredArrays
-from trainer.models import ACCURACY, Model, Parameter, Prediction
+from trainer.models import Model, Parameter, Prediction
+from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf, tf1
+from trainer.tensorflow.batch_memory import bytes_of_example, fitting
+from trainer.tensorflow.errors import brief, python_error
 from trainer.tensorflow.names import scope_name
 from trainer.tensorflow_types import Graph, Session, Tensor, Variable
 
@@ -38,14 +41,13 @@ UNREADABLE = (
     ValueError,
 )
 """The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
-PROBABILITIES = "probabilities"
-"""The name of a classifier's output."""
 OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
 """Ops of a last layer that is not dense."""
 MODEL_BYTES = 1 << 30
 """Upper limit of the tables in a model's own format, which are all in memory when it is written or read."""
 CHUNK = 1000
-"""Examples per session run. It limits the memory for a large split."""
+"""Examples per session run, at most, if no training batch is known."""
+CPU = "/device:CPU:0"
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,6 @@ class Score:
     def is_finite(self) -> bool:
         """Whether the loss is finite."""
         return math.isfinite(self.loss)
-
-    @property
-    def key(self) -> tuple[float, float]:
-        """The sort key, larger for the better score: by accuracy if there is one, then by loss."""
-        return self.metrics.get(ACCURACY, 0.0), -self.loss
 
     def to_json(self) -> dict[str, Any]:
         """The score in the form of result.json; a number that is not finite is null, as JSON has no NaN."""
@@ -85,12 +82,30 @@ class CheckpointEvaluator:
     of tables are read from the checkpoint when a batch needs them.
     """
 
-    def __init__(self, model: Model, parameters: dict[str, Parameter], test: Examples | Stream) -> None:
+    def __init__(
+        self,
+        model: Model,
+        parameters: dict[str, Parameter],
+        test: Examples | Stream,
+        batch_size: int | None = None,
+        most: int = CHUNK,
+        device: str = CPU,
+    ) -> None:
+        """Build the graph.
+
+        Args:
+            model: The model.
+            parameters: Its parameters by name.
+            test: The held-out split.
+            batch_size: Examples per session run; None for `most`, or fewer if these would need much memory.
+            most: The examples of a training batch. A loss may depend on those beside it.
+            device: Where the model computes.
+        """
         self._model, self._test, self._parameters = model, test, parameters
         self.test = test
         """The held-out split."""
         self._graph = tf.Graph()
-        with self._graph.as_default(), tf1.device("/device:CPU:0"):
+        with self._graph.as_default(), tf1.device(device):
             self._tables = [name for name, each in parameters.items() if each.is_table]
             dense = {name: each for name, each in parameters.items() if not each.is_table}
             variables = _create_variables(dense)
@@ -98,7 +113,6 @@ class CheckpointEvaluator:
             self._assign = [each.initializer for each in variables.values()]
             specs = test.signature.specs
             size = model.fixed_batch
-            self._chunk = size or CHUNK
             self._batch = [tf1.placeholder(spec.dtype, [size, *spec.shape]) for spec in specs]
             self._counts = [tf1.placeholder(count.dtype, count.shape) for count in model.no_counts]
             self._arrays = {name: each.read_value() for name, each in variables.items()}
@@ -106,6 +120,13 @@ class CheckpointEvaluator:
             self._outputs = {name: tf.identity(each, scope_name(name)) for name, each in prediction.outputs.items()}
             self._after = [prediction.loss, *prediction.counts]
             self._metrics = model.measure(self._counts)
+        self._chunk = size or batch_size or fitting(self._graph, most)
+        """Examples per session run."""
+        if not size and not batch_size and self._chunk < most:
+            logger.info(
+                f"the held-out split is evaluated in batches of {self._chunk} examples, as the model needs "
+                f"{bytes_of_example(self._graph) / 2**20:.1f} MiB for an example; eval_batch_size sets another number"
+            )
         averaged = model.optimizer is not None and model.optimizer.use_ema
         self._saved = {
             name: f"{name}/{AVERAGE}" if averaged and each.trainable else name for name, each in parameters.items()
@@ -115,8 +136,10 @@ class CheckpointEvaluator:
         """Why a lookup in a table has failed."""
         self._stored: StoredArrays | None = None
         """The checkpoint restored last."""
-        # Leave the GPUs to training; this graph runs on the CPU.
-        self._session = tf1.Session(graph=self._graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+        # Without a GPU of its own, leave the GPUs to training. Some ops, such as lookups of texts, need the CPU.
+        gpus = {"GPU": 0} if device == CPU else {}
+        options = tf1.ConfigProto(device_count=gpus, allow_soft_placement=True)
+        self._session = tf1.Session(graph=self._graph, config=options)
 
     def _predict(self) -> tuple[Prediction, Graph]:
         """Add the ops of a prediction; return it, and a graph to keep."""
@@ -168,27 +191,51 @@ class CheckpointEvaluator:
 
         Raises:
             Exception: one of UNREADABLE.
-            ModelError: the held-out data has an id that a table lacks.
+            ModelError: the model fails on the held-out data.
         """
         self.restore(checkpoint)
+        return self.score_restored()
+
+    def score_restored(self) -> Score:
+        """Score the checkpoint restored last.
+
+        Raises:
+            ModelError: the model fails on the held-out data, or that cannot be read.
+        """
         counts: Sequence[Any] = self._model.no_counts
         examples, total_loss = 0, 0.0
-        for batch in self._read():
-            feeds = dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
-            try:
-                loss, *counts = self._session.run(self._after, feeds)
-            except tf.errors.InvalidArgumentError:
-                if self._wrong_id:
-                    raise self._wrong_id from None
-                raise
+        batches = self._read()
+        while (batch := self._next(batches)) is not None:
+            loss, *counts = self._run(
+                self._after, dict(zip([*self._batch, *self._counts], [*batch, *counts], strict=True))
+            )
             examples += len(batch[0])
             total_loss += float(loss) * len(batch[0])
         return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, self.measure(counts))
 
     def measure(self, counts: Sequence[Array]) -> dict[str, float]:
         """The metrics by name, from their state."""
-        measured = self._session.run(self._metrics, dict(zip(self._counts, counts, strict=True)))
+        measured = self._run(self._metrics, dict(zip(self._counts, counts, strict=True)))
         return {name: float(value) for name, value in measured.items()}
+
+    def _run(self, wanted: Any, feeds: Mapping[Tensor, Any]) -> Any:
+        """Compute with the model."""
+        try:
+            return self._session.run(wanted, feeds)
+        except tf.errors.OpError as error:
+            if self._wrong_id:
+                raise self._wrong_id from None
+            remedy = "; lower eval_batch_size" if isinstance(error, tf.errors.ResourceExhaustedError) else ""
+            found = python_error(str(error)) or brief(error).rstrip(".")
+            raise ModelError(f"the model fails on the held-out data: {found}{remedy}.") from error
+
+    @staticmethod
+    def _next(batches: Iterator[Sequence[Array]]) -> Sequence[Array] | None:
+        """The next batch of the held-out data; None at its end."""
+        try:
+            return next(batches, None)
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            raise ModelError(f"the held-out data cannot be read: {brief(error).rstrip('.')}.") from error
 
     @property
     def classifies(self) -> bool:
@@ -220,8 +267,11 @@ class CheckpointEvaluator:
         layer = _last_hidden(self._outputs[PROBABILITIES])
         if layer is None or self._model.fixed_batch:
             return None
-        feeds = dict(zip(self._batch, examples.arrays, strict=True))
-        return np.asarray(self._session.run(layer, feeds), np.float32)
+        found = []
+        for start in range(0, len(examples), self._chunk):
+            batch = examples.take(slice(start, start + self._chunk)).arrays
+            found.append(self._session.run(layer, dict(zip(self._batch, batch, strict=True))))
+        return np.concatenate(found).astype(np.float32)
 
     def _read(self) -> Iterator[Sequence[Array]]:
         """The leaves of batches of the held-out split."""
@@ -245,12 +295,25 @@ class CheckpointEvaluator:
             partial.mkdir(parents=True)
             logger.info("the model has no call(), so the export has no SavedModel")
         self._save_model(partial)
+        facts = {**facts, **self._output_facts()}
         (partial / DATA).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
         with contextlib.suppress(FileNotFoundError):
             path.rename(earlier)
         partial.rename(path)
         shutil.rmtree(earlier, ignore_errors=True)
+
+    def _output_facts(self) -> dict[str, str]:
+        """What a classifier gives, if `trainer models compare` takes it."""
+        if self.classifies:
+            is_one = self._outputs[PROBABILITIES].shape.rank == 2 and self.test.signature.has_labels
+            return {OUTPUT: PROBABILITIES} if is_one else {}
+        if not isinstance(self._model, KerasModel) or not self._model.has_binary_loss or len(self._outputs) != 1:
+            return {}
+        (output,) = self._outputs.values()
+        if output.shape.as_list()[1:] not in ([], [1]):
+            return {}  # a label for each of several questions
+        return {OUTPUT: LOGIT if self._model.gives_logits else PROBABILITY}
 
     def _save_model(self, folder: Path) -> None:
         """Write the model in its own format, unless that needs too much memory."""

@@ -11,12 +11,15 @@ from trainer.text.command_lines import command_line
 IMAGES = ("digits", "mnist")
 """The data sets whose models take images."""
 RESULT = "result.json"
+BEST_METRIC = "best_metric"
+"""A key of the result since there is the fact what a classifier gives."""
 
 
 def next_commands(directory: TrainingDirectory, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The commands that apply to a run that is done, and what each one is for."""
     yield command_line("trainer", "report", directory), "a page on the run"
-    if data := _data_to_predict(result):
+    is_exported = directory.uri is not None or export_folder.of_result(directory.path, result) is not None
+    if (data := _data_to_predict(result)) and is_exported:
         words = ("--data", data, "--output", "predictions")
         yield command_line("trainer", "models", "predict", directory, *words), "what it predicts for other data"
     if earlier := None if directory.uri else _earlier_run(directory.path, result):
@@ -34,21 +37,24 @@ def _data_to_predict(result: Mapping[str, Any]) -> str | None:
 
 def _earlier_run(path: Path, result: Mapping[str, Any]) -> Path | None:
     """The last other run beside this one that has an exported classifier of the same data."""
-    if not _classifies(result) or not result.get("dataset_digest"):
+    if not result.get("dataset_digest") or not _classifies(path, result):
         return None
     found = (each.parent for each in path.parent.glob(f"*/{RESULT}") if each.parent.name != path.name)
     fitting = {
         each: other
         for each in found
-        if (other := export_folder.read_facts(each / RESULT)) and _is_comparable(each, other, result)
+        if (other := export_folder.read_facts(each / RESULT))
+        and other.get("dataset_digest") == result["dataset_digest"]
+        and _classifies(each, other)
     }
     return max(fitting, key=lambda each: str(fitting[each].get("updated", "")), default=None)
 
 
-def _is_comparable(path: Path, other: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    is_same_data = other.get("dataset_digest") == result["dataset_digest"]
-    return is_same_data and _classifies(other) and export_folder.of_result(path, other) is not None
-
-
-def _classifies(result: Mapping[str, Any]) -> bool:
-    return "test_accuracy" in result
+def _classifies(path: Path, result: Mapping[str, Any]) -> bool:
+    """Whether the exported model of a run is a classifier that `trainer models compare` takes."""
+    export = export_folder.of_result(path, result)
+    if export is None:
+        return False
+    if BEST_METRIC in result:
+        return export_folder.OUTPUT in export_folder.read_facts(export / export_folder.DATA)
+    return "test_accuracy" in result  # a version before the fact

@@ -19,8 +19,9 @@ from trainer.graph import replica
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
-from trainer.run_directory import data_version
-from trainer.run_directory.evaluation import CheckpointEvaluator
+from trainer.run_directory import best_metric, data_version
+from trainer.run_directory.best_metric import BestMetric
+from trainer.run_directory.evaluation import CPU, CheckpointEvaluator
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Problem:
     """The arguments of `fit` in the model's file."""
     steps_per_epoch: int | None
     """The global steps of a pass over the training data; None if its size is not known."""
+    best_metric: BestMetric
+    """That by which the best checkpoint is chosen."""
 
     @property
     def warning(self) -> str | None:
@@ -58,9 +61,11 @@ class Problem:
         length = f"; {epochs} epochs are {steps:,} steps" if epochs else ""
         return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}{length}"
 
-    def evaluator(self) -> CheckpointEvaluator:
-        """Return an evaluator of checkpoints on the held-out split."""
-        return CheckpointEvaluator(self.model, self.parameters, self.dataset.test)
+    def evaluator(self, device: str = CPU) -> CheckpointEvaluator:
+        """Return an evaluator of checkpoints on the held-out split, which computes on this device."""
+        held_out, settings = self.dataset.test, self.settings
+        sizes = settings.eval_batch_size, settings.batch_size
+        return CheckpointEvaluator(self.model, self.parameters, held_out, *sizes, device)
 
 
 def load(settings: Settings, cluster: Cluster | None) -> Problem:
@@ -98,7 +103,8 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
             "multiple; let test_data() give others."
         )
     identity = describe(settings.model, parameters, dataset)
-    return Problem(dataset, model, parameters, identity, settings, fit, steps)
+    metric = best_metric.choose(model, settings.best_metric, fit.callbacks)
+    return Problem(dataset, model, parameters, identity, settings, fit, steps, metric)
 
 
 def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.run_directory import best
 from trainer.run_directory.best import Evaluated
+from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import Score
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.run_directory.volume import WriteFailures
@@ -29,6 +30,7 @@ class RunRecord:
         self,
         directory: TrainingDirectory,
         facts: Mapping[str, Any],
+        metric: BestMetric,
         clock: Clock,
         earlier: Mapping[str, Any],
         metrics: Metrics,
@@ -38,12 +40,13 @@ class RunRecord:
         Args:
             directory: The run's training directory.
             facts: The keys of result.json that do not change while this process trains.
+            metric: That by which the best checkpoint is chosen.
             clock: The clock of the training.
             earlier: What an earlier process has written to result.json.
             metrics: The metrics of this task.
         """
         self._directory, self._facts, self._clock = directory, facts, clock
-        self._metrics = metrics
+        self._metric, self._metrics = metric, metrics
         self._writing = threading.Lock()
         self._last = earlier.get("last")
         self._earlier_rate = float(earlier.get("steps_per_second", 0.0))
@@ -67,7 +70,7 @@ class RunRecord:
             SupersededError: another chief has claimed the directory.
         """
         self._directory.check_writer()
-        kept = best.offer(self._directory.best, checkpoint, score)
+        kept = self.offer(checkpoint, score)
         best_now = best.read(self._directory.best)
         self._last = Evaluated(checkpoint, score).to_json()
         if is_candidate:
@@ -77,6 +80,10 @@ class RunRecord:
         logger.info(f"{score}{' (the best so far)' if kept else ''}")
         if is_candidate:
             self.write_running(score.global_step)
+
+    def offer(self, checkpoint: str, score: Score) -> bool:
+        """Store a checkpoint as the best one if it is; return whether it was stored."""
+        return best.offer(self._directory.best, checkpoint, score, self._metric)
 
     @property
     def summaries(self) -> SummaryWriter:
@@ -122,6 +129,8 @@ class RunRecord:
             "steps_per_second": round(self._clock.steps_per_second or self._earlier_rate or mean_rate, 2),
             **more,
             **self._facts,
+            "best_metric": self._metric.name,
+            "best_metric_mode": self._metric.mode,
             "last": self._last,
             "best": best_now.to_json() if best_now else None,
         }

@@ -7,7 +7,7 @@
     .saving/                        a checkpoint that is being written
     .evaluating/                    a checkpoint with tables that the evaluator reads
     writer.json                     the chief that writes here; an earlier one stops
-    run.json                        the run's model and data set; a run of another model or data set is refused
+    run.json                        the run's model and data set; a run of other parameters or data is refused
     settings.yaml                   the settings of the run's chief; `--config` reads it
     result.json                     the run's progress, its best and last score, and its result when it is done
     export/STEP/                    the trained model as a SavedModel
@@ -189,13 +189,19 @@ class TrainingDirectory:
     def check(self, run: dict[str, Any]) -> None:
         """Check that the directory holds no run of another model or data set.
 
+        The source of a model may change: what makes another run are the parameters and the data.
+
         Raises:
             ConfigurationError: it does; the sentence names the difference.
         """
         found = self.read_claim()
         for key, value in run.items() if found else ():
-            if key not in NOT_COMPARED and found.get(key) != value:
-                difference = f"{key.replace('_', ' ')} ({_brief(found.get(key))}, this run's is {_brief(value)})"
+            if key not in NOT_COMPARED and not _is_source(key, found.get(key), value) and found.get(key) != value:
+                before, now = found.get(key), value
+                if isinstance(before, dict) and isinstance(now, dict):
+                    changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
+                    before, now = ({name: each[name] for name in changed if name in each} for each in (before, now))
+                difference = f"{key.replace('_', ' ')} ({_brief(before)}, this run's is {_brief(now)})"
                 raise ConfigurationError(
                     f"train_dir: {self.path} holds a run of different {difference}: "
                     "choose another train_dir, or the settings of that run."
@@ -259,6 +265,11 @@ def new_path() -> Path:
     raise AssertionError  # unreachable: `count` is infinite
 
 
+def _is_source(key: str, *values: Any) -> bool:
+    """Whether a fact of two runs is the model, and one of them has a file, whose digest follows on its name."""
+    return key == "model" and any(" " in str(each) for each in values)
+
+
 def _to_json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
 
@@ -280,4 +291,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _brief(value: Any) -> str:
-    return truncate(json.dumps(value), 40)
+    return truncate(json.dumps(value), 80)

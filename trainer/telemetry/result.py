@@ -7,28 +7,31 @@ from typing import Any
 from trainer.telemetry import report
 
 MEASURES = ("accuracy", "loss")
-"""What a result is about, the first one that it has."""
+"""What a result is about that does not name its metric, the first one that it has."""
 
 
 def parse(line: str) -> dict[str, Any] | None:
     """Return the content of result.json in the report of a log line; None for any other line."""
     _, content = report.split(line)
     found: Any = content.get("result")
-    if not _is_evaluation(found) or (found.get("best") and not _is_evaluation(found["best"])):
+    if not isinstance(found, dict) or not _is_evaluation(found, found):
+        return None
+    if found.get("best") and not _is_evaluation(found["best"], found):
         return None
     return dict(found)
 
 
-def _is_evaluation(value: Any) -> bool:
-    if not isinstance(value, dict) or not _measures(value):
+def _is_evaluation(value: Any, result: dict[str, Any]) -> bool:
+    if not isinstance(value, dict) or not _measures(value, result):
         return False
     step = value.get("global_step")
     return isinstance(step, int) and _is_number(step)
 
 
-def _measures(evaluation: dict[str, Any]) -> dict[str, float]:
-    """The measures that an evaluation has, by name."""
-    found: dict[str, Any] = {name: evaluation.get(f"test_{name}") for name in MEASURES}
+def _measures(evaluation: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
+    """The measures that an evaluation has, by name: first the metric by which the best is chosen."""
+    names = dict.fromkeys([str(result.get("best_metric")), *MEASURES])
+    found: dict[str, Any] = {name: evaluation.get(f"test_{name}") for name in names}
     return {name: float(value) for name, value in found.items() if _is_number(value)}
 
 
@@ -44,15 +47,15 @@ def written(result: dict[str, Any]) -> float | None:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """Return the last accuracy, and the best if it differs: test accuracy 0.9861 (best 0.9889 at step 1500).
+    """Return the last value of the metric, and the best if it differs: test accuracy 0.9861 (best 0.9889 at step 1500).
 
-    Without an accuracy, it is the loss.
+    The metric is that by which the best checkpoint is chosen, or otherwise the accuracy or the loss.
     """
     best = result.get("best") or result
-    name, last = next(iter(_measures(result).items()))
-    better = _measures(best).get(name)
+    name, last = next(iter(_measures(result, result).items()))
+    better = _measures(best, result).get(name)
     more = "" if better in (None, last) else f" (best {better:.4f} at step {best['global_step']})"
-    return f"test {name} {last:.4f}{more}"
+    return f"test {name.replace('_', ' ')} {last:.4f}{more}"
 
 
 def early_end(result: dict[str, Any]) -> str:

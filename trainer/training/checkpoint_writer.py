@@ -136,7 +136,7 @@ class CheckpointWriter:
                 evaluation.skip()
                 return
             snapshot = self._replica.saver.snapshot(self._session)
-            evaluation.await_candidate()
+            evaluation.await_candidate(snapshot.step)
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: self._finish_candidate(evaluation, snapshot, began)))
 

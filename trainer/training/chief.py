@@ -27,6 +27,7 @@ from trainer.training.checkpoint_writer import CheckpointWriter
 from trainer.training.divergence import DivergenceDetector
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.outcome import Outcome
+from trainer.training.periodic_evaluation import WAIT_SECONDS
 from trainer.training.run_context import RunContext
 
 logger = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Chief(Callback):
             SupersededError: another chief has claimed the training directory.
             DivergedError: the run diverges, and `on_divergence` is "stop".
             RollBackError: the run diverges, and `on_divergence` is "restore".
-            ModelError: a callback failed.
+            ModelError: a callback failed, or the model failed on the held-out data.
         """
         step = outcome.step
         if time.monotonic() - self._checked_time >= CLAIM_SECONDS:
@@ -184,7 +185,7 @@ class Chief(Callback):
             self._is_pausing = False
         else:
             self.checkpoints.save_if_due(step)
-            self._evaluate_if_due()
+            self._evaluate_if_due(step)
 
     def _end_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""
@@ -249,10 +250,16 @@ class Chief(Callback):
                 logger.warning(f"no checkpoint is saved at the end: {brief(error)}")
         profiling.join()
 
-    def _evaluate_if_due(self) -> None:
+    def _evaluate_if_due(self, step: int) -> None:
         """Start the evaluation of a candidate if one is due and no evaluator runs."""
         evaluation, run = self._run.evaluation, self._run
-        if evaluation and evaluation.is_due and not run.writing.is_busy and not run.directory.has_evaluator:
+        if evaluation is None:
+            return
+        if evaluation.is_late(step):
+            self._watchdog.pause()
+            evaluation.wait(WAIT_SECONDS)
+            self._watchdog.progress()
+        if evaluation.is_due(step) and not run.writing.is_busy and not run.directory.has_evaluator:
             self.checkpoints.save_candidate(evaluation)
 
     def _check_loss(self, step: int, loss: float) -> None:

@@ -17,9 +17,9 @@ from trainer.data.files import write_atomically
 from trainer.errors import RollBackError
 from trainer.graph.checkpoints import CheckpointList
 from trainer.graph.replica import Replica, describe_mode
-from trainer.models import ACCURACY
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import best
+from trainer.run_directory.best_metric import LOSS
 from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.run_directory.mirror import Mirror, make_directory
 from trainer.run_directory.next_commands import next_commands
@@ -83,9 +83,12 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             directory.claim({**problem.identity, **problem.dataset.facts})
             write_atomically(directory.settings, config.to_yaml(settings).encode())
 
-        changes = config.changes(directory.settings, settings)
+        changes, source = config.changes(directory.settings, settings), directory.read_claim().get("model")
         retry_writing(str(directory), claim, settings.wait_seconds, context.watchdog.pause)
         logger.info(f"training directory: {directory}")
+        if source and source != problem.identity["model"]:
+            now = problem.identity["model"]
+            logger.info(f"the model's source has changed since the run began: {now} now, {source} before")
         if changes:
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
         run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
@@ -103,7 +106,9 @@ class ChiefRun:
         self.was_done = _is_done(earlier) and steps >= context.settings.train_steps
         """Whether an earlier process has finished the run."""
         context.clock.earlier = float(earlier.get("seconds", 0.0))
-        self._record = RunRecord(self._directory, self._facts(), context.clock, earlier, context.metrics)
+        self._record = RunRecord(
+            self._directory, self._facts(), problem.best_metric, context.clock, earlier, context.metrics
+        )
         self._record.is_done = self.was_done
         self._fit = None if self.was_done else _make_callbacks(problem)
         self._evaluation = (
@@ -111,6 +116,7 @@ class ChiefRun:
             if self.was_done or self._fit
             else PeriodicEvaluation(
                 context.settings.eval_seconds,
+                context.settings.train_steps,
                 self._make_evaluator,
                 self._add_candidate,
             )
@@ -126,6 +132,7 @@ class ChiefRun:
             problem.model.untrained_loss,
             self.was_done and earlier.get("global_step", 0) < context.settings.train_steps,
             self._fit,
+            problem.model.optimizer,
         )
         self._evaluator: CheckpointEvaluator | None = None
         """That of the candidates."""
@@ -208,7 +215,7 @@ class ChiefRun:
                     self._fit.end()
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.public(self._directory.path / "result.json")
-        loss = f", test loss {score.loss:.4f}" if ACCURACY in score.metrics else ""
+        loss = "" if self._problem.best_metric.name == LOSS else f", test loss {score.loss:.4f}"
         sentence = f"done: {steps}, {result.describe(found)}{loss}, result in {path}"
         if is_unchanged:
             wanted = self._context.settings.train_steps
@@ -228,7 +235,7 @@ class ChiefRun:
                 with contextlib.suppress(*UNREADABLE, OSError):
                     found = evaluator.score(path)
                     self._directory.check_writer()
-                    best.offer(self._directory.best, path, found)
+                    self._record.offer(path, found)
             score = evaluator.score(self.checkpoint)
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
         self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)

@@ -7,6 +7,7 @@ resumes after a restart.
 import contextlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 
 from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
-from trainer.graph import table_files
+from trainer.graph import devices, table_files
 from trainer.graph.checkpoints import CheckpointList, files_of, link
 from trainer.run_directory import best
-from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.run_directory.best_metric import BestMetric
+from trainer.run_directory.evaluation import CPU, UNREADABLE, CheckpointEvaluator
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
@@ -40,6 +42,7 @@ def evaluate(context: TaskContext) -> None:
         ConfigurationError: train_dir is not set, or it holds a run of another model or data set.
         LostPeersError: no new checkpoint appeared within `stall_seconds` + `save_seconds` (for the first one also +
             `wait_seconds`).
+        ModelError: the model fails on the held-out data.
     """
     settings = context.settings
     if settings.train_dir is None:
@@ -54,7 +57,8 @@ def evaluate(context: TaskContext) -> None:
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
-    with problem.evaluator() as evaluator:
+    gpus = devices.count_gpus(settings)
+    with problem.evaluator(devices.all_of(gpus)[0] if gpus else CPU) as evaluator:
         while not context.is_stopping() and max(evaluated, default=0) < problem.settings.train_steps:
             checkpoints = _wait_for_checkpoints(context, directory, problem, evaluated, seconds)
             if not checkpoints:  # a callback has ended the run
@@ -63,7 +67,9 @@ def evaluate(context: TaskContext) -> None:
                 if context.is_stopping():
                     return
                 with _kept(checkpoint, directory.evaluating) as kept:
-                    _evaluate_checkpoint(kept, evaluator, directory, summaries, pictures, context.metrics)
+                    _evaluate_checkpoint(
+                        kept, evaluator, directory, problem.best_metric, summaries, pictures, context.metrics
+                    )
                 evaluated.add(_step_of(checkpoint))
             seconds = settings.stall_seconds + settings.save_seconds
 
@@ -104,18 +110,24 @@ def _evaluate_checkpoint(
     checkpoint: str,
     evaluator: CheckpointEvaluator,
     directory: TrainingDirectory,
+    metric: BestMetric,
     summaries: SummaryWriter,
     pictures: ClassifierPictures,
     metrics: Metrics,
 ) -> None:
-    """Score one checkpoint, unless it was deleted, and record the score."""
+    """Score one checkpoint, unless it was deleted, and record the score.
+
+    Raises:
+        ModelError: the model fails on the held-out data.
+    """
     try:
-        score = evaluator.score(checkpoint)
+        evaluator.restore(checkpoint)
     except UNREADABLE:
         original = directory.path / Path(checkpoint).name
         if files_of(str(original))[0].exists():  # it was not deleted in favour of a newer one
             logger.warning(f"{original} is damaged")
         return
+    score = evaluator.score_restored()
     measured = {**score.metrics, "loss": score.loss}
     evaluation = {"checkpoint": _step_of(checkpoint), "global_step": score.global_step, **measured}
     try:
@@ -125,7 +137,7 @@ def _evaluate_checkpoint(
     write_score(summaries, score)
     pictures.write(summaries, evaluator, score.global_step)
     with contextlib.suppress(OSError):  # the chief may have just deleted it
-        best.offer(directory.best, checkpoint, score)
+        best.offer(directory.best, checkpoint, score, metric)
     metrics.test_metrics = measured
     logger.info(str(score))
 
@@ -159,10 +171,11 @@ def _step_of(checkpoint: str) -> int:
 def _append(evaluations: Path, evaluation: dict[str, Any]) -> None:
     """Append a JSON line. If a crash has truncated the last line, start a new one."""
     evaluations.parent.mkdir(exist_ok=True)
-    before = evaluations.read_text(encoding="utf-8") if evaluations.exists() else ""
-    with evaluations.open("a", encoding="utf-8") as file:
-        file.write("\n" if before and not before.endswith("\n") else "")
-        file.write(json.dumps(evaluation) + "\n")
+    with evaluations.open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        is_truncated = file.read() not in (b"", b"\n")
+        file.write(b"\n" * is_truncated + json.dumps(evaluation).encode() + b"\n")
 
 
 def _read_steps(evaluations: Path) -> set[int]:

@@ -1,11 +1,13 @@
 """What all sessions of one run share on its chief."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.graph.replica import Replica
 from trainer.run_directory import best
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.tensorflow.private import eager_mode
 from trainer.training.background import Background
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
@@ -32,11 +34,20 @@ class RunContext:
     """Whether a callback had ended the run before this process."""
     fit: FitCallbacks | None = None
     """Keras's callbacks, if the model's file has any."""
+    optimizer: Any = None
+    """That of the model's compile(), if it has one."""
 
     def remedy(self) -> str:
         """What to do about a run that diverges, as the end of a sentence."""
         settings = self.task.settings
         kept = best.read(self.directory.best)
         checkpoint = f"the best checkpoint is {kept.checkpoint}" if kept else "no checkpoint has been evaluated yet"
-        clip = "" if settings.global_clipnorm else ", or set global_clipnorm"
-        return f"{checkpoint}; lower learning_rate ({settings.learning_rate:g}){clip}."
+        if self.optimizer is None:
+            clip = "" if settings.global_clipnorm else ", or set global_clipnorm"
+            return f"{checkpoint}; lower learning_rate ({settings.learning_rate:g}){clip}."
+        clips = self.optimizer.global_clipnorm or self.optimizer.clipnorm or self.optimizer.clipvalue
+        clip = "" if clips else ", or give it global_clipnorm"
+        with eager_mode():
+            rate = float(self.optimizer.learning_rate)
+        name = type(self.optimizer).__name__
+        return f"{checkpoint}; lower the learning_rate of {name} in the model's compile() ({rate:g}){clip}."

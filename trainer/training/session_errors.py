@@ -5,16 +5,12 @@ It reads the error only. If the error is ambiguous, it calls `ask`, with which t
 
 import contextlib
 import re
-import sysconfig
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import trainer
 from trainer.errors import ModelError
 from trainer.graph.parameters import TABLE_ROWS
 from trainer.tensorflow import tf
-from trainer.tensorflow.errors import LIST_PREFIX, brief
-from trainer.text import truncate
+from trainer.tensorflow.errors import brief, python_error
 
 LOST_TASK_ERRORS = (
     tf.errors.UnavailableError,
@@ -40,14 +36,6 @@ _OTHER_SERVER = "Received http2 header with status"
 _MODEL_OP = re.compile(r"\{\{node (step_graph(?:_\d+)?/[^}]+)\}\}")
 """`trainer.graph.step_graph` copies the model into this scope."""
 _TABLE_OP = re.compile(rf"\b{TABLE_ROWS}(?:_\d+)?\b")
-_PYTHON_ERROR = re.compile(
-    r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
-    r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-"""TensorFlow's report of an exception in a `tf.numpy_function` or `tf.py_function`."""
-_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
-_TRAINER = Path(trainer.__file__).parent
 
 
 def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> bool:
@@ -68,7 +56,7 @@ def is_lost_task(error: Exception, own_device: str, ask: Callable[[], bool]) -> 
         return False
     if isinstance(error, LOST_TASK_ERRORS) or _REMOTE in message:
         return True
-    if _python_error(message):
+    if python_error(message):
         return False
     if any(origin != own for origin in _ORIGIN.findall(message)):
         return True
@@ -87,7 +75,7 @@ def model_error(error: Exception) -> ModelError | None:
     if not isinstance(error, tf.errors.OpError):
         return None
     message = _message(error)
-    if found := _python_error(message):
+    if found := python_error(message):
         return ModelError(f"the model's own code failed: {found}.")
     if op := _MODEL_OP.search(message):
         return ModelError(f"the model's own code failed: {brief(error).rstrip('.')} (op {op[1].partition('/')[2]}).")
@@ -125,30 +113,6 @@ def _has_own_python_error(message: str, own: str) -> bool:
     """
     _, *parts = _ORIGIN.split(message)
     return any(
-        origin == own and _REMOTE not in text and _python_error(text) is not None
+        origin == own and _REMOTE not in text and python_error(text) is not None
         for origin, text in zip(parts[::2], parts[1::2], strict=True)
     )
-
-
-def _python_error(message: str) -> str | None:
-    """The exception of a Python function of the model: "RuntimeError: no such file (model.py, line 17, in read)".
-
-    The location is the innermost frame outside of the standard library and installed packages.
-    """
-    found = _PYTHON_ERROR.search(message)
-    if not found:
-        return None
-    frames = _FRAME.findall(found["stack"].rpartition("Traceback (most recent call last):")[2])
-    own = [frame for frame in frames if not _is_installed(frame[0])] or frames
-    error = truncate(LIST_PREFIX.sub("", found["error"]).rstrip("."), 200)
-    if not own:
-        return error
-    file, line, function = own[-1]
-    if Path(file).is_relative_to(_TRAINER):  # a function of the trainer itself
-        return None
-    return f"{error} ({Path(file).name}, line {line}, in {function})"
-
-
-def _is_installed(file: str) -> bool:
-    library = sysconfig.get_path("stdlib")
-    return file.startswith(("<", library)) or "site-packages" in file or "dist-packages" in file

@@ -11,7 +11,7 @@ from dataclasses import replace
 from trainer.errors import ConfigurationError, LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
-from trainer.run_directory import data_version
+from trainer.run_directory import data_version, unused_settings
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.tensorflow_types import Session
@@ -49,6 +49,9 @@ def train(context: TaskContext) -> bool:
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
         if leads:
             logger.info(problem.summary)
+            logger.info(f"the best checkpoint is that with {problem.best_metric}")
+            for sentence in unused_settings.describe(settings, problem.model):
+                logger.warning(sentence)
         return _train(context, problem, claimed)
 
 
