@@ -306,7 +306,6 @@ def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path)
     chosen = source.take(np.concatenate([deal.take(step, 0)[0] for step in range(STEPS)]))
     with eager_mode():
         again.model._model.fit(chosen.inputs, chosen.targets, batch_size=SIZE, shuffle=False, verbose=0)
-        assert int(network.optimizer.iterations) == STEPS
         for name, variable in again.model._arrays.items():
             np.testing.assert_allclose(reader.get_tensor(name), variable.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
 

@@ -59,7 +59,7 @@ def load(module: ModuleType, name: str) -> FitArguments:
     with eager_mode():
         try:
             found = getattr(module, NAME)()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
     if not isinstance(found, dict):
         raise ConfigurationError(

@@ -60,7 +60,7 @@ def load(
         with eager_mode():
             try:
                 return getattr(module, function)(data)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ConfigurationError(f"model={name}: {function}() failed: {reason(error, name)}.") from error
 
     def read(found: Any, again: Callable[[], Any], what: str, part: DataContext | None = None) -> Examples | Stream:

@@ -742,7 +742,7 @@ class KerasModel:
             yield
         except ConfigurationError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             eager = self._model is not None and getattr(self._model, "run_eagerly", False)
             remedy = "; run_eagerly has no effect here: the step is a graph, so use keras.ops" if eager else ""
             if "unknown rank" in str(error):

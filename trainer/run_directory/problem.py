@@ -74,7 +74,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     Raises:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
-    module = model_files.load(settings.model)
+    module = model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model)
     if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
@@ -136,7 +136,7 @@ def load_dataset(settings: Settings) -> Dataset:
         ConfigurationError: it cannot be loaded.
     """
     settings = replace(settings, download=False)
-    module = None if settings.dataset else model_files.load(settings.model)
+    module = None if settings.dataset else model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model) if module else FitArguments()
     model = model_files.model_of(module, replace(settings, initial_weights=None)) if module else None
     return _load_dataset(settings, module, None, fit, model)
