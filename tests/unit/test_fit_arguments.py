@@ -63,6 +63,8 @@ def two_workers() -> Cluster:
         ("{'epochs': 3, 'batch_size': 9}", {"batch_size": 100}, 3),
         ("{'epochs': 3, 'steps_per_epoch': 5}", {}, 15),
         ("{'epochs': 3, 'validation_split': 0.5}", {"batch_size": 10}, 15),
+        ("{'epochs': np.int64(3), 'steps_per_epoch': np.array(5)[()], 'batch_size': tf.constant(9)}", {}, 15),
+        ("{'epochs': 3, 'class_weight': {np.int64(0): np.float32(1), 1: np.float64(2)}}", {"batch_size": 40}, 9),
         ("{}", {}, 2000),
     ],
 )
@@ -80,6 +82,43 @@ def test_validation_data_is_the_held_out_split(load: Load) -> None:
     assert isinstance(found.dataset.test, Examples)
     assert len(found.dataset.test) == 7
     assert len(found.dataset.train) == 100  # type: ignore[arg-type]
+
+
+ENDLESS = """
+def numbers():
+    n = 0
+    while True:
+        yield np.full([8, 4], n, "float32"), np.zeros(8, "int32")
+        n += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "sizes"),
+    [
+        ("numbers()", [8, 8, 8]),
+        ("numbers", [8, 8, 8]),
+        ("tf.data.Dataset.from_tensors((np.zeros([8, 4], 'float32'), np.zeros(8, 'int32'))).repeat()", [8, 8, 8]),
+        ("tf.data.Dataset.from_tensors((np.zeros(4, 'float32'), 0)).repeat()", [10, 10, 10]),
+        ("(np.zeros([80, 4], 'float32'), np.zeros(80, 'int32'))", [30]),
+    ],
+    ids=["generator", "function", "batches", "examples", "arrays"],
+)
+def test_validation_steps_end_what_has_no_end(load: Load, data: str, sizes: list[int]) -> None:
+    test = load(f"{{'validation_data': {data}, 'validation_steps': 3}}{ENDLESS}", batch_size=10).dataset.test
+    if isinstance(test, Examples):
+        assert len(test) == sum(sizes)
+        return
+    passes = [[batch[0][:, 0].tolist() for batch in test.once(8)] for _ in range(2)]
+    assert passes[0] == passes[1]
+    assert sum(map(len, passes[0])) == sum(sizes)
+
+
+def test_a_generator_for_the_validation_needs_an_end(load: Load) -> None:
+    with pytest.raises(
+        ConfigurationError, match="validation_data is a generator, which may have no end; let fit_argum"
+    ):
+        load(f"{{'validation_data': numbers()}}{ENDLESS}")
 
 
 @pytest.mark.parametrize(

@@ -364,6 +364,35 @@ def test_what_cannot_be_written_leaves_the_trained_weights(tmp_path: Path, caplo
     assert "the export has no model.keras: TypeError: no save" in caplog.text
 
 
+PHASES = """
+    import keras
+    import numpy as np
+
+    def train_data(context):
+        x = np.random.default_rng(1).normal(size=(200, 3))
+        return x, x[:, :1]
+
+    def model():
+        base = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.BatchNormalization()])
+        base.trainable = UNFROZEN
+        inputs = keras.Input((3,))
+        network = keras.Model(inputs, keras.layers.Dense(1, name="head")(base(inputs)))
+        network.compile("adam", "mse")
+        return network
+    """
+
+
+def test_a_second_phase_names_the_variables_that_begin_to_train(tmp_path: Path) -> None:
+    found, settings = load(tmp_path, PHASES.replace("UNFROZEN", "False"))
+    checkpoint, _ = train(found, settings, tmp_path)
+    found, settings = load(tmp_path, PHASES.replace("UNFROZEN", "True"))
+    built = replica.build(settings, None, found.model, found.parameters, found.dataset.train, 0, "this run")
+    assert built.saver.differences(checkpoint) == [
+        "sequential/batch_normalization/beta, sequential/batch_normalization/gamma, sequential/dense/bias, "
+        "sequential/dense/kernel can be trained now, but could not"
+    ]
+
+
 def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path) -> None:
     found, settings = load(tmp_path, SEVERAL)
     assert isinstance(found.model, KerasModel)
@@ -664,6 +693,20 @@ def test_fewer_files_than_replicas_are_shared_by_examples(tmp_path: Path, caplog
     assert "reads 1 of every 2 examples, because there are fewer files than replicas" in caplog.text
     found = read_by(tmp_path, of_data(records, records), 1, spare_workers=3)
     assert sorted(found[0]) == list(range(240))
+
+
+def test_each_replica_caches_into_a_file_of_its_own(tmp_path: Path) -> None:
+    cached = NUMBERS + f".cache('{tmp_path}/cached')"
+    with pytest.raises(ConfigurationError) as refused:
+        read_by(tmp_path, of_data(cached, NUMBERS), 2)
+    assert str(refused.value).endswith(
+        f"train_data(): cache('{tmp_path}/cached') is that of replica 0 of 2, but this is replica 1 of 2; let each "
+        "have its own file, as by cache(f'PATH-{context.replica}-of-{context.replicas}')."
+    )
+    own = NUMBERS + f".cache(f'{tmp_path}/own-{{context.replica}}')"
+    first, second = read_by(tmp_path, of_data(own, NUMBERS), 2)
+    assert {*first} == {*range(0, 240, 2)}
+    assert {*second} == {*range(1, 240, 2)}
 
 
 def test_a_policy_that_needs_more_files_is_refused(tmp_path: Path) -> None:

@@ -305,3 +305,159 @@ def test_ids_of_64_bits_stay_whole_in_both_splits(tmp_path: Path, data: str) -> 
     train = found.dataset.train
     ids = train.inputs if isinstance(train, Examples) else next(train.once(2))[0]
     assert ids.tolist() == [[2**40], [2]]
+
+
+OWN_STEP = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    X = np.random.default_rng(0).normal(size=(80, 4)).astype("float32")
+
+    class Auto(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(4)
+
+        def call(self, x):
+            return self.dense(x["x"] if isinstance(x, dict) else x)
+
+        def train_step(self, data):
+            GIVEN
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((x - self(data if isinstance(data, dict) else x)) ** 2)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    def model():
+        network = Auto()
+        network.compile("sgd")
+        return network
+
+    def train_data(context):
+        return DATA
+
+    test_data = train_data
+    """
+ADDED_LOSS = """
+    import keras
+    import numpy as np
+
+    class Added(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.mean(x ** 2))
+            return x
+
+    def model():
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), Added()])
+        network.compile("sgd")
+        return network
+
+    def train_data(context):
+        return np.random.default_rng(0).normal(size=(80, 4))
+    """
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OWN_STEP.replace("GIVEN", "x = data").replace("DATA", "X"),
+        OWN_STEP.replace("GIVEN", "x = data").replace("DATA", "tf.data.Dataset.from_tensor_slices(X)"),
+        OWN_STEP.replace("GIVEN", "x = data").replace("DATA", "(X[n : n + 10] for n in range(0, 80, 10))"),
+        OWN_STEP.replace("GIVEN", "(x,) = data").replace("DATA", "tf.data.Dataset.from_tensor_slices((X,)).batch(8)"),
+        OWN_STEP.replace("GIVEN", "x = data['x']").replace(
+            "DATA", "tf.data.Dataset.from_tensor_slices({'x': X, 'y': X}).batch(8)"
+        ),
+        OWN_STEP.replace("GIVEN", "x = data['x']").replace("DATA", "{'x': X, 'y': X}"),
+        ADDED_LOSS,
+    ],
+    ids=["array", "examples", "generator", "tuples", "dictionaries", "dictionary of arrays", "add_loss"],
+)
+def test_data_without_targets_trains_a_model_that_needs_none(tmp_path: Path, text: str) -> None:
+    found, _ = load(tmp_path, text)
+    assert not found.dataset.signature.has_targets
+    checkpoint, _ = train(found, found.settings, tmp_path)
+    with found.evaluator() as evaluator:
+        first = evaluator.score(checkpoint).loss
+        assert first < 2.5
+        evaluator.export(tmp_path / "export", {})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "scipy.sparse.csr_matrix(X), Y",
+        "scipy.sparse.coo_array(X), Y",
+        "tf.sparse.from_dense(X), Y",
+        "tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(X), Y)).batch(10)",
+    ],
+)
+def test_sparse_matrices_are_arrays(tmp_path: Path, data: str) -> None:
+    text = f"""
+    import keras
+    import numpy as np
+    import scipy.sparse
+    import tensorflow as tf
+
+    X = np.eye(40, 6, dtype="float64")
+    Y = np.arange(40) % 3
+
+    def model():
+        network = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
+        network.compile("sgd", "sparse_categorical_crossentropy")
+        return network
+
+    def train_data(context):
+        return {data}
+
+    test_data = train_data
+    """
+    found, _ = load(tmp_path, text)
+    assert str(found.dataset.signature.specs[0]) == "float32 [6]"
+    test = found.dataset.test
+    x = test.inputs if isinstance(test, Examples) else np.concatenate([batch[0] for batch in test.once(10)])
+    assert np.array_equal(x, np.eye(40, 6))
+
+
+def test_a_sparse_matrix_that_would_not_fit_is_refused(tmp_path: Path) -> None:
+    text = returning("scipy.sparse.csr_matrix((2_000_000, 3000)), np.zeros(2_000_000)").replace(
+        "import numpy", "import scipy.sparse\n    import numpy", 1
+    )
+    with pytest.raises(ConfigurationError, match=r"sparse matrix \[2000000, 3000\] would have 22.4 GiB as an array; "):
+        load(tmp_path, text)
+
+
+def test_values_that_are_not_finite_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = returning("np.array([[1.0, np.nan]] * 40), np.arange(40) % 3")
+    examples, _, _ = in_memory(tmp_path, text)
+    assert np.isnan(examples.inputs[:, 1]).all()
+    assert (
+        "train_data(): some values are not finite in float32; unless the model or its loss masks them, the loss is not "
+        "finite either"
+    ) in caplog.text
+
+
+LOOKUPS = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def model():
+        words = keras.Input((), dtype="string")
+        one_hot = keras.layers.StringLookup(vocabulary=["a", "b"], num_oov_indices=0, output_mode="one_hot")(words)
+        network = keras.Model(words, keras.layers.Dense(1)(one_hot))
+        network.compile("sgd", "mse")
+        return network
+
+    def train_data(context):
+        return DATA
+
+    test_data = train_data
+    """
+
+
+@pytest.mark.parametrize("data", ["WORDS", "tf.data.Dataset.from_tensor_slices(WORDS)"])
+def test_a_model_is_tried_with_the_examples(tmp_path: Path, data: str) -> None:
+    words = "(np.array(['a', 'b'] * 20, object), np.arange(40.0))"
+    found, settings = load(tmp_path, LOOKUPS.replace("DATA", data.replace("WORDS", words)))
+    train(found, settings, tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from trainer.data import cache_files
 from trainer.data.batched import Accepted, Shape, are_batches, size_of
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, ArraySpec, Signature
@@ -359,7 +360,7 @@ def _part(dataset: Any, data: DataContext | None, origin: str) -> _Part:
     Raises:
         ConfigurationError: its first elements cannot be read.
     """
-    part, what = _choose_part(dataset, data)
+    part, what = _choose_part(dataset, data, origin)
     is_auto = data is not None and data.listed > 1 and _policy(dataset) == AutoShardPolicy.AUTO
     try:
         first, rest = _begin(part, origin)
@@ -384,10 +385,12 @@ def _begin(part: Any, origin: str) -> tuple[list[Any], Iterator[Any]]:
         raise ConfigurationError(str(error)) from error
 
 
-def _choose_part(dataset: Any, data: DataContext | None) -> tuple[Any, str]:
+def _choose_part(dataset: Any, data: DataContext | None, origin: str) -> tuple[Any, str]:
     """What this replica reads of a dataset by its policy, and a description of that; empty if there are no others."""
     if data is None or data.listed == 1:
         return dataset, ""
+    with eager_mode():
+        cache_files.claim(dataset, data, origin)
     if data.spare_workers:  # the part of a replica that does not exist would never be read
         return (
             dataset,

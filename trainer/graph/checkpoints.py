@@ -34,6 +34,7 @@ from trainer.graph.table_files import StoredArrays
 from trainer.graph.table_saver import TableSaver, TableSnapshot
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor, Variable
+from trainer.text import truncate
 
 logger = logging.getLogger(__name__)
 
@@ -181,6 +182,24 @@ class Saver:
         session.run(self._restore)
         self._restored = []
         return [server for server, shard in enumerate(self._shards) if shard.tables and server not in lost]
+
+    def differences(self, path: str) -> list[str]:
+        """What the arrays of a checkpoint have that those of the model lack, and the reverse, in words."""
+        try:
+            stored = StoredArrays(path).names - {GLOBAL_STEP}
+        except tf.errors.OpError:
+            return []
+        slots, own = tuple(self._slots), {*self._layout.shapes, *self.tables.shapes}
+        trainable = {*self._layout.of_trainable.shapes, *self.tables.shapes}
+        values = {name for name in stored if name.rpartition("/")[0] not in stored}
+        trained = {name for name in values for suffix in slots if name + suffix in stored}
+        found = {
+            "the model has {}, which they lack": own - values,
+            "they have {}, which the model lacks": values - own,
+            "{} can be trained now, but could not": (trainable & values) - trained if trained else set(),
+        }
+        named = {text: truncate(", ".join(sorted(names)), 300) for text, names in found.items() if names}
+        return [text.format(names) for text, names in named.items()]
 
     def roll_back(self, session: Session, path: str, step: int) -> int:
         """Restore initialized shards from a checkpoint, set this global step, and return the resulting global step.

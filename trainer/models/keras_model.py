@@ -355,7 +355,9 @@ class KerasModel:
         classes = self._signature.classes
         is_single = isinstance(outputs, tf.Tensor)
         if not self._model.compiled and not (is_single and self._signature.has_labels):
-            raise self._error("the data has no class labels, or the model several outputs; compile() it with a loss")
+            raise self._error(
+                "the data has no class labels, integers [n], or the model several outputs; compile() it with a loss"
+            )
         classifies = classes and is_single and (not self._model.compiled or self._is_classifier())
         if classifies and (outputs.shape.rank != 2 or outputs.shape[1] < classes):
             raise self._error(

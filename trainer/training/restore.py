@@ -2,9 +2,11 @@
 
 import json
 import logging
+from pathlib import Path
 
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.graph.checkpoints import CheckpointList, find, step_of
+from trainer.models.keras_model import FILE
 from trainer.run_directory import best
 from trainer.run_directory.evaluation import UNREADABLE
 from trainer.run_directory.training_directory import TrainingDirectory
@@ -45,11 +47,21 @@ def restore_newest(run: RunContext, session: Session, writer: CheckpointWriter) 
         writer.saved_step = step if path in checkpoints.paths else -1
         return True
     if found:
+        differences = "; ".join(run.replica.saver.differences(found[0]))
+        why, weights = (f" ({differences})", _second_phase(directory)) if differences else ("", "")
         raise ConfigurationError(
-            f"train_dir: none of the checkpoints in {directory} can be read: choose another train_dir, "
+            f"train_dir: none of the checkpoints in {directory} can be read{why}: choose another train_dir{weights}, "
             "or empty this one to train from the start."
         )
     return False
+
+
+def _second_phase(directory: TrainingDirectory) -> str:
+    """How to begin with the weights of the run in a directory; empty if it has not exported them."""
+    export = directory.read_result().get("export")
+    if not export or not (Path(export) / FILE).is_file():
+        return ""
+    return f", with initial_weights={export}/{FILE} to begin with these weights"
 
 
 def _newest_first(directory: TrainingDirectory, checkpoints: CheckpointList) -> list[str]:
