@@ -1,5 +1,7 @@
 """Keras models: what they become here, and that training is Keras's own."""
 
+import re
+import runpy
 import sys
 import textwrap
 from pathlib import Path
@@ -562,3 +564,47 @@ def test_keras_may_be_imported_in_each_usual_way(tmp_path: Path, statement: str)
     path = tmp_path / "mine.py"
     path.write_text(f"{statement}\ndef model():\n    return keras.Sequential([keras.layers.Dense(10)])\n")
     assert set(load(path)[1]) == {"sequential/dense/kernel", "sequential/dense/bias"}
+
+
+OWN_PARTS = """
+    import keras
+
+    class Gate(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+        def call(self, x):
+            return x * self.scale
+
+    def own_loss(y, outputs):
+        return keras.ops.mean((y - outputs) ** 2)
+
+    def model():
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), Gate(), keras.layers.Dense(1)])
+        network.compile("sgd", own_loss)
+        return network
+    """
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+def test_a_model_of_own_parts_is_loaded_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/your-model.md shows it."""
+    page = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"\n\n((?:    .*\n|\n)*?    as_made\.load_weights\(path\)\n)", page)
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(OWN_PARTS))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = Settings(model=str(path))
+    model = model_files.model_of(model_files.load(settings.model), settings)
+    assert isinstance(model, KerasModel)
+    values = np.ones([8, 3], np.float32)
+    arrays = model.parameters(Examples(values, values[:, :1]).signature)
+    found = {name: each.value + np.float32(1) for name, each in arrays.items()}
+    model.save(tmp_path, found)
+    with eager_mode():
+        wanted = model.network(values)
+        (tmp_path / "shown.py").write_text(textwrap.dedent(code))
+        namespace = runpy.run_path(str(tmp_path / "shown.py"), {"path": tmp_path / "model.keras"})
+        for name in ("predicts", "trains", "as_made"):
+            np.testing.assert_allclose(namespace[name](values), wanted, rtol=1e-5)
+        assert namespace["trains"].compiled
