@@ -7,11 +7,12 @@ arrays go into a file of NumPy's.
 import contextlib
 import gc
 import importlib.util
+import itertools
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -78,6 +79,41 @@ def fit(path: Path, steps: int, batch_size: int) -> Arrays:
         **_weights(_saved(model, path) if getattr(module, "IS_SAVED_OTHERWISE", False) else model),
         **_predictions(predictions),
     }
+
+
+def _dealt(arrays: tuple[Any, ...], size: int) -> Any:
+    """A dataset of batches of arrays in the trainer's order: a permutation by the seed and the epoch."""
+    arrays = tuple(np.asarray(each) for each in arrays)
+    epochs = itertools.count()
+
+    def batches() -> Iterator[tuple[Any, ...]]:
+        order = np.random.default_rng([0, next(epochs)]).permutation(len(arrays[0]))
+        for start in range(0, len(order), size):
+            yield tuple(each[order[start : start + size]] for each in arrays)
+
+    specs = tuple(tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in arrays)
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
+    # Without it, fit tries a batch more in each epoch, for which it calls hooks and counts in a Mean.
+    return dataset.apply(tf.data.experimental.assert_cardinality(-(-len(arrays[0]) // size)))
+
+
+def train(path: Path) -> Arrays:
+    """Train a model file with its own arguments of `fit`; return the weights. Its callbacks write the logs."""
+    module = _begin(path)
+    arguments = module.fit_arguments()
+    size = arguments.pop("batch_size")
+    found, test = (_data(module, name, size) for name in ("train_data", "test_data"))
+    if isinstance(found, tf.data.Dataset):
+        found = found if getattr(module, "HAS_BATCHES", False) else found.batch(size)
+        arguments.pop("steps_per_epoch", None)
+    else:
+        found = _dealt(found, size)
+    if isinstance(test, tf.data.Dataset) and not getattr(module, "HAS_BATCHES", False):
+        test = test.batch(size)
+    keras.utils.set_random_seed(0)
+    model = module.model()
+    model.fit(found, validation_data=test, verbose=0, **arguments)
+    return _weights(model)
 
 
 def _metrics(split: str, values: Arrays, rank: int) -> Arrays:
@@ -151,7 +187,7 @@ def _named(structure: Any, prefix: str) -> Arrays:
     return {f"{prefix}s": structure}
 
 
-FUNCTIONS: dict[str, Callable[..., Arrays]] = {"fit": fit, "load": load}
+FUNCTIONS: dict[str, Callable[..., Arrays]] = {"fit": fit, "load": load, "train": train}
 
 
 def _answer(request: dict[str, Any]) -> str:

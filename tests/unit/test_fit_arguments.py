@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import keras
 import pytest
 
 from trainer import config
@@ -14,11 +14,9 @@ from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import problem
-from trainer.run_directory.evaluation import Score
 from trainer.run_directory.problem import Problem
-from trainer.tensorflow.private import eager_mode
+from trainer.training import batch_hooks
 from trainer.training.fit_callbacks import FitCallbacks
-from trainer.training.outcome import Outcome
 
 Load = Callable[..., Problem]
 
@@ -101,11 +99,6 @@ def test_validation_data_is_the_held_out_split(load: Load) -> None:
             "{'class_weight': {-1: 2.0}}",
             "fit_arguments(): class_weight=-1, but input should be greater than or equal to 0.",
         ),
-        (
-            "{'callbacks': [keras.callbacks.TerminateOnNaN()]}",
-            "fit_arguments(): callbacks has TerminateOnNaN, whose on_batch_end() is never called here; use a hook of "
-            "epochs, such as on_epoch_end().",
-        ),
         ("{'callbacks': [3]}", "fit_arguments(): callbacks has int; Keras's callbacks were expected."),
     ],
 )
@@ -131,72 +124,55 @@ def test_epochs_need_a_number_of_examples(tmp_path: Path) -> None:
     )
 
 
-class Evaluator:
-    """Scores checkpoints by their names, which are numbers."""
-
-    def __init__(self, arrays: dict[str, Any]) -> None:
-        self._arrays = arrays
-
-    def score(self, checkpoint: str) -> Score:
-        return Score(0, float(checkpoint), {"accuracy": 0.5})
-
-    def values(self) -> dict[str, Any]:
-        return self._arrays
-
-
-def follow(found: Problem, losses: list[float]) -> FitCallbacks:
-    """The callbacks after epochs of two executions of one step each, whose held-out losses are these."""
-    assert isinstance(found.model, KerasModel)
-    arrays = {name: each.value + 1 for name, each in found.parameters.items()}
-    make: Any = lambda: Evaluator(arrays)  # noqa: E731
-    fit = FitCallbacks("mine.py", found.fit.callbacks, found.model, make, 2, 10)
-    fit.begin(0)
-    for epoch, loss in enumerate(losses):
-        if fit.is_over:
-            break
-        for step, of_batch in ((1, 3.0), (2, 1.0)):
-            ends = fit.add(Outcome(1, 2 * epoch + step, of_batch, {"accuracy": 0.25}, 0.1, 0.0))
-            assert ends == (step == 2)
-        fit.end_epoch(2 * epoch + 2, str(loss))
-    fit.end()
-    return fit
-
-
-def test_a_callback_sees_the_logs_of_fit_and_the_weights_of_the_checkpoint(load: Load) -> None:
-    found = load("{'callbacks': [keras.callbacks.History()]}", batch_size=45)
-    follow(found, [3.0, 2.0])
-    (history,) = found.fit.callbacks
-    assert history.epoch == [0, 1]
-    assert history.history == {
-        "loss": [2.0, 2.0],
-        "accuracy": [0.25, 0.25],
-        "val_loss": [3.0, 2.0],
-        "val_accuracy": [0.5, 0.5],
-    }
-    assert isinstance(found.model, KerasModel)
-    kernel = next(each for each in found.model.network.weights if each.name == "kernel")
-    with eager_mode():
-        assert np.allclose(kernel.numpy(), found.parameters[kernel.path].value + 1)
-
-
-def test_early_stopping_ends_the_run(load: Load) -> None:
-    found = load("{'callbacks': [keras.callbacks.EarlyStopping(patience=2)]}", batch_size=45)
-    assert not follow(found, [3.0, 2.0, 3.0]).is_over
-    assert follow(found, [3.0, 2.0, 3.0, 3.0]).is_over
-
-
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
-def test_a_plateau_lowers_the_learning_rate(load: Load) -> None:
-    found = load("{'callbacks': [keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1)]}", batch_size=45)
-    assert follow(found, [3.0, 3.0]).rate_factor == pytest.approx(0.5)
-
-
 def test_a_callback_that_fails_is_named(load: Load) -> None:
-    callback = "keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs['absent'])"
-    found = load(f"{{'callbacks': [{callback}]}}", batch_size=45)
+    callback = "keras.callbacks.LambdaCallback(on_train_begin=lambda logs: logs['absent'])"
+    found = load(f"{{'callbacks': [{callback}]}}")
+    assert isinstance(found.model, KerasModel)
+    fit = FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator, 2, 10)
     with pytest.raises(ModelError) as failed:
-        follow(found, [3.0])
-    assert str(failed.value) == "model=mine.py: on_epoch_end() of a callback failed: KeyError: 'absent'."
+        fit.begin(0, {})
+    assert str(failed.value) == "model=mine.py: on_train_begin() of a callback failed: KeyError: 'absent'."
+
+
+class OnBatches(keras.callbacks.Callback):  # type: ignore[misc]
+    """With a hook for batches."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
+
+class OnTests(keras.callbacks.Callback):  # type: ignore[misc]
+    """With a hook for the batches of an evaluation."""
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
+
+class Checkpoints(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """With hooks that Keras has."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "steps"),
+    [
+        ([], None),
+        ([keras.callbacks.EarlyStopping(), keras.callbacks.CSVLogger("log.csv"), OnTests()], None),
+        ([keras.callbacks.TerminateOnNaN(), keras.callbacks.ProgbarLogger()], None),
+        ([keras.callbacks.ModelCheckpoint("a.keras"), Checkpoints("a.keras")], None),
+        ([keras.callbacks.ModelCheckpoint("a.keras", save_freq=10)], 10),
+        ([keras.callbacks.ModelCheckpoint("a.keras", save_freq=10), Checkpoints("a.keras", save_freq=15)], 5),
+        ([keras.callbacks.TensorBoard()], None),
+        ([keras.callbacks.TensorBoard(update_freq=5)], 1),
+        ([keras.callbacks.LambdaCallback(on_epoch_end=print)], None),
+        ([keras.callbacks.LambdaCallback(on_train_batch_begin=print)], 1),
+        ([OnBatches()], 1),
+    ],
+)
+def test_hooks_of_batches_are_called_as_often_as_they_want(callbacks: list[Any], steps: int | None) -> None:
+    assert batch_hooks.interval(callbacks) == steps
 
 
 def test_fit_arguments_are_for_keras_models(tmp_path: Path) -> None:

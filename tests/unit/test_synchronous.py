@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from trainer.graph.replication.membership import ABSENT, Membership
 from trainer.models import Model, Parameter, mlp
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
+from trainer.training.callback import Callback
 from trainer.training.replica_monitor import ReplicaMonitor
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
@@ -427,6 +428,12 @@ def test_a_round_that_is_ended_early_averages_the_gradients_that_were_given(
     update.shutdown()
 
 
+class Evaluating(Callback):
+    """The chief's while it evaluates an epoch."""
+
+    is_pausing = True
+
+
 def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_seconds(
     begin: Any, servers: Servers
 ) -> None:
@@ -442,8 +449,12 @@ def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_
     settings = Settings(sync_replicas=True, train_steps=TRAIN_STEPS, straggler_seconds=0.5)
     addresses = dict(zip(("worker 0", "worker 1"), servers.workers, strict=True))
     membership = chief.replica.replication.membership
-    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings):
-        assert chief.update() == 1
+    evaluating = Evaluating()
+    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, evaluating):
+        update = ThreadPoolExecutor(1).submit(chief.update)
+        assert wait([update], timeout=2).not_done, "the limit has passed four times"
+        evaluating.is_pausing = False
+        assert update.result() == 1
         assert chief_steps.result() == 1
 
 

@@ -20,14 +20,6 @@ OF_THE_TRAINER = {
     "shuffle": "the trainer shuffles arrays, and a tf.data.Dataset comes in its own order",
 }
 """Other arguments of `fit`, and what does the same here."""
-NOT_CALLED = tuple(
-    f"on_{of}_{when}"
-    for of in ("train_batch", "batch", "test", "test_batch", "predict", "predict_batch")
-    for when in ("begin", "end")
-)
-"""Hooks for which a step on a parameter server has no place."""
-ALSO_FOR_EPOCHS = ("BackupAndRestore", "LambdaCallback", "ModelCheckpoint", "ProgbarLogger", "TensorBoard")
-"""Keras's callbacks that have such hooks, but work by epochs too."""
 Count = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -94,10 +86,3 @@ def _check_callbacks(fit: FitArguments, origin: str) -> None:
         if not isinstance(each, keras.callbacks.Callback):
             what = type(each).__name__
             raise ConfigurationError(f"{origin}: callbacks has {what}; Keras's callbacks were expected.")
-        kind = type(each)
-        hooks = [name for name in NOT_CALLED if getattr(kind, name) is not getattr(keras.callbacks.Callback, name)]
-        if hooks and kind.__name__ not in ALSO_FOR_EPOCHS:
-            raise ConfigurationError(
-                f"{origin}: callbacks has {kind.__name__}, whose {hooks[0]}() is never called here; use a hook of "
-                "epochs, such as on_epoch_end()."
-            )

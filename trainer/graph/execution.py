@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
@@ -17,15 +18,15 @@ MAX_SECONDS = 1.0
 """Upper limit of an execution of several steps, in seconds; a task handles signals between two executions."""
 
 
-def steps_per_execution(settings: Settings, ops_per_step: int, epoch: int | None = None) -> int:
+def steps_per_execution(settings: Settings, ops_per_step: int, intervals: Sequence[int] = ()) -> int:
     """The steps of a full execution: the setting, or a number that fits the graph, the run, the reports and the saves.
 
-    With local SGD the result is a multiple of local_steps. `epoch` is the number of steps after which callbacks run.
+    With local SGD the result is a multiple of local_steps. Callbacks run after each of the `intervals`, in steps.
     """
     steps = settings.steps_per_execution
     if steps is None:
         largest = max(1, min(MAX_STEPS, MAX_OPS // ops_per_step, settings.train_steps // MIN_EXECUTIONS))
-        interval = min(each for each in (settings.report_steps, settings.save_steps, epoch) if each)
+        interval = min(each for each in (settings.report_steps, settings.save_steps, *intervals) if each)
         steps = interval // math.ceil(interval / largest)
     return max(1, steps // settings.local_steps) * settings.local_steps
 
@@ -60,16 +61,16 @@ class ExecutionPlanner:
     but TensorFlow prepares each at its first use.
     """
 
-    def __init__(self, settings: Settings, full: int, replicas: int, epoch: int | None = None) -> None:
+    def __init__(self, settings: Settings, full: int, replicas: int, intervals: Sequence[int] = ()) -> None:
         """Plan the executions of a run.
 
         Args:
             settings: The settings of the run.
             full: The number of steps of a full execution.
             replicas: How many advance the global step independently.
-            epoch: The steps of an epoch, if an execution must end at its end.
+            intervals: The steps after each of which an execution must end, such as those of an epoch.
         """
-        self._settings, self._epoch = settings, epoch
+        self._settings, self._intervals = settings, intervals
         self.replicas = replicas
         """Replicas that advance the global step independently. The caller may change it."""
         self._full = full
@@ -92,7 +93,7 @@ class ExecutionPlanner:
         With several replicas this is always the end of the run. With local SGD, only steps at the end of a round count.
         """
         settings = self._settings
-        intervals = (settings.report_steps, settings.save_steps, self._epoch) if self.replicas == 1 else ()
+        intervals = (settings.report_steps, settings.save_steps, *self._intervals) if self.replicas == 1 else ()
         reachable = [each for each in intervals if each and each % settings.local_steps == 0]
         return min([settings.train_steps, *(next_multiple(each, step) for each in reachable)])
 

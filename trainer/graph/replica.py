@@ -18,6 +18,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import devices, execution, keras_optimizer, step_graph, tables
 from trainer.graph.batches import Batches, Feeding, InMemoryBatches, MultiDeviceBatches, dealt_batches, stream_batches
 from trainer.graph.checkpoints import Saver
+from trainer.graph.dense_values import DenseValues
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, chunks, create, plan
@@ -61,6 +62,10 @@ class Replica:
     replication: Replication
     totals: Totals | None
     """The sums of the present epoch, if they are wanted."""
+    examples_of_epoch: int | None
+    """The examples that are in the sums at its end, if replicas bring them at different times; None otherwise."""
+    dense_values: DenseValues | None
+    """Reads and changes the parameters for callbacks, on the chief."""
     global_step: Tensor
     """int64 scalar: the current global step."""
     is_ready: Tensor
@@ -79,6 +84,8 @@ class Replica:
     """bool scalar: its value."""
     epoch: int | None
     """Steps after which the chief may do that."""
+    hook_steps: int | None
+    """Steps after which callbacks of the chief follow within an epoch, if they do."""
     end_early: Operation
     """Op with which the chief does that."""
     run_id: Tensor
@@ -98,6 +105,7 @@ def build(
     gpus: int,
     run: str,
     epoch: int | None = None,
+    hook_steps: int | None = None,
 ) -> Replica:
     """Build the graph of this task's replica, or of a single process if there is no cluster.
 
@@ -109,7 +117,8 @@ def build(
         source: The training split.
         gpus: GPUs of this task; 0 uses the CPU.
         run: Unique identifier of the run on the parameter servers.
-        epoch: Steps after which the chief may end the run early, or change the learning rate; None if it does not.
+        epoch: Steps after which the chief may end the run early, or change what it trains with; None if it does not.
+        hook_steps: Steps after which it may do so within an epoch.
 
     Raises:
         ConfigurationError: replicas_to_aggregate exceeds the number of replicas.
@@ -145,7 +154,8 @@ def build(
         batches=own,
     )
     templates = [make(model, layout, source.signature, batch) for _ in at.compute]
-    steps = execution.steps_per_execution(settings, sum(each.template.ops for each in templates), epoch)
+    ops = sum(each.template.ops for each in templates)
+    steps = execution.steps_per_execution(settings, ops, [each for each in (epoch, hook_steps) if each])
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(at.compute[0]):
@@ -179,6 +189,8 @@ def build(
         )
         if totals:
             replication = _add_totals(replication, totals)
+        if deal is None:  # each replica reads examples of its own
+            replication = replace(replication, claim=None)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             values += [] if is_over is None else [is_over]
@@ -189,6 +201,7 @@ def build(
             servers = dict.fromkeys(at.homes) if has_servers else {}
             own_slots = optimizer.slots, list(servers), can_roll_back, run, optimizer.slot_values
             saver = Saver(layout, shards, *own_slots) if is_chief else None
+        brings_all = is_averaged and deal is not None and deal.batches == own * replicas
         reset = [replication.membership.reset] if replication.membership else []
         replica = Replica(
             graph=graph,
@@ -197,6 +210,8 @@ def build(
             learners=own,
             replication=replication,
             totals=totals,
+            examples_of_epoch=deal.examples if deal and brings_all and deal.steps == epoch else None,
+            dense_values=DenseValues(layout, shards) if is_chief and epoch else None,
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
@@ -208,6 +223,7 @@ def build(
             is_over=is_over,
             is_over_now=None if is_over is None else is_over.read_value(),
             epoch=epoch,
+            hook_steps=hook_steps,
             end_early=_end_early(is_over, replication),
             notes=[*_tables_note(of_tables, optimizer, with_tables), *_dense_notes(settings, model, parameters)],
         )

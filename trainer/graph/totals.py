@@ -25,6 +25,10 @@ class Totals:
 
     vector: Variable
     """float32 variable [n + 2]."""
+    value: Tensor
+    """Its value."""
+    reset: Operation
+    """Begins an epoch."""
     is_running: bool
     """Whether there is one learner."""
     no_counts: Sequence[Array]
@@ -38,7 +42,7 @@ class Totals:
         begun = np.concatenate([*(each.astype(np.float32).ravel() for each in no_counts), np.zeros(2, np.float32)])
         with tf1.device(device):
             vector = tf1.get_variable("totals", initializer=begun, trainable=False, use_resource=True)
-        return cls(vector, is_running, no_counts, begun)
+        return cls(vector, vector.read_value(), vector.initializer, is_running, no_counts, begun)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """The state of the metrics in a vector."""

@@ -42,6 +42,8 @@ _Trained = tuple[
     dict[str, Tensor],
     Sequence[Tensor],
 ]
+MOST_OUTER_VALUES = 10_000
+"""Of a variable that is no weight of the model, but that callbacks may set: each step reads it with the parameters."""
 MOST_VALUES = 100
 """Of a metric, such as one with a value for each class."""
 SEED_STATE = "seed_generator_state"
@@ -60,6 +62,7 @@ class KerasModel:
         class_weight: Mapping[int, float] | None = None,
         batch_size: int = 1,
         table_rows: int | None = None,
+        has_callbacks: bool = False,
     ) -> None:
         """Take the function of a model file.
 
@@ -71,7 +74,11 @@ class KerasModel:
             class_weight: The weight in the loss of examples with each label.
             batch_size: The examples of a step, for a model that takes batches of one size.
             table_rows: The rows from which on an array may be a table; None if none is.
+            has_callbacks: Whether callbacks may set variables of the file that are no weights of the model.
         """
+        self._has_callbacks = has_callbacks
+        self._outer: dict[str, Any] = {}
+        """TensorFlow's variables that the loss reads and that are no weights of the model, by the names of arrays."""
         self._table_rows = table_rows
         self._batch_size = batch_size
         self.fixed_batch: int | None = None
@@ -84,6 +91,8 @@ class KerasModel:
         """The variables of the trainer's arrays by name, the trainable ones first."""
         self._trainable = 0
         """The number of trainable arrays."""
+        self._tables: set[str] = set()
+        """The names of the arrays that may be tables."""
         self._seeds: list[Any] = []
         """The states of random number generators."""
         self._constants: list[tuple[Any, Array]] = []
@@ -196,17 +205,18 @@ class KerasModel:
         counts: Sequence[Tensor] = (),
     ) -> StepTensors:
         metrics: dict[str, Tensor] = {}
-        changes = [name for name in self._arrays if name not in tables]
+        changes = [name for name in self._names if name not in tables]
         of_tables: list[str] = []
 
         def compute(
             values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor, counts: Sequence[Tensor]
         ) -> list[Any]:
-            given = dict(zip(self._arrays, values, strict=True))
+            given = self._given(values)
             before = counts or [tf.constant(each) for each in self.no_counts]
             train = self._train_by_own_step if self._has_own_step else self._train
             loss, gradients, found, updated, measured, after = train(given, batch, before, seed, tables)
             differences = [updated[name] - given[name] for name in list(self._arrays)[self._trainable :]]
+            differences += [tf.zeros(each.shape) for each in self._outer.values()]
             of_tables[:] = [name for name, _ in found]
             metrics.update(measured)
             dense = [tf.convert_to_tensor(each) for each in (*gradients, *differences)]
@@ -214,7 +224,7 @@ class KerasModel:
             return [loss, *dense, *lookups, *measured.values(), *(after if counts else ())]
 
         seed = tf.zeros([2], tf.int32) if seed is None else seed
-        values = [arrays[name] for name in self._arrays]
+        values = [arrays[name] for name in self._names]
         loss, *others = self._add("step", compute, values, list(batch), seed, list(counts))
         dense, others = others[: len(changes)], others[len(changes) :]
         lookups, measured = others[: 3 * len(of_tables)], others[3 * len(of_tables) :]
@@ -229,14 +239,14 @@ class KerasModel:
         names: list[str] = []
 
         def compute(values: Sequence[Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> list[Tensor]:
-            given = dict(zip(self._arrays, values, strict=True))
-            with self._scope(given, counts, tf.zeros([2], tf.int32)) as scope:
+            with self._scope(self._given(values), counts, tf.zeros([2], tf.int32)) as scope:
                 outputs, loss = self._evaluate(batch, scope)
             by_name = self._name_outputs(optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs))
             names[:] = by_name
             return [*by_name.values(), loss, *self._read_counts(scope)]
 
-        tensors = self._add("prediction", compute, list(arrays.values()), list(batch), list(counts))
+        values = [arrays[name] for name in self._names]
+        tensors = self._add("prediction", compute, values, list(batch), list(counts))
         outputs, (loss, *after) = [_without_waiting(each) for each in tensors[: len(names)]], tensors[len(names) :]
         return Prediction(dict(zip(names, outputs, strict=True)), loss, after)
 
@@ -248,12 +258,29 @@ class KerasModel:
             names[:] = measured
             return list(measured.values())
 
-        return dict(zip(names, self._add("metrics", compute, list(counts)), strict=True)) if counts else {}
+        return (
+            dict(zip(names, self._add("metrics", compute, list(counts), begins_with_arrays=False), strict=True))
+            if counts
+            else {}
+        )
+
+    @property
+    def has_own_step(self) -> bool:
+        """Whether the model overrides `train_step`."""
+        return self._has_own_step
+
+    def dense_values(self) -> dict[str, Array]:
+        """The values of the arrays that are no tables, float32, by name."""
+        with eager_mode():
+            dense = {name: each for name, each in self._arrays.items() if name not in self._tables} | self._outer
+            return {name: variable.numpy().astype(np.float32) for name, variable in dense.items()}
 
     def assign(self, arrays: Mapping[str, Array]) -> None:
         """Give the Keras model these values."""
         with eager_mode():
-            for name, variable in self._arrays.items():
+            for name, variable in (self._arrays | self._outer).items():
+                if name not in arrays:
+                    continue
                 value = arrays[name] if tf.as_dtype(variable.dtype).is_floating else arrays[name].round()
                 variable.assign(value.astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
@@ -348,7 +375,8 @@ class KerasModel:
         self._constants = [(each, each.numpy()) for each in others if id(each) not in carried]
         self._arrays, self._trainable = _by_name([*trainable, *state]), len(trainable)
         unused = self._find_unused() if self.optimizer and self.optimizer.weight_decay else set()
-        tables = self._find_tables()
+        self._tables = tables = self._find_tables()
+        self._outer = self._find_outer() if self._has_callbacks else {}
         decays = self.optimizer._use_weight_decay if self.optimizer else lambda variable: True
         draws = {name: self._large.draw_of(variable) for name, variable in self._arrays.items() if name in tables}
         for name, variable in self._arrays.items():
@@ -365,6 +393,9 @@ class KerasModel:
                 is_table=name in tables,
             )
             for position, (name, variable) in enumerate(self._arrays.items())
+        } | {
+            name: Parameter(tuple(variable.shape), value=variable.numpy().astype(np.float32), trainable=False)
+            for name, variable in self._outer.items()
         }
 
     def _train(
@@ -598,6 +629,30 @@ class KerasModel:
             concrete(call, *self._specs(), tf.TensorSpec([2], tf.int32))
         return found
 
+    @property
+    def _names(self) -> list[str]:
+        """The names of all arrays."""
+        return [*self._arrays, *self._outer]
+
+    def _given(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The values of the model's own arrays by name, from those of all arrays."""
+        return dict(zip(self._arrays, values, strict=False))
+
+    def _find_outer(self) -> dict[str, Any]:
+        """The variables of numbers that the loss reads, and that the model does not have."""
+
+        def call(values: Sequence[Tensor], batch: Sequence[Tensor], seed: Tensor) -> None:
+            train = self._train_by_own_step if self._has_own_step else self._train
+            train(self._given(values), batch, [tf.constant(each) for each in self.no_counts], seed)
+
+        traced = concrete(call, *self._specs(), tf.TensorSpec([2], tf.int32))
+        found: dict[str, Any] = {}
+        for variable in traced.graph.variables:
+            is_number = variable.dtype.is_floating or variable.dtype.is_integer
+            if is_number and variable.shape.num_elements() <= MOST_OUTER_VALUES:
+                found[scope_name(f"outer_{len(found)}/{variable.name.partition(':')[0]}")] = variable
+        return found
+
     def _specs(self) -> tuple[list[Any], list[Any]]:
         """The specs of the arrays and of a batch."""
         values = [tf.TensorSpec(each.shape, tf.float32) for each in self._arrays.values()]
@@ -620,12 +675,15 @@ class KerasModel:
             concrete(call)
         return found
 
-    def _add(self, what: str, function: Callable[..., Any], *inputs: Any) -> list[Tensor]:
-        """Trace a function of tensors and lists of tensors, and add its ops to the default graph."""
+    def _add(
+        self, what: str, function: Callable[..., Any], *inputs: Any, begins_with_arrays: bool = True
+    ) -> list[Tensor]:
+        """Trace a function of tensors and lists of tensors, the first of which may be the arrays, and add its ops."""
         given: Any = inputs
         specs = optree.tree_map(lambda each: tf.TensorSpec(each.shape, each.dtype), given)
+        places = [(each, len(self._arrays) + index) for index, each in enumerate(self._outer.values())]
         with self._errors(f"the {what} cannot be built"):
-            template = trace(function, *specs)
+            template = trace(function, *specs, variables=places if begins_with_arrays else ())
         self._templates.append(template)
         return template.copy(optree.tree_leaves(given), what)
 

@@ -86,6 +86,7 @@ def model_of(
     settings: RunSettings,
     table: Array | None = None,
     class_weight: Mapping[int, float] | None = None,
+    has_callbacks: bool = False,
 ) -> Model:
     """The model of a module.
 
@@ -94,6 +95,7 @@ def model_of(
         settings: The settings of the run.
         table: The inputs to train on, float32 [n, columns]: the built-in `mlp` standardizes the columns.
         class_weight: The weight in the loss of examples with each label, for a Keras model.
+        has_callbacks: Whether callbacks follow the training of a Keras model.
 
     Raises:
         ConfigurationError: the module lacks its functions, or cannot use a setting.
@@ -110,6 +112,7 @@ def model_of(
             class_weight,
             settings.batch_size,
             settings.table_rows,
+            has_callbacks,
         )
     if settings.initial_weights:
         raise ConfigurationError(

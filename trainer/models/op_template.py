@@ -14,7 +14,7 @@ from typing import Any
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.names import any_scope
 from trainer.tensorflow.private import eager_mode
-from trainer.tensorflow_types import Graph, Tensor
+from trainer.tensorflow_types import Graph, Tensor, Variable
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,19 @@ def concrete(function: Callable[..., Any], *specs: Any) -> Any:
         return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
-def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
+def trace(
+    function: Callable[..., Sequence[Tensor]], *specs: Any, variables: Sequence[tuple[Variable, int]] = ()
+) -> OpTemplate:
     """The template of a function of tensors with these `tf.TensorSpec`s, which is traced in eager mode.
 
     A tensor that the function finds outside of it becomes a constant. A lookup table becomes one with the same entries,
     and a variable one with the same value.
+
+    Args:
+        function: The function.
+        specs: Those of its tensors.
+        variables: Variables that the function finds outside of it, each with the number of the input, float32, that has
+            its value.
 
     Raises:
         ValueError: the function changes a table or a variable that is not among its arguments.
@@ -87,12 +95,14 @@ def trace(function: Callable[..., Sequence[Tensor]], *specs: Any) -> OpTemplate:
     inner_names = {inner.name for inner, _ in captured}
     template = of_graph(traced.graph, [each for each in traced.inputs if each.name not in inner_names], traced.outputs)
     known = {node.name for node in template.definition.node}
+    given = [(variable.handle, template.inputs[number].partition(":")[0]) for variable, number in variables]
     for inner, outer in captured:
         if inner.op.name in known:  # TensorFlow itself makes small ones constants
             continue
         with eager_mode():
             if held and outer.dtype == tf.resource:
-                held.add(template.definition, inner.op.name, outer)
+                source = next((name for handle, name in given if handle is outer), None)
+                held.add(template.definition, inner.op.name, outer, source)
             else:
                 _add_constant(template.definition, inner.op.name, outer)
     return template
@@ -133,8 +143,11 @@ class _Held:
         finds = [node.attr for node in nodes if node.op == "LookupTableFindV2"]
         return cls(sorted({(each["Tin"].type, each["Tout"].type) for each in finds}))
 
-    def add(self, definition: Any, name: str, handle: Tensor) -> None:
-        """Add a table or a variable with the same content, which each use fills: again, that has no effect."""
+    def add(self, definition: Any, name: str, handle: Tensor, source: str | None) -> None:
+        """Add a table or a variable, which each use fills.
+
+        It has the same content; a variable with a `source`, the name of a node, has the value of that.
+        """
         for keys, values in self.entries:
             try:
                 found = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
@@ -153,10 +166,14 @@ class _Held:
             )
             break
         else:
-            _say_constant(name)
             dtype = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-            _add_constant(definition, f"{name}/value", value)
+            if source:
+                types = {"SrcT": tf.float32.as_datatype_enum, "DstT": dtype.as_datatype_enum}
+                _add_node(definition, "Cast", f"{name}/value", [source], **types)
+            else:
+                _say_constant(name)
+                _add_constant(definition, f"{name}/value", value)
             made = _add_node(definition, "VarHandleOp", f"{name}/held", [], dtype=dtype.as_datatype_enum)
             made.attr["shape"].shape.CopyFrom(value.shape.as_proto())
             _add_node(

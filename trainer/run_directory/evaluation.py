@@ -211,9 +211,12 @@ class CheckpointEvaluator:
             )
             examples += len(batch[0])
             total_loss += float(loss) * len(batch[0])
+        return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, self.measure(counts))
+
+    def measure(self, counts: Sequence[Array]) -> dict[str, float]:
+        """The metrics by name, from their state."""
         measured = self._run(self._metrics, dict(zip(self._counts, counts, strict=True)))
-        metrics = {name: float(value) for name, value in measured.items()}
-        return Score(int(self._restored.whole(GLOBAL_STEP)), total_loss / examples, metrics)
+        return {name: float(value) for name, value in measured.items()}
 
     def _run(self, wanted: Any, feeds: Mapping[Tensor, Any]) -> Any:
         """Compute with the model."""

@@ -80,7 +80,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     dataset = _load_dataset(settings, module, cluster, fit)
     steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset)
     settings = _with_epochs(settings, fit, steps)
-    model = model_files.model_of(module, settings, dataset.table, fit.class_weight)
+    model = model_files.model_of(module, settings, dataset.table, fit.class_weight, bool(fit.callbacks))
     if fit != FitArguments() and not isinstance(model, KerasModel):
         raise ConfigurationError(f"model={settings.model}: fit_arguments() is for Keras models; remove it.")
     parameters = model.parameters(dataset.signature)

@@ -29,6 +29,15 @@ class Callback:
         """Whether the run ends now, before its last step."""
         return False
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the replica is about to go on with its steps, such as after the evaluation of an epoch."""
+        return False
+
+    def take_changes(self) -> bool:
+        """Whether parameters were changed since the last call, other than by steps."""
+        return False
+
     def on_train_end(self, is_complete: bool) -> None:
         """Called after the last step of the run, or when the watchdog stops this task before it."""
 

@@ -7,8 +7,14 @@ and detects divergence.
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
+from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
+from trainer.graph.totals import Totals
 from trainer.run_directory.volume import retry_writing
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
@@ -26,6 +32,10 @@ from trainer.training.run_context import RunContext
 
 logger = logging.getLogger(__name__)
 
+TOTALS_SECONDS = 2.0
+"""How long the chief waits at the end of an epoch for what other replicas add to its totals."""
+MAX_COUNTED = 1 << 24
+"""The largest number of examples that float32 counts one by one."""
 CLAIM_SECONDS = 2.0
 """Seconds between two looks at who writes the training directory."""
 
@@ -45,6 +55,7 @@ class Chief(Callback):
         self._roll_back_factor = 1.0
         self._is_stopped = False
         """Whether an earlier process of the chief has ended the run on the parameter servers."""
+        self._is_pausing = self._has_changed = False
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -67,7 +78,7 @@ class Chief(Callback):
         """
         self._watchdog.operation = "initializing or restoring the parameters"
         directory, replica = self._run.directory, self._replica
-        if self._session.run(replica.is_ready):
+        if is_continued := bool(self._session.run(replica.is_ready)):
             self._continue()
         elif not restore.restore_newest(self._run, self._session, self.checkpoints):
             directory.divergences.unlink(missing_ok=True)
@@ -80,6 +91,8 @@ class Chief(Callback):
             self._set_rate()
         if replica.is_over is not None and not self._is_stopped:
             self._session.run(replica.is_over.initializer)
+        if replica.totals and not is_continued:
+            self._session.run(replica.totals.reset)
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
         step = int(self._session.run(replica.global_step))
@@ -112,11 +125,35 @@ class Chief(Callback):
         self._watchdog.save_before_exit = self.save_before_exit
         self.checkpoints.begin()
         if self._run.fit:
-            self._run.fit.begin(int(self._session.run(self._replica.global_step)))
-            self._set_rate()
+            step = int(self._session.run(self._replica.global_step))
+            values = {} if self._run.fit.has_begun else self._read_values()
+            self._follow(self._run.fit.begin(step, values))
+
+    @property
+    def is_pausing(self) -> bool:
+        return self._is_pausing
+
+    def take_changes(self) -> bool:
+        found, self._has_changed = self._has_changed, False
+        return found
+
+    def _read_values(self) -> dict[str, Array]:
+        """The parameters but for tables."""
+        values = self._replica.dense_values
+        return values.read(self._session) if values else {}
+
+    def _follow(self, changes: Mapping[str, Array]) -> None:
+        """Take over what callbacks have set."""
+        if changes and self._replica.dense_values:
+            self._replica.dense_values.add(self._session, changes)
+            self._has_changed = True
+            self.checkpoints.saved_step = -1  # the checkpoint of this step lacks them
+        self._set_rate()
 
     def on_execution_begin(self, step: int, steps: int) -> None:
         self._profile.before_execution(step, steps)
+        if self._run.fit and self._run.fit.has_batch_hooks:
+            self._follow(self._run.fit.begin_batches(step))
 
     @property
     def is_over(self) -> bool:
@@ -137,23 +174,41 @@ class Chief(Callback):
             self._run.directory.check_writer()
         self._check_loss(step, outcome.loss)
         self._profile.after_execution(step)
-        if self._run.fit and self._run.fit.add(outcome):
-            self._end_epoch(self._run.fit, step)
+        fit, totals = self._run.fit, self._replica.totals
+        ends_epoch = fit is not None and fit.add(outcome)
+        if fit and totals and fit.has_batch_hooks:
+            vector = self._session.run(totals.value)
+            self._follow(fit.end_batches(step, self._read_values(), vector, totals))
+        if fit and totals and ends_epoch:
+            self._is_pausing = True
+            self._end_epoch(fit, totals, step)
+            self._is_pausing = False
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
 
-    def _end_epoch(self, fit: FitCallbacks, step: int) -> None:
+    def _end_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""
+        vector = self._take_totals(totals)
         if not self.checkpoints.save_and_wait():  # it has said why
             fit.skip_epoch(step)
             return
         self._watchdog.operation = "evaluating an epoch and its callbacks"
         self._watchdog.pause()
-        score = fit.end_epoch(step, self.checkpoints.latest)
+        score, changes = fit.end_epoch(step, self.checkpoints.latest, vector, totals)
         self._watchdog.progress()
         self._run.record.add_evaluation(self.checkpoints.latest, score, is_candidate=False)
-        self._set_rate()
+        self._follow(changes)
+
+    def _take_totals(self, totals: Totals) -> npt.NDArray[np.float32]:
+        """The totals of the epoch that ends. Other replicas add theirs as soon as they know that the step is done."""
+        wanted, deadline = self._replica.examples_of_epoch or 0, time.monotonic() + TOTALS_SECONDS
+        vector: npt.NDArray[np.float32] = self._session.run(totals.value)
+        while vector[-1] < wanted <= MAX_COUNTED and time.monotonic() < deadline:
+            time.sleep(0.01)
+            vector = self._session.run(totals.value)
+        self._session.run(totals.reset)
+        return vector
 
     def on_train_end(self, is_complete: bool) -> None:
         """Save the last checkpoint.

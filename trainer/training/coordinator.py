@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 LEAVE_SHARE = 0.9
 """The share of `stall_seconds` that a replica waits for the end of the others, so that the watchdog does not end it."""
+SHARE_ALL = -1
+"""What the chief proposes in place of a number of steps, so that all replicas take over its parameters first."""
 LEAVE_SECONDS = 2.0
 """How long a replica that is told to end tries to tell the parameter server that it leaves."""
 
@@ -62,7 +64,7 @@ class Coordinator:
             LostPeersError: the chief does not respond in time.
         """
 
-    def agreement(self, session: Session) -> Callable[[int], int]:
+    def agreement(self, session: Session, callback: Callback) -> Callable[[int], int]:
         """Return a function that takes the steps which this replica proposes, and returns the steps to take.
 
         The chief proposes 0 when the run is over before its last step.
@@ -199,7 +201,8 @@ class ParameterServerCoordinator(ClusterCoordinator):
         with contextlib.ExitStack() as stack:
             if membership and cluster.is_chief and step < settings.train_steps:
                 addresses = {str(task): cluster.address(task) for task in cluster.replicas}
-                stack.enter_context(ReplicaMonitor(session, self._replica, membership, addresses, settings))
+                monitor = ReplicaMonitor(session, self._replica, membership, addresses, settings, callback)
+                stack.enter_context(monitor)
             with super().participation(session, step, callback):
                 yield
 
@@ -261,13 +264,16 @@ class CollectiveCoordinator(ClusterCoordinator):
         self._context.watchdog.operation = "initializing the parameters"
         session.run(self._replica.initialize)  # the chief's values replace these
 
-    def agreement(self, session: Session) -> Callable[[int], int]:
-        """All replicas take the steps that the chief proposes."""
+    def agreement(self, session: Session, callback: Callback) -> Callable[[int], int]:
+        """All replicas take the steps that the chief proposes, with its parameters if something has changed these."""
         agree = session.make_callable(self._group.agreed, [self._group.wanted])
         known = self._replica.replication.executions
 
         def agree_on(proposed: int) -> int:
-            steps = int(agree(proposed))
+            steps = int(agree(SHARE_ALL if callback.take_changes() else proposed))
+            if steps == SHARE_ALL:
+                session.run(self._replica.replication.join)
+                steps = int(agree(proposed))
             if steps and steps not in known:
                 raise ConfigurationError(
                     f"steps_per_execution: the chief takes {steps} and this replica {max(known)}; "

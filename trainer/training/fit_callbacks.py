@@ -1,18 +1,29 @@
-"""Keras's callbacks on the chief: their hooks for the run and for each epoch, with the model's weights and the logs.
+"""Keras's callbacks on the chief: their hooks for the run, for epochs and for batches, with the weights and the logs.
 
-The hooks for batches are not called. What a callback sets comes back: `model.stop_training`, and the learning rate.
+What a callback sets comes back: `model.stop_training`, the learning rate, and the values of variables.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, ModelError
+from trainer.graph.totals import Totals
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory.evaluation import CheckpointEvaluator, Score
 from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
+from trainer.training import batch_hooks
 from trainer.training.outcome import Outcome
+
+logger = logging.getLogger(__name__)
+
+Vector = npt.NDArray[np.float32]
 
 
 class FitCallbacks:
@@ -40,8 +51,13 @@ class FitCallbacks:
         Raises:
             ConfigurationError: the optimizer's learning rate is 0.
         """
-        self._name, self._callbacks, self._model, self._make_evaluator = name, callbacks, model, make_evaluator
+        self._name, self._model, self._make_evaluator = name, model, make_evaluator
+        self._callbacks = [each for each in callbacks if type(each).__name__ not in batch_hooks.LEFT_OUT]
+        for each in callbacks:
+            if why := batch_hooks.LEFT_OUT.get(type(each).__name__):
+                logger.info(f"the callback {type(each).__name__} is left out: {why}")
         self._steps, self._epochs = steps_per_epoch, epochs
+        self._with_hooks = batch_hooks.with_hooks(self._callbacks)
         self._list: Any = None
         """Keras's list of the callbacks; None before the run."""
         self._evaluator: CheckpointEvaluator | None = None
@@ -51,6 +67,10 @@ class FitCallbacks:
                 f"model={name}: compile() has learning_rate=0, which callbacks cannot multiply; set another."
             )
         self._epoch = 0
+        self._ended = -1
+        """The last epoch whose end the callbacks know. After the loss of a parameter server it may be trained again."""
+        self._batch = 0
+        """The batch of the epoch with which the next execution begins."""
         self._outcomes: list[Outcome] = []
         """The executions of the present epoch."""
 
@@ -72,58 +92,111 @@ class FitCallbacks:
         rate = self._rate()
         return 1.0 if rate is None or not self._initial_rate else rate / self._initial_rate
 
-    def begin(self, step: int) -> None:
-        """Begin or continue the run at this global step.
+    @property
+    def has_batch_hooks(self) -> bool:
+        """Whether a callback has hooks for batches."""
+        return bool(self._with_hooks)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an earlier session of this run has begun."""
+        return self._list is not None
+
+    def begin(self, step: int, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Begin or continue the run at this global step, with these values of the parameters but for tables.
+
+        Returns:
+            By how much the callbacks have changed parameters, by name.
 
         Raises:
             ModelError: a callback failed.
         """
-        self._epoch = step // self._steps
+        self._epoch, self._batch = divmod(step, self._steps)
+        self._outcomes = []
         if self._list:  # another session of the same run
-            return
+            return {}
         import keras
 
-        with self._errors("on_train_begin"):
-            self._list = keras.callbacks.CallbackList(self._callbacks, add_history=False, add_progbar=False)
-            self._list.set_params({"epochs": self._epochs, "steps": self._steps, "verbose": 0})
-            self._model.network.stop_training = False
-            self._list.set_model(self._model.network)
-            self._list.on_train_begin()
-        with self._errors("on_epoch_begin"):
-            self._list.on_epoch_begin(self._epoch)
+        with self._changes(values) as changes:
+            with self._errors("on_train_begin"):
+                self._list = keras.callbacks.CallbackList(self._callbacks, add_history=False, add_progbar=False)
+                self._list.set_params({"epochs": self._epochs, "steps": self._steps, "verbose": 0})
+                self._model.network.stop_training = False
+                self._list.set_model(self._model.network)
+                self._list.on_train_begin()
+            with self._errors("on_epoch_begin"):
+                self._list.on_epoch_begin(self._epoch)
+        return changes
+
+    def begin_batches(self, step: int) -> dict[str, Array]:
+        """Call the hooks before an execution at this global step; return what they have changed.
+
+        Raises:
+            ModelError: a callback failed.
+        """
+        with self._changes({}) as changes, self._errors("on_train_batch_begin"):
+            for each in self._with_hooks:
+                each.on_train_batch_begin(step % self._steps, {})
+        return changes
 
     def add(self, outcome: Outcome) -> bool:
         """Count an execution; return whether it ends an epoch."""
         self._outcomes.append(outcome)
         return outcome.step // self._steps > self._epoch
 
+    def end_batches(self, step: int, values: Mapping[str, Array], vector: Vector, totals: Totals) -> dict[str, Array]:
+        """Call the hooks after an execution that has led to this global step; the others are as those of `end_epoch`.
+
+        Raises:
+            ModelError: a callback failed.
+        """
+        logs = self._logs(vector, totals)
+        with self._changes(values) as changes, self._errors("on_train_batch_end"):
+            for each in self._with_hooks:
+                each.on_train_batch_end((step - 1) % self._steps, dict(logs))
+        return changes
+
     def skip_epoch(self, step: int) -> None:
         """Go on to the epoch of this global step without the hooks, as there is no checkpoint."""
         self._outcomes, self._epoch = [], step // self._steps
 
-    def end_epoch(self, step: int, checkpoint: str) -> Score:
-        """End the epoch, and begin the next one, with a checkpoint of this global step; return its score.
+    def end_epoch(self, step: int, checkpoint: str, vector: Vector, totals: Totals) -> tuple[Score, dict[str, Array]]:
+        """End the epoch, and begin the next one, with a checkpoint of this global step.
 
-        The logs have the mean loss and metrics of the executions, and those of the held-out split as `val_…`.
+        The logs have the loss and the metrics of the epoch, and those of the held-out split as `val_…`.
+
+        Args:
+            step: The global step.
+            checkpoint: That of this step.
+            vector: The totals of the epoch.
+            totals: What they are.
+
+        Returns:
+            The score of the checkpoint; and by how much the callbacks have changed parameters, by name.
 
         Raises:
             ModelError: a callback failed.
             Exception: one of UNREADABLE.
         """
-        self._evaluator = self._evaluator or self._make_evaluator()
-        score = self._evaluator.score(checkpoint)
-        measured = [{"loss": each.loss, **each.metrics} for each in self._outcomes]
-        logs = {name: sum(each[name] for each in measured) / len(measured) for name in measured[0]}
-        logs |= {f"val_{name}": value for name, value in {"loss": score.loss, **score.metrics}.items()}
-        self._model.assign(self._evaluator.values())
-        self._outcomes, epoch = [], step // self._steps - 1
-        with self._errors("on_epoch_end"):
-            self._list.on_epoch_end(epoch, logs)
-        self._epoch = epoch + 1
-        if not self.is_over and self._epoch < self._epochs:
-            with self._errors("on_epoch_begin"):
-                self._list.on_epoch_begin(self._epoch)
-        return score
+        evaluator = self._open_evaluator()
+        score = evaluator.score(checkpoint)
+        logs = self._logs(vector, totals)
+        held_out = {"loss": score.loss, **score.metrics}
+        epoch = step // self._steps - 1
+        self._outcomes, self._epoch = [], epoch + 1
+        if epoch <= self._ended:
+            return score, {}
+        self._ended = epoch
+        with self._changes(evaluator.values()) as changes:
+            with self._errors("on_test_end"):
+                self._list.on_test_begin()
+                self._list.on_test_end(dict(held_out))
+            with self._errors("on_epoch_end"):
+                self._list.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in held_out.items()})
+            if not self.is_over and self._epoch < self._epochs:
+                with self._errors("on_epoch_begin"):
+                    self._list.on_epoch_begin(self._epoch)
+        return score, changes
 
     def end(self) -> None:
         """End the run.
@@ -134,6 +207,38 @@ class FitCallbacks:
         if self._list:
             with self._errors("on_train_end"):
                 self._list.on_train_end()
+
+    def _logs(self, vector: Vector, totals: Totals) -> dict[str, float]:
+        """The loss and the metrics of the epoch so far, as `fit` gives them.
+
+        Those that no metric of the model gives, as an own `train_step` may return, are those of the last execution.
+        """
+        counts, loss, examples = totals.parse(vector)
+        last = self._outcomes[-1]
+        logs = {"loss": last.loss, **last.metrics}
+        if examples and not (totals.is_running and self._model.has_own_step):
+            logs["loss"] = loss
+        if not totals.is_running and totals.no_counts:
+            logs |= self._open_evaluator().measure(counts)
+        return logs
+
+    def _open_evaluator(self) -> CheckpointEvaluator:
+        self._evaluator = self._evaluator or self._make_evaluator()
+        return self._evaluator
+
+    @contextlib.contextmanager
+    def _changes(self, values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """Give the model these values, let callbacks follow, and find by how much they have changed them.
+
+        Tables, of which there may be more than the memory has twice, are not compared.
+        """
+        self._model.assign(values)
+        before = self._model.dense_values()
+        changes: dict[str, Array] = {}
+        yield changes
+        for name, after in self._model.dense_values().items():
+            if not np.array_equal(after, before[name], equal_nan=True):
+                changes[name] = after - before[name]
 
     def _rate(self) -> float | None:
         """The learning rate of the compiled optimizer; None if there is none, or it has a schedule."""

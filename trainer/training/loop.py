@@ -48,9 +48,10 @@ def take_steps(
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
-    planner = ExecutionPlanner(settings, max(replication.executions), replicas, replica.epoch)
+    intervals = [each for each in (replica.epoch, replica.hook_steps) if each]
+    planner = ExecutionPlanner(settings, max(replication.executions), replicas, intervals)
     reporter = ProgressReporter(context, replica.learners, step)
-    agree = coordinator.agreement(session)
+    agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
     with coordinator.participation(session, step, callback):
         read = counted = looked = time.monotonic()

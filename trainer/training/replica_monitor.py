@@ -22,6 +22,7 @@ from trainer.graph.replication.membership import ABSENT, Membership
 from trainer.telemetry import report
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Session
+from trainer.training.callback import Callback
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ class ReplicaMonitor:
         membership: Membership,
         addresses: Mapping[str, str],
         settings: Settings,
+        callback: Callback,
     ) -> None:
         """Prepare the monitor.
 
@@ -148,8 +150,10 @@ class ReplicaMonitor:
             membership: Which replicas take part.
             addresses: "HOST:PORT" of all listed replicas by name. The first one is the chief.
             settings: The settings of the run.
+            callback: That of the chief, for which the rounds wait while it pauses.
         """
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
+        self._callback = callback
         self._names, self._addresses = list(addresses), list(addresses.values())
         self._aggregate = settings.replicas_to_aggregate or len(addresses)
         rounds, last_steps = self._rounds, membership.last_steps
@@ -208,6 +212,8 @@ class ReplicaMonitor:
         if step >= self._settings.train_steps:  # the others end now
             return
         roster.observe(int(step), list(map(int, last_steps)), now)
+        if self._callback.is_pausing:
+            roster.stepped = now
         self._find_gone(now)
         if self._rounds:
             self._follow_rounds(

@@ -15,7 +15,7 @@ from trainer.run_directory import data_version, unused_settings
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.tensorflow_types import Session
-from trainer.training import server, stall_reporter
+from trainer.training import batch_hooks, server, stall_reporter
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
@@ -67,6 +67,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         gpus,
         claimed.run_id if claimed else "",
         problem.steps_per_epoch if problem.fit.callbacks else None,
+        batch_hooks.interval(problem.fit.callbacks),
     )
     for note in replica.notes if claimed else ():
         logger.info(note)
