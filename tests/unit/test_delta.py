@@ -47,7 +47,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.write_text("\n".join(line[4:] for line in MODEL.splitlines()))
     for steps in (20, 40):
         settings = Settings(
-            model=str(file), train_dir=str(folder / "run"), train_steps=steps, batch_size=50, table_rows=100
+            model=str(file),
+            train_dir=str(folder / "run"),
+            train_steps=steps,
+            batch_size=50,
+            table_rows=100,
+            export="last",
         )
         assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
     return folder / "run"
