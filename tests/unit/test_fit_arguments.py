@@ -108,16 +108,18 @@ def test_what_cannot_be_taken_is_named(load: Load, tmp_path: Path, arguments: st
     assert str(refused.value) == f"model={tmp_path / 'mine.py'}: {message}"
 
 
-def test_epochs_need_a_number_of_examples(tmp_path: Path) -> None:
+def test_the_batches_of_a_pass_are_counted_if_one_replica_reads_them_all(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     text = textwrap.dedent(FILE).replace(
         'return np.zeros([100, 4], "float32"), np.arange(100) % 2',
-        "return tf.data.Dataset.from_generator(lambda: iter([([0.0] * 4, 1)]), output_signature=(\n"
+        "return tf.data.Dataset.from_generator(lambda: iter([([0.0] * 4, 1)] * 7), output_signature=(\n"
         "        tf.TensorSpec([4]), tf.TensorSpec([], tf.int32)))\n\ntest_data = train_data",
     )
     path.write_text(text + "\ndef model():\n    return keras.Sequential([layers.Input((4,)), layers.Dense(2)])\n")
+    settings = config.load_values({"model": str(path), "epochs": 2, "batch_size": 3})
+    assert problem.load(settings, None).settings.train_steps == 6
     with pytest.raises(ConfigurationError) as refused:
-        problem.load(config.load_values({"model": str(path), "epochs": 2}), None)
+        problem.load(settings, two_workers())
     assert str(refused.value) == (
         f"model={path}: epochs=2, but the number of examples of train_data() is not known; let fit_arguments() give "
         "steps_per_epoch, or the dataset have a cardinality."
