@@ -293,6 +293,77 @@ def test_batches_of_a_dataset_train_as_by_fit(tmp_path: Path, text: str) -> None
         assert evaluator.score(checkpoint).loss == pytest.approx(expected["loss"], rel=1e-4)
 
 
+LEFT_SET = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    SET
+
+    def train_data(context):
+        x = np.random.default_rng(1).normal(size=(200, 3))
+        return x, x[:, :1]
+
+    def model():
+        with SCOPE:
+            network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            network.compile("adam", "mse")
+        return network
+    """
+UNWRITTEN = REGRESSION.replace("keras.Sequential([", "Unwritten([").replace(
+    "    def model(input_shape):",
+    """    class Unwritten(keras.Sequential):
+        def save(self, *arguments, **others):
+            raise TypeError("no save")
+
+        save_weights = save
+
+    def model(input_shape):""",
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "scope"),
+    [
+        ("tf.debugging.enable_check_numerics()", "tf.device('CPU:0')"),
+        ("strategy = tf.distribute.MirroredStrategy()", "strategy.scope()"),
+        ("strategy = tf.distribute.MirroredStrategy(['CPU:0'])", "strategy.scope()"),
+        ("strategy = tf.distribute.OneDeviceStrategy('CPU:0')", "strategy.scope()"),
+    ],
+)
+def test_what_a_file_leaves_set_does_not_spoil_the_export(tmp_path: Path, statement: str, scope: str) -> None:
+    try:
+        found, settings = load(tmp_path, LEFT_SET.replace("SET", statement).replace("SCOPE", scope))
+        checkpoint, _ = train(found, settings, tmp_path)
+        with found.evaluator() as evaluator:
+            evaluator.restore(checkpoint)
+            evaluator.export(tmp_path / "export", {})
+    finally:
+        tf.debugging.disable_check_numerics()
+    reader = tf1.train.load_checkpoint(checkpoint)
+    x = np.ones((2, 3), np.float32)
+    with eager_mode():
+        wanted = x @ reader.get_tensor("sequential/dense/kernel") + reader.get_tensor("sequential/dense/bias")
+        network = keras.saving.load_model(tmp_path / "export" / "model.keras")
+        served = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+        np.testing.assert_allclose(network(x), wanted, rtol=1e-5)
+        np.testing.assert_allclose(served(inputs=tf.constant(x))["outputs"], wanted, rtol=1e-5)
+
+
+def test_what_cannot_be_written_leaves_the_trained_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found, settings = load(tmp_path, UNWRITTEN)
+    checkpoint, _ = train(found, settings, tmp_path)
+    with found.evaluator() as evaluator:
+        evaluator.restore(checkpoint)
+        evaluator.export(tmp_path / "export", {})
+    reader = tf1.train.load_checkpoint(checkpoint)
+    with np.load(tmp_path / "export" / "weights.npz") as kept:
+        assert {*kept.files} == {*found.parameters}
+        assert all(np.array_equal(kept[name], reader.get_tensor(name)) for name in kept.files)
+    assert (tmp_path / "export" / "saved_model.pb").is_file()
+    assert "the export has no model.keras: TypeError: no save" in caplog.text
+
+
 def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path) -> None:
     found, settings = load(tmp_path, SEVERAL)
     assert isinstance(found.model, KerasModel)

@@ -324,10 +324,11 @@ class KerasModel:
     def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
         self.assign(arrays)
         with eager_mode():
-            if self.optimizer and not self.optimizer.built:  # Keras warns of an optimizer that it cannot restore
-                self.optimizer.build(self._model.trainable_variables)
             try:
-                self._model.save(folder / FILE)
+                with self._model.distribute_strategy.scope():  # the user's own may have made the variables
+                    if self.optimizer and not self.optimizer.built:  # Keras warns of one that it cannot restore
+                        self.optimizer.build(self._model.trainable_variables)
+                    self._model.save(folder / FILE)
             except Exception as error:  # a layer or a schedule of the user's own may lack get_config
                 (folder / FILE).unlink(missing_ok=True)
                 self._model.save_weights(folder / WEIGHTS)

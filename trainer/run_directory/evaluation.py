@@ -16,18 +16,20 @@ import numpy as np
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
-from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
+from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY, SAVED_MODEL
 from trainer.graph import stored_tables
 from trainer.graph.checkpoints import GLOBAL_STEP
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.graph.sliced_saver import SlicedSaver
 from trainer.graph.table_files import StoredArrays
 from trainer.models import Model, Parameter, Prediction
-from trainer.models.keras_model import KerasModel
+from trainer.models.keras_model import FILE, KerasModel
+from trainer.run_directory.volume import ERRORS
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting
 from trainer.tensorflow.errors import brief, python_error
 from trainer.tensorflow.names import scope_name
+from trainer.tensorflow.private import without_op_callbacks
 from trainer.tensorflow_types import Graph, Session, Tensor, Variable
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ UNREADABLE = (
 """The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
 OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
 """Ops of a last layer that is not dense."""
+WEIGHTS = "weights.npz"
 MODEL_BYTES = 1 << 30
 """Upper limit of the tables in a model's own format, which are all in memory when it is written or read."""
 CHUNK = 1000
@@ -285,16 +288,32 @@ class CheckpointEvaluator:
 
         A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. The folder
         appears by a rename, and an earlier one is renamed before that and removed after it, so readers never see a
-        partial one.
+        partial one. If TensorFlow or Keras cannot write one of these, weights.npz has the values of the arrays.
+
+        Raises:
+            Exception: one of `volume.ERRORS`: there is no room, or no access.
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
-        if self._outputs:
-            self._write_saved_model(partial)
-        else:
-            partial.mkdir(parents=True)
+        if not self._outputs:
             logger.info("the model has no call(), so the export has no SavedModel")
-        self._save_model(partial)
+        are_written = True
+        with without_op_callbacks():
+            for what, write in (("SavedModel", self._write_saved_model), (FILE, self._save_model)):
+                try:
+                    write(partial)
+                except ERRORS:
+                    raise
+                except Exception as error:
+                    are_written = False
+                    if not (partial / SAVED_MODEL).exists():
+                        shutil.rmtree(partial, ignore_errors=True)
+                    logger.warning(f"the export has no {what}: {type(error).__name__}: {brief(error)}")
+        partial.mkdir(parents=True, exist_ok=True)
+        if not are_written:
+            values: Any = self.values()
+            np.savez(partial / WEIGHTS, **values)
+            logger.info(f"the export has {WEIGHTS}: the values of the model's arrays by name")
         facts = {**facts, **self._output_facts()}
         (partial / DATA).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
@@ -317,6 +336,7 @@ class CheckpointEvaluator:
 
     def _save_model(self, folder: Path) -> None:
         """Write the model in its own format, unless that needs too much memory."""
+        folder.mkdir(parents=True, exist_ok=True)
         size = 4 * sum(math.prod(self._parameters[name].shape) for name in self._tables)
         if size <= MODEL_BYTES:
             self._model.save(folder, self.values())
@@ -324,6 +344,8 @@ class CheckpointEvaluator:
             logger.info(f"the export has no model.keras, as its tables have {size / 2**30:.1f} GiB; use the SavedModel")
 
     def _write_saved_model(self, folder: Path) -> None:
+        if not self._outputs:
+            return
         if not self._tables:
             self._write_graph(folder, self._session, self._batch, self._outputs)
             return
@@ -357,10 +379,11 @@ class CheckpointEvaluator:
 
 def _create_variables(parameters: Mapping[str, Parameter]) -> dict[str, Variable]:
     """Add variables for parameters to the default graph. Their initial values are placeholders."""
-    return {
-        name: tf1.get_variable(name, initializer=tf1.placeholder(tf.float32, each.shape), use_resource=True)
-        for name, each in parameters.items()
-    }
+    with without_op_callbacks():  # with them, TensorFlow's saver does not know a variable
+        return {
+            name: tf1.get_variable(name, initializer=tf1.placeholder(tf.float32, each.shape), use_resource=True)
+            for name, each in parameters.items()
+        }
 
 
 def _last_hidden(outputs: Tensor) -> Tensor | None:

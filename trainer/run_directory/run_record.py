@@ -117,6 +117,16 @@ class RunRecord:
         with self._writing:
             return self._write("done", score.global_step, **self._last, export=export, **more)
 
+    def write_failed(self, step: int, reason: str, export: str) -> None:
+        """Write that the run has taken all of its steps, but cannot be evaluated.
+
+        Raises:
+            SupersededError: another chief has claimed the directory.
+            OSError: it cannot be written.
+        """
+        with self._writing:
+            self._write("failed", step, reason=reason, export=export)
+
     def _write(self, state: str, step: int, **more: Any) -> dict[str, Any]:
         best_now = best.read(self._directory.best)
         seconds = self._clock.seconds

@@ -14,8 +14,8 @@ from typing import Any
 import trainer
 from trainer import config
 from trainer.data.files import write_atomically
-from trainer.errors import RollBackError
-from trainer.graph.checkpoints import CheckpointList
+from trainer.errors import ModelError, RollBackError, SupersededError
+from trainer.graph.checkpoints import CheckpointList, step_of
 from trainer.graph.replica import Replica, describe_mode
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import best
@@ -26,7 +26,7 @@ from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
-from trainer.run_directory.volume import retry_writing
+from trainer.run_directory.volume import ERRORS, retry_writing
 from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
@@ -189,6 +189,7 @@ class ChiefRun:
         Raises:
             StoreError: the volume has no room for the result.
             SupersededError: another chief has claimed the training directory.
+            ModelError: the model fails on the held-out data. The last checkpoint is exported all the same.
         """
         self._directory.check_writer()
         if self._evaluation:
@@ -199,7 +200,11 @@ class ChiefRun:
             if self._fit:
                 stack.enter_context(self._fit)
             evaluator = stack.enter_context(self._problem.evaluator())
-            score = evaluator.score(self.checkpoint)
+            try:
+                score = evaluator.score(self.checkpoint)
+            except ModelError as error:
+                self._write_failure(evaluator, error)
+                raise
             found = self._directory.read_result()
             is_unchanged = (
                 self.was_done
@@ -238,7 +243,8 @@ class ChiefRun:
                     self._record.offer(path, found)
             score = evaluator.score(self.checkpoint)
         self._record.add_evaluation(self.checkpoint, score, is_candidate=False)
-        self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
+        with _told("the pictures"):
+            self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
         export = self._export(evaluator, score)
         is_stopped = self._fit is not None and self._fit.is_over
         stopped = {"stopped_before": self._context.settings.train_steps} if is_stopped else {}
@@ -256,11 +262,36 @@ class ChiefRun:
                 step = kept.score.global_step
             except UNREADABLE:
                 logger.warning(f"the best checkpoint {kept.checkpoint} cannot be read; exporting the last one")
+        export = self._export_to(evaluator, step)
+        with _told("the embedding"):
+            write_embedding(self._directory.test_summaries, evaluator)
+        return export
+
+    def _export_to(self, evaluator: CheckpointEvaluator, step: int) -> Path:
+        """Export what the evaluator holds; return the folder."""
         export = self._directory.path / "export" / str(step)
         export.parent.mkdir(exist_ok=True)
         evaluator.export(export, {**self._problem.dataset.description, "model": self._context.settings.model})
-        write_embedding(self._directory.test_summaries, evaluator)
         return export
+
+    def _write_failure(self, evaluator: CheckpointEvaluator, error: ModelError) -> None:
+        """Export the last checkpoint, which cannot be evaluated, and write that the run has failed."""
+        evaluator.restore(self.checkpoint)
+        step = step_of(self.checkpoint)
+        export = self._export_to(evaluator, step)
+        self._record.write_failed(step, str(error), str(export))
+        logger.warning(f"the last checkpoint cannot be evaluated; it is exported to {self._directory.public(export)}")
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Log an error in what is written beside the result, and go on."""
+    try:
+        yield
+    except (SupersededError, *ERRORS):
+        raise
+    except Exception as error:
+        logger.warning(f"{what} cannot be written: {type(error).__name__}: {error}")
 
 
 def _make_callbacks(problem: Problem) -> FitCallbacks | None:
