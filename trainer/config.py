@@ -13,6 +13,7 @@ import dataclasses
 import os
 import re
 import reprlib
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
@@ -31,6 +32,7 @@ BUILT_IN_MODELS = ("cnn", "mlp")
 """The models of this package, by the names of their modules."""
 GIVEN = "given"
 """In a file of all settings of a run: the names of those that were given. `--config` reads these alone."""
+MODEL_ARGUMENTS = "--model_arguments"
 SETTINGS_FILE = "settings.yaml"
 """In a training directory: the settings with which its chief has begun last."""
 
@@ -129,6 +131,9 @@ class RunSettings:
         "mlp",
         "mlp, cnn, or the path of a Python file or folder, or the name of a Python module, whose function model() "
         "returns a Keras model",
+    )
+    model_arguments: str = _setting(
+        "", "what the model's file finds in sys.argv after its own name; also all that follows -- on the command line"
     )
     hidden_units: Count = _setting(100, "units in the hidden layer")
     initial_weights: Path | None = _setting(
@@ -368,12 +373,16 @@ class Parser(argparse.ArgumentParser):
         )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse a command's arguments.
+        """Parse a command's arguments. Those after -- are the setting `model_arguments`, where there are settings.
 
         Raises:
             ConfigurationError: an argument is unknown, or its value is missing.
         """
-        return self.parse_args([_with_underscores(word) for word in words])
+        count = words.index("--") if "--" in words and MODEL_ARGUMENTS in self._option_string_actions else len(words)
+        found = self.parse_args([_with_underscores(word) for word in words[:count]])
+        if count < len(words):
+            found.model_arguments = shlex.join(words[count + 1 :])
+        return found
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as a ConfigurationError."""

@@ -52,9 +52,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 def run(training: Training, trainer: Trainer) -> None:
     """Train `mine.py` in the folder: in this process, or by workers."""
     settings = {"export": "last", **training.settings}
-    if training.workers > 1:
-        words = [f"--{name}={value}" for name, value in {**settings, "batch_size": 8 // training.workers}.items()]
-        trainer.launch("--model=mine.py", "--train_dir=run", "--ps=1", f"--workers={training.workers}", *words)
+    if training.launched:
+        words = [f"--{name}={value}" for name, value in {**settings, "batch_size": 8 // training.learners}.items()]
+        trainer.launch("--model=mine.py", "--train_dir=run", *training.launched, *words)
         return
     for steps in [{"train_steps": training.stops_at}, {"epochs": 3}] if training.stops_at else [{}]:
         keras.config.set_dtype_policy("float32")

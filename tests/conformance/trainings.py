@@ -64,8 +64,10 @@ class Training:
 
     text: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
-    workers: int = 1
-    """Those that train it synchronously, each with its part of the batch."""
+    learners: int = 1
+    """Workers, or devices of a worker, each with its part of the batch."""
+    launched: tuple[str, ...] = ()
+    """Options of `trainer launch`; without any, this process trains."""
     stops_at: int | None = None
     """The global step at which a first process ends, within an epoch."""
     quick: bool = False
@@ -83,6 +85,30 @@ BATCH_NORMALIZATION = """
             layers.Input((6,)), layers.Dense(4, use_bias=False), layers.BatchNormalization(), layers.Dense(1, "sigmoid")
         ])
         return compiled(network, metrics=["accuracy"])
+"""
+
+PRUNE = """
+    class Prune(callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            kernel = self.model.layers[0].kernel
+            kernel.assign(keras.ops.where(keras.ops.abs(kernel) < 0.1, 0.0, kernel))
+
+    CALLBACKS = [Prune()]
+"""
+TABLE = """
+    def data(seed, examples):
+        random = np.random.default_rng(seed)
+        ids = random.integers(0, 20, size=(examples, 3)).astype("int32")
+        return ids, (ids[:, :1] % 2).astype("int32")
+
+    def model():
+        network = keras.Sequential([
+            layers.Input((3,), dtype="int32"),
+            layers.Embedding(20, 4, "glorot_uniform"),  # each server would draw other values of the default
+            layers.Flatten(),
+            layers.Dense(1, "sigmoid"),
+        ])
+        return compiled(network, optimizer=optimizers.SGD(0.5), metrics=["accuracy", metrics.AUC(name="auc")])
 """
 
 TRAININGS: dict[str, Training] = {
@@ -137,16 +163,7 @@ TRAININGS: dict[str, Training] = {
         CALLBACKS = [Batches()]
         """
     ),
-    "weights_that_a_callback_sets": of(
-        """
-        class Prune(callbacks.Callback):
-            def on_epoch_end(self, epoch, logs=None):
-                kernel = self.model.layers[0].kernel
-                kernel.assign(keras.ops.where(keras.ops.abs(kernel) < 0.1, 0.0, kernel))
-
-        CALLBACKS = [Prune()]
-        """
-    ),
+    "weights_that_a_callback_sets": of(PRUNE),
     "a_variable_of_the_file_that_a_callback_raises": of(
         """
         beta, limit = keras.Variable(0.0, trainable=False), tf.Variable(2, dtype=tf.int64)
@@ -252,5 +269,23 @@ TRAININGS: dict[str, Training] = {
         """
     ),
     "a_second_process_goes_on_within_an_epoch": of("", stops_at=10, quick=True),
-    "two_workers": of(BATCH_NORMALIZATION.replace("layers.BatchNormalization(), ", ""), workers=2),
+    "a_table": of(TABLE, settings={"table_rows": 10}),
+    "two_workers": of("", learners=2, launched=("--ps=1", "--workers=2")),
+    "two_workers_and_a_table": of(
+        TABLE, settings={"table_rows": 10}, learners=2, launched=("--ps=2", "--workers=2"), quick=True
+    ),
+    "two_workers_that_reduce_all": of(
+        PRUNE, settings={"strategy": "allreduce"}, learners=2, launched=("--ps=0", "--workers=2")
+    ),
+    "two_devices": of(
+        """
+        import sys
+
+        if "trainer" in sys.modules:
+            (cpu,) = tf.config.list_physical_devices("CPU")
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        """,
+        learners=2,
+        launched=("--ps=0", "--workers=1"),
+    ),
 }

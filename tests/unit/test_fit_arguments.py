@@ -91,7 +91,7 @@ def test_validation_data_is_the_held_out_split(load: Load) -> None:
         (
             "{'initial_epoch': 3}",
             "fit_arguments() has initial_epoch, which it does not take; it takes epochs, steps_per_epoch, batch_size, "
-            "callbacks, class_weight, validation_data, validation_split, verbose.",
+            "callbacks, class_weight, validation_data, validation_steps, validation_split, verbose.",
         ),
         ("{'epochs': 0}", "fit_arguments(): epochs=0, but input should be greater than or equal to 1."),
         ("{'epochs': 'many'}", "fit_arguments(): epochs='many', but input should be a valid integer."),

@@ -19,6 +19,7 @@ from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
+from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import evaluation, problem
 from trainer.run_directory.problem import Problem
@@ -95,6 +96,33 @@ LISTS = """
         network.compile("sgd", loss=["mse", "mae"])
         return network
     """
+DICTIONARY = """
+    import keras
+    import numpy as np
+
+    @keras.saving.register_keras_serializable()
+    class Ranges(keras.metrics.Metric):
+        def __init__(self, **others):
+            super().__init__(**others)
+            self.sum, self.count, self.most = (self.add_variable((), "zeros", name=n) for n in ("sum", "count", "most"))
+
+        def update_state(self, y, outputs, sample_weight=None):
+            self.sum.assign_add(keras.ops.sum(outputs))
+            self.count.assign_add(keras.ops.cast(keras.ops.size(outputs), "float32"))
+            self.most.assign(keras.ops.maximum(self.most, keras.ops.max(outputs)))
+
+        def result(self):
+            return {"mean": self.sum / self.count, "extremes": {"largest": self.most, "smallest": 0 * self.most}}
+
+    def train_data(context):
+        x = np.random.default_rng(1).normal(size=(200, 3))
+        return x, x[:, :1]
+
+    def model():
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        network.compile("sgd", "mse", metrics=[Ranges(), "mae"])
+        return network
+    """
 STREAM = """
     import keras
     import tensorflow as tf
@@ -149,8 +177,9 @@ def examples(found: Problem) -> Examples:
         (MULTI_LABEL, {"binary_accuracy", "auc"}),
         (SEVERAL, {"kind_accuracy", "price_mae", "kind_loss", "price_loss"}),
         (LISTS, {"dense_loss", "dense_1_loss"}),
+        (DICTIONARY, {"mean", "largest", "smallest", "mae"}),
     ],
-    ids=["regression", "multi_label", "several", "lists"],
+    ids=["regression", "multi_label", "several", "lists", "dictionary"],
 )
 def test_loss_and_metrics_are_those_of_keras(
     tmp_path: Path, text: str, names: set[str], monkeypatch: pytest.MonkeyPatch
@@ -171,6 +200,97 @@ def test_loss_and_metrics_are_those_of_keras(
     assert {"loss": score.loss, **score.metrics} == pytest.approx(
         {name: value for name, value in expected.items() if name in {"loss", *names}}, rel=1e-4
     )
+
+
+FUNCTION = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def largest(y, outputs):
+        return SHAPED(tf.py_function(lambda y, outputs: np.float32(np.max(outputs)), (y, outputs), tf.float32))
+
+    def train_data(context):
+        x = np.random.default_rng(1).normal(size=(200, 3))
+        return x, x[:, :1]
+
+    def model():
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        network.compile("sgd", "mse", metrics=[largest])
+        return network
+    """
+
+
+def test_a_metric_of_python_needs_a_shape(tmp_path: Path) -> None:
+    found, settings = load(tmp_path, FUNCTION.replace("SHAPED", "(lambda found: tf.ensure_shape(found, []))"))
+    assert set(train(found, settings, tmp_path)[1][-1]) == {"largest"}
+    found, settings = load(tmp_path, FUNCTION.replace("SHAPED", ""))
+    sentence = (
+        "Cannot take the length of shape with unknown rank; give what tf.py_function or tf.numpy_function returns"
+    )
+    with pytest.raises(ConfigurationError, match=rf"{sentence} a shape, by tf.ensure_shape\(result, \[\]\)\.$"):
+        train(found, settings, tmp_path)
+
+
+GIVEN_BATCHES = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    X = np.random.default_rng(1).normal(size=(100, 6)).astype("float32")
+
+    def train_data(context):
+        spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
+        batches = [(X[n : n + 30], 5 + X[n : n + 30, :1]) for n in range(0, 100, 30)]
+        return tf.data.Dataset.from_generator(lambda: batches, output_signature=spec)
+
+    test_data = train_data
+
+    def model():
+        network = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+        network.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        return network
+    """
+TAGS = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    def train_data(context):
+        words = [np.arange(n, n + 1 + n % 9) % 40 for n in range(100)]
+        spec = tf.TensorSpec([None], tf.int32)
+        pairs = [(each, each % 3) for each in words]
+        made = tf.data.Dataset.from_generator(lambda: pairs, output_signature=(spec, spec))
+        return made.padded_batch(30, padding_values=(0, -1))
+
+    test_data = train_data
+
+    def model():
+        network = keras.Sequential([keras.layers.Embedding(40, 8), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+        network.compile(keras.optimizers.SGD(0.5), loss)
+        return network
+    """
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.parametrize("text", [GIVEN_BATCHES, TAGS], ids=["generated", "padded"])
+def test_batches_of_a_dataset_train_as_by_fit(tmp_path: Path, text: str) -> None:
+    found, _ = load(tmp_path, text)
+    assert found.settings.batch_size == 30
+    checkpoint, _ = train(found, found.settings, tmp_path)
+    reader = tf1.train.load_checkpoint(checkpoint)
+    again, _ = load(tmp_path, text)
+    assert isinstance(again.model, KerasModel)
+    with eager_mode(), found.evaluator() as evaluator:
+        network = again.model._model
+        dataset = model_files.load(again.settings.model).train_data(None)
+        network.fit(dataset.repeat(), steps_per_epoch=STEPS, shuffle=False, verbose=0)
+        assert int(network.optimizer.iterations) == STEPS
+        for name, variable in again.model._arrays.items():
+            np.testing.assert_allclose(reader.get_tensor(name), variable.numpy(), rtol=1e-4, atol=1e-5)
+        expected = network.evaluate(dataset, verbose=0, return_dict=True)
+        assert evaluator.score(checkpoint).loss == pytest.approx(expected["loss"], rel=1e-4)
 
 
 def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path) -> None:
@@ -238,13 +358,15 @@ def test_an_error_in_a_stream_is_the_models_own(tmp_path: Path) -> None:
             STREAM.replace(".range(25))", ".range(25)).map(lambda x, y: (x[:2], y))"),
             r"example of train_data\(\) is float32 \[4\], int32 \[\]",
         ),
-        (STREAM.replace("(tf.fill", "tf.stack(tf.fill").replace(", n % 2)", ")"), r"elements \(inputs, targets\) were"),
+        (
+            STREAM.replace("(tf.fill", "tf.stack(tf.fill").replace(", n % 2)", ")"),
+            "were expected, not inputs alone",
+        ),
         (REGRESSION.replace("x @", "x[:5] @"), r"the same number of examples were expected, not \[200, 3\], \[5\]"),
-        (REGRESSION.replace("return x, x", "return x"), r"train_data\(\) returned ndarray"),
+        (REGRESSION.replace("return x, x @ [1.0, 2.0, 3.0]", "return x"), "were expected, not inputs alone"),
         (REGRESSION.replace("return x, x", "return x, missing"), r"train_data\(\) failed: NameError"),
-        (REGRESSION.replace("size=(200, 3))", "size=(200, 3))\n        x[7] = np.nan"), "some values are not finite"),
         (SEVERAL.replace("% 4", "+ 2**40"), "integers of 32 bits were expected"),
-        (MULTI_LABEL.replace("Input((3,))", "Input((4,))"), "the model does not accept the data"),
+        (MULTI_LABEL.replace("Input((3,))", "Input((4,))"), "the model does not accept batches of the data"),
     ],
 )
 def test_data_that_does_not_fit_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -369,8 +491,8 @@ def test_full_batches_that_are_mapped_may_be_examples() -> None:
         with pytest.raises(ConfigurationError) as refused:
             pipeline.stream(cut, None, "train_data()")
         assert str(refused.value) == (
-            "train_data(): after batch(…, drop_remainder=True) and map(), an element may be one example; end the "
-            "dataset with batch(1) if it is, and with unbatch() if it is a batch."
+            "train_data(): an element may be one example or a batch; end the dataset with batch(SIZE) if it is an "
+            "example, and with unbatch() and batch(SIZE) if it is a batch, or begin the model with keras.Input."
         )
         shapes = [pipeline.stream(each, None, "").signature.specs[0].shape for each in (cut.batch(1), cut.unbatch())]
     assert shapes == [(10,), ()]

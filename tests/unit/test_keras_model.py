@@ -21,7 +21,7 @@ from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 
-from .conftest import EXAMPLES, Values, values_in
+from .conftest import EXAMPLES, values_in
 
 SIZE, STEPS = 20, 100
 LOSS = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
@@ -159,7 +159,8 @@ def test_a_run_continues_with_another_optimizer(tmp_path: Path, table_rows: int,
     """Its state begins anew; the averages of the parameters begin with these."""
     examples = Examples(np.arange(20, dtype=np.int32).reshape(10, 2) % 9, np.ones((10, 2), np.float32))
     layers = "layers.Embedding(9, 2), layers.GlobalAveragePooling1D(), layers.Dense(2)"
-    saved, values = "", list[Values]()
+    saved = ""
+    values: list[Any] = []
     for optimizer in ("Adam(0.1)", "SGD(0.1, momentum=0.9)", "SGD(0.1, use_ema=True)"):
         path = write(tmp_path, layers, f"optimizer={optimizer}, loss='mse'", name=f"{optimizer[:3]}_{len(values)}.py")
         path.write_text(path.read_text().replace("(input_shape, classes)", "(input_shape)"))

@@ -1,5 +1,6 @@
 """The launcher's parts; whole launches are in tests/processes."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainer import config
 from trainer.cluster.spec import ClassicFlags, Strategy, Task, resolve
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
@@ -117,6 +119,17 @@ def test_replicas_share_more_gpus_than_there_are_replicas(directory: TrainingDir
     programs = plan_programs(plan(workers=2), directory, [*"01234"], PORTS)
     shown = {str(each.task): each.environment["CUDA_VISIBLE_DEVICES"] for each in programs}
     assert shown == {"ps 0": "", "worker 0": "0,1", "worker 1": "2,3"}
+
+
+def test_all_tasks_know_the_gpus_of_a_replica_on_which_the_steps_of_an_epoch_depend(
+    directory: TrainingDirectory,
+) -> None:
+    for gpus, expected in ((["0", "1", "2", "3"], 2), (["0", "1"], None), ([], None)):
+        plan_programs(
+            plan(settings=Settings(num_gpus=len(gpus), given=frozenset(["num_gpus"]))), directory, gpus, PORTS
+        )
+        handed = config.load(argparse.Namespace(config=directory.logs / "config.yaml"), {})
+        assert handed.num_gpus == expected
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(None, ["4", "7"]), (0, []), (1, ["4"]), (2, ["4", "7"])])

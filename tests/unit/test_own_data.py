@@ -235,14 +235,17 @@ def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
             "train_data(): numbers or texts were expected, not object [40].",
         ),
         (
-            returning("tf.data.Dataset.from_tensor_slices({'image': np.ones((9, 2)), 'label': [1] * 9})"),
-            "train_data(): elements (inputs, targets) were expected, not dictionaries of image, label; add "
-            ".map(lambda each: (each['image'], each['label'])).",
+            returning(
+                "tf.data.Dataset.from_tensor_slices({'image': np.ones((9, 2)), 'label': [1] * 9})",
+                "train_data(context)",
+            ),
+            "train_data(): elements (inputs, targets) were expected, not dictionaries of image, label; in a "
+            "tf.data.Dataset, add .map(lambda each: (each['image'], each['label'])).",
         ),
         (
-            returning("tf.data.Dataset.from_tensor_slices({'a': [1.0], 'b': [2.0], 'y': [1]})"),
-            "train_data(): elements (inputs, targets) were expected, not dictionaries of a, b, y; add "
-            ".map(lambda each: ({'a': each['a'], 'b': each['b']}, each['y'])).",
+            returning("{'a': [1.0] * 9, 'b': [2.0] * 9, 'y': [1] * 9}"),
+            "train_data(): elements (inputs, targets) were expected, not dictionaries of a, b, y; in a "
+            "tf.data.Dataset, add .map(lambda each: ({'a': each['a'], 'b': each['b']}, each['y'])).",
         ),
         (
             returning("tf.data.Dataset.from_tensor_slices((np.ones((9, 2)), ['cat'] * 9))"),
@@ -250,8 +253,8 @@ def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
             "tf.argmax(tf.equal(label, names)).",
         ),
         (
-            returning("(np.ones((2, 2)) for _ in range(9))"),
-            "train_data(): elements (inputs, targets) were expected, not ndarray.",
+            returning("(np.ones((2, 2)) for _ in range(9))", "(np.ones((2, 2)) for _ in range(9))"),
+            "train_data(): elements (inputs, targets) were expected, not inputs alone.",
         ),
         (returning("(each for each in [])"), "train_data() gives no examples."),
         (

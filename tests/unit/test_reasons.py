@@ -1,7 +1,11 @@
 """The sentence that a user sees of an exception of Keras or AutoGraph names the innermost cause."""
 
+from pathlib import Path
+
 import pytest
 
+from trainer.errors import ConfigurationError
+from trainer.models import model_files
 from trainer.text.reasons import reason
 
 LAYER = """Exception encountered when calling Sequential.call().
@@ -60,3 +64,12 @@ def test_the_line_of_the_file_is_that_of_its_innermost_frame() -> None:
     except ValueError as error:
         found = reason(error, __file__)
     assert found.startswith("ValueError: invalid literal for int() with base 10: 'x' (line ")
+
+
+def test_the_line_of_a_linked_file_is_named(tmp_path: Path) -> None:
+    """As where a ConfigMap is mounted."""
+    (tmp_path / "data.py").write_text("x = 1\ny = x / 0\n")
+    link = tmp_path / "mine.py"
+    link.symlink_to(tmp_path / "data.py")
+    with pytest.raises(ConfigurationError, match=r"mine.py cannot be imported: ZeroDivisionError: .* \(line 2\)\.$"):
+        model_files.load(str(link))

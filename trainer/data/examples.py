@@ -38,7 +38,7 @@ class Signature:
     """What an example consists of."""
 
     structure: optree.PyTreeSpec
-    """Of (inputs, targets, weight), where the weight of the example in the loss may be None."""
+    """Of (inputs, targets, weight), where the weight of the example in the loss may be None, and so may targets."""
     specs: tuple[ArraySpec, ...]
     """The leaves of the structure."""
     classes: int | None = None
@@ -62,6 +62,12 @@ class Signature:
         """The shape of the input of one example; None if there are several inputs."""
         inputs, _, _ = self.pack(self.specs)
         return inputs.shape if isinstance(inputs, ArraySpec) else None
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there are targets. Otherwise they are None, or () where examples are tuples of the inputs alone."""
+        _, targets, _ = self.pack(self.specs)
+        return targets is not None and targets != ()
 
     @property
     def has_labels(self) -> bool:

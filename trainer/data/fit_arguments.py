@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainer.errors import ConfigurationError
+from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
 from trainer.text import truncate
 from trainer.text.reasons import reason
@@ -38,6 +40,8 @@ class FitArguments:
     """The weight in the loss of examples with each label; that of other labels is 1."""
     validation_data: Any = None
     """What `test_data` returns otherwise."""
+    validation_steps: Count | None = None
+    """The batches of the held-out split that are evaluated; None evaluates all."""
     validation_split: Annotated[float, Field(gt=0, lt=1)] | None = None
     verbose: Any = None
     """Not used: the log lines of a run do not depend on it."""
@@ -55,12 +59,13 @@ def load(module: ModuleType, name: str) -> FitArguments:
     with eager_mode():
         try:
             found = getattr(module, NAME)()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
     if not isinstance(found, dict):
         raise ConfigurationError(
             f"{origin} returned {type(found).__name__}; return a dictionary, as in {{'epochs': 3}}."
         )
+    found = {key: _plain(value) for key, value in found.items()}
     for key in found:
         if key in OF_THE_TRAINER:
             raise ConfigurationError(f"{origin} has {key}, which it does not take: {OF_THE_TRAINER[key]}.")
@@ -75,6 +80,15 @@ def load(module: ModuleType, name: str) -> FitArguments:
         raise ConfigurationError(f"{origin} has {key}, which it does not take; it takes {taken}.")
     expected = problem["msg"][0].lower() + problem["msg"][1:]
     raise ConfigurationError(f"{origin}: {key}={truncate(repr(problem['input']), 50)}, but {expected}.")
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's or TensorFlow's as one of Python's, also in a dictionary; anything else as it is."""
+    if type(value) is dict:
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, tf.Tensor) and not value.shape.rank:
+        value = value.numpy()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _check_callbacks(fit: FitArguments, origin: str) -> None:

@@ -21,9 +21,7 @@ def is_py_dataset(found: Any) -> bool:
 
 
 def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
-    """The examples that a generator or a `PyDataset` gives, as a `tf.data.Dataset`.
-
-    Its elements are batches, as for `fit`, if their inputs and targets have one length; otherwise they are examples.
+    """What a generator or a `PyDataset` gives, as a `tf.data.Dataset` of the same elements.
 
     Args:
         make: Returns the generator, a new one for each pass, or the `PyDataset`.
@@ -31,24 +29,22 @@ def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
         file: The model's file, for errors.
 
     Raises:
-        ConfigurationError: it fails, or it gives something else than inputs and targets, or nothing.
+        ConfigurationError: it fails, or it gives nothing.
     """
     with eager_mode():
         try:
-            first = list(itertools.islice(_elements(make()), 2))
+            given = make()
+            first = list(itertools.islice(_elements(given), 2))
         except ConfigurationError:
             raise
         except Exception as error:
             raise ConfigurationError(f"{origin} failed: {reason(error, file)}.") from error
         if not first:
             raise ConfigurationError(f"{origin} gives no examples.")
-        if not isinstance(first[0], tuple) or len(first[0]) not in (2, 3):
-            kind = type(first[0]).__name__
-            raise ConfigurationError(f"{origin}: elements (inputs, targets) were expected, not {kind}.")
         leaves = [_leaves(each, origin) for each in first]
         lengths = {array.shape[:1] for array in leaves[0]}
-        are_batches = len(lengths) == 1 and lengths != {()}
-        specs = tuple(_spec(arrays, are_batches) for arrays in zip(*leaves, strict=True))
+        may_be_batches = len(lengths) == 1 and lengths != {()}
+        specs = tuple(_spec(arrays, may_be_batches) for arrays in zip(*leaves, strict=True))
 
         def generate() -> Iterator[tuple[Array, ...]]:
             elements = _elements(make())
@@ -60,8 +56,9 @@ def dataset(make: Callable[[], Any], origin: str, file: str) -> Any:
                 yield tuple(_leaves(element, origin))
 
         found = tf.data.Dataset.from_generator(generate, output_signature=specs)
-        structure = optree.tree_structure(_joined(first[0], origin))
-        found = found.unbatch() if are_batches else found
+        structure: Any = optree.tree_structure(_joined(first[0], origin))
+        if is_py_dataset(given) and given.num_batches is not None:
+            found = found.apply(tf.data.experimental.assert_cardinality(given.num_batches))
         return found.map(lambda *arrays: optree.tree_unflatten(structure, arrays))
 
 
@@ -75,16 +72,22 @@ def _elements(found: Any) -> Iterator[Any]:
     found.on_epoch_end()
 
 
-def _joined(element: tuple[Any, ...], origin: str) -> Any:
-    return tuple(join_lists(each, origin) for each in element)
+def _joined(element: Any, origin: str) -> Any:
+    """The element with arrays in place of lists; as for `fit`, a list of inputs and targets is a tuple of them."""
+    several = isinstance(element, tuple) or (isinstance(element, list) and _has_arrays(element))
+    return tuple(join_lists(each, origin) for each in element) if several else join_lists(element, origin)
 
 
-def _leaves(element: tuple[Any, ...], origin: str) -> list[Array]:
+def _has_arrays(element: list[Any]) -> bool:
+    return any(np.ndim(each) or isinstance(each, dict) for each in element)
+
+
+def _leaves(element: Any, origin: str) -> list[Array]:
     return [np.asarray(each) for each in optree.tree_leaves(_joined(element, origin))]
 
 
-def _spec(arrays: tuple[Array, ...], are_batches: bool) -> Any:
+def _spec(arrays: tuple[Array, ...], may_be_batches: bool) -> Any:
     """The spec of the elements of which these are the first ones. Sizes that differ may vary."""
     sizes = [each[0] if len({*each}) == 1 else None for each in zip(*[array.shape for array in arrays], strict=True)]
     kind = tf.string if arrays[0].dtype.kind in "OSU" else arrays[0].dtype
-    return tf.TensorSpec([None, *sizes[1:]] if are_batches else sizes, kind)
+    return tf.TensorSpec([None, *sizes[1:]] if may_be_batches else sizes, kind)

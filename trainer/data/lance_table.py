@@ -85,8 +85,8 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         signature = replace(signature, classes=1 + int(labels.to_numpy().max()))
     once, read_train = reader(train), lambda indices: read(train[indices])
     splits = (
-        Stream(signature, once, len(train), read=read_train),
-        Stream(signature, reader(test), len(test)),
+        Stream(signature, once, len(train), read=read_train, first=row.arrays),
+        Stream(signature, reader(test), len(test), first=row.arrays),
     )
     return *splits, read_version
 

@@ -51,13 +51,15 @@ class Deal:
 
         Args:
             step: Global steps before this one.
-            learner: The number of the learner. Those from `batches` on are backups.
+            learner: The number of the learner. Those from `batches` on are backups, or have joined the run. They take
+                full batches of examples that follow, which the next steps take too.
 
         Returns:
             The indices, int32 [n] with n from 1 to `size`; and how many of the examples count.
         """
         epoch, number = divmod(step, self.steps)
         start = (number * self.batches + learner) * self.size
-        count = self.size if self.is_full else max(0, min(self.size, self.examples - start))
+        is_full = self.is_full or learner >= self.batches
+        count = self.size if is_full else max(0, min(self.size, self.examples - start))
         found = order(self.examples, self.seed, epoch).take(range(start, start + max(1, count)), mode="wrap")
         return found, count

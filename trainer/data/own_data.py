@@ -1,7 +1,10 @@
 """The data of a model file: its functions `train_data` and `test_data`."""
 
 import inspect
-from collections.abc import Callable, Sequence
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -11,6 +14,7 @@ import optree
 
 from trainer.data import generators, pipeline
 from trainer.data.arrays import hold_out
+from trainer.data.batched import Accepted
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Array, Examples
@@ -26,19 +30,56 @@ from trainer.text.reasons import reason
 TRAIN, TEST = "train_data", "test_data"
 
 
-def load(module: ModuleType, name: str, data: DataContext, fit: FitArguments) -> Dataset | None:
+logger = logging.getLogger(__name__)
+
+MOST_DENSE_BYTES = 4 << 30
+"""Largest size of a sparse matrix as an array."""
+
+
+def load(
+    module: ModuleType, name: str, data: DataContext, fit: FitArguments, accepted: Accepted | None = None
+) -> Dataset | None:
     """The data of a model file, also of its `fit_arguments`; None if it has no function `train_data`.
+
+    Args:
+        module: That of the file.
+        name: The file's name, for errors.
+        data: The replica that trains on a part of it.
+        fit: The file's `fit_arguments`.
+        accepted: Returns the shapes of batches that the model accepts, if it says them.
 
     Raises:
         ConfigurationError: a function fails, or returns something else than examples.
     """
     if not callable(getattr(module, TRAIN, None)):
         return None
-    train = _call(TRAIN, module, name, data)
+    steps = fit.validation_steps
+    most = (steps, steps * (fit.batch_size or data.batch_size)) if steps else None
+
+    def call(function: str) -> Any:
+        with eager_mode():
+            try:
+                return getattr(module, function)(data)
+            except (Exception, SystemExit) as error:
+                raise ConfigurationError(f"model={name}: {function}() failed: {reason(error, name)}.") from error
+
+    def read(found: Any, again: Callable[[], Any], what: str, part: DataContext | None = None) -> Examples | Stream:
+        origin = f"model={name}: {what}"
+        if make := _generator(found, again):
+            found = generators.dataset(make, origin, name)
+        return _read(found, origin, part, accepted, None if part else most)
+
+    train = read(call(TRAIN), lambda: call(TRAIN), f"{TRAIN}()", data)
     if callable(getattr(module, TEST, None)):
-        test = _call(TEST, module, name, data)
+        test = read(call(TEST), lambda: call(TEST), f"{TEST}()")
     elif fit.validation_data is not None:
-        test = _read(fit.validation_data, f"model={name}: validation_data", None)
+        what = "validation_data"
+        if inspect.isgenerator(fit.validation_data) and not steps:
+            raise ConfigurationError(
+                f"model={name}: {what} is a generator, which may have no end; let fit_arguments() give "
+                "validation_steps too."
+            )
+        test = read(fit.validation_data, _kept(fit.validation_data), what)
     elif isinstance(train, Examples) and len(train) == 1:
         test = train  # it can only be evaluated on what it has seen
     elif isinstance(train, Examples):
@@ -60,20 +101,20 @@ def load(module: ModuleType, name: str, data: DataContext, fit: FitArguments) ->
     return Dataset(TRAIN, train, test, classes=classes)
 
 
-def _call(function: str, module: ModuleType, name: str, data: DataContext) -> Examples | Stream:
-    origin = f"model={name}: {function}()"
+def _kept(generator: Any) -> Callable[[], Iterator[Any]]:
+    """What returns the elements of a generator from the first on, each time: they are kept."""
+    kept: list[Any] = []
 
-    def call() -> Any:
-        with eager_mode():
-            try:
-                return getattr(module, function)(data)
-            except Exception as error:
-                raise ConfigurationError(f"{origin} failed: {reason(error, name)}.") from error
+    def again() -> Iterator[Any]:
+        for index in itertools.count():
+            if index == len(kept):
+                try:
+                    kept.append(next(generator))
+                except StopIteration:
+                    return
+            yield kept[index]
 
-    found, part = call(), data if function == TRAIN else None
-    if make := _generator(found, call):
-        return pipeline.stream(generators.dataset(make, origin, name), part, origin)
-    return _read(found, origin, part)
+    return again
 
 
 def _generator(found: Any, call: Callable[[], Any]) -> Callable[[], Any] | None:
@@ -85,24 +126,34 @@ def _generator(found: Any, call: Callable[[], Any]) -> Callable[[], Any] | None:
     return found if inspect.isfunction(found) else None
 
 
-def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Stream:
-    """The examples in a dataset, of which a replica reads a part, or in arrays."""
+def _read(
+    found: Any,
+    origin: str,
+    data: DataContext | None,
+    accepted: Accepted | None,
+    most: tuple[int, int] | None,
+) -> Examples | Stream:
+    """The examples in a dataset, of which a replica reads a part, or in arrays; at most so many batches or examples."""
     if isinstance(found, tf.data.Dataset):
-        return pipeline.stream(found, data, origin)
-    if not isinstance(found, tuple) or len(found) not in (2, 3):
+        return pipeline.stream(found, data, origin, accepted, most)
+    if isinstance(found, tuple) and len(found) not in (1, 2, 3):
         raise ConfigurationError(
-            f"{origin} returned {type(found).__name__}; return a tf.data.Dataset, or arrays (inputs, targets)."
+            f"{origin} returned a tuple of {len(found)}; return a tf.data.Dataset, or arrays (inputs, targets)."
         )
-    given: Any = tuple(join_lists(each, origin) for each in pipeline.complete(found))
+    given: Any = pipeline.complete(found[0] if isinstance(found, tuple) and len(found) == 1 else found)
+    given = tuple(None if each is None else join_lists(each, origin) for each in given)
     inputs: Any = optree.tree_map(lambda each: _array(each, origin, are_ids=True), given[0])
     others: Any = optree.tree_map(lambda each: _array(each, origin), given[1:])
     structure: Any = (inputs, *others)
     arrays: list[Array] = optree.tree_leaves(structure)
-    if len({len(array) if array.ndim else None for array in arrays}) != 1 or not len(arrays[0]):
+    if len({len(array) if array.ndim else None for array in arrays}) != 1 or not arrays[0].ndim or not len(arrays[0]):
         shapes = ", ".join(str(list(array.shape)) for array in arrays)
         raise ConfigurationError(f"{origin}: arrays with the same number of examples were expected, not {shapes}.")
     if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
-        raise ConfigurationError(f"{origin}: some values are not finite in float32; replace NaN and infinite values.")
+        logger.warning(
+            f"{origin}: some values are not finite in float32; unless the model or its loss masks them, the loss is "
+            "not finite either"
+        )
     targets = structure[1]
     texts = [array for array in optree.tree_leaves(structure[1:]) if array.dtype == object]
     if texts and (texts[0] is not targets or targets.size != len(targets)):
@@ -110,7 +161,8 @@ def _read(found: Any, origin: str, data: DataContext | None) -> Examples | Strea
             f"{origin}: numbers were expected, not {_shorten(texts[0].flat[0])}; number labels by "
             "numpy.unique(labels, return_inverse=True)[1]."
         )
-    return Examples(*structure)
+    examples = Examples(*structure)
+    return examples.take(slice(most[1])) if most else examples
 
 
 def _array(found: Any, origin: str, are_ids: bool = False) -> Array:
@@ -120,7 +172,7 @@ def _array(found: Any, origin: str, are_ids: bool = False) -> Array:
             f"{origin}: a ragged tensor is no array; pad it by to_tensor(), and let a layer such as Masking leave out "
             "the padding."
         )
-    array = np.asarray(found)
+    array = np.asarray(_dense(found, origin))
     if array.dtype.kind in "OUS":
         texts = [isinstance(each, (str, bytes)) for each in array.flat]
         if all(texts):
@@ -140,6 +192,24 @@ def _array(found: Any, origin: str, are_ids: bool = False) -> Array:
         if are_ids:
             return array
         raise ConfigurationError(f"{origin}: {error}.") from None
+
+
+def _dense(found: Any, origin: str) -> Any:
+    """A sparse matrix of SciPy's, or a sparse tensor, as an array; anything else as it is."""
+    is_tensor = isinstance(found, tf.SparseTensor)
+    if not is_tensor and not (hasattr(found, "toarray") and hasattr(found, "nnz")):
+        return found
+    size = math.prod(map(int, found.shape)) * 4
+    if size > MOST_DENSE_BYTES:
+        raise ConfigurationError(
+            f"{origin}: a sparse matrix {list(map(int, found.shape))} would have {size / 2**30:.1f} GiB as an array; "
+            "return a tf.data.Dataset.from_tensor_slices((tf.SparseTensor(…), targets)), whose batches alone become "
+            "arrays."
+        )
+    if is_tensor:
+        with eager_mode():
+            return tf.sparse.to_dense(tf.sparse.reorder(found)).numpy()
+    return (found.astype(np.float32) if found.dtype == np.float64 else found).toarray()
 
 
 def _widen(split: Examples | Stream, other: Examples | Stream) -> Examples | Stream:

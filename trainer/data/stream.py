@@ -12,6 +12,8 @@ Batch = TypeVar("Batch")
 IN_MEMORY_BYTES = 1 << 30
 """Largest total size of examples that are held in memory, and copied to the device."""
 PREFETCHED_BATCHES = 16
+FIRST_EXAMPLES = 32
+"""The number of examples with which a model is tried, at most."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,14 @@ class Stream:
     classes: Sequence[str] | None = None
     """The names of the classes, by label, if they are known."""
     endless: Callable[[int, bool], Iterator[Sequence[Array]]] | None = None
-    """The leaves of batches of this size, again and again. The last one of each pass may be smaller, unless all are to
-    be full. None if `read` reads the examples."""
+    """The leaves of batches of this size, again and again. The last one of each pass may be smaller, and batches of the
+    data's own of this size stay as they are, unless all are to be full. None if `read` reads the examples."""
     read: Callable[[Any], Sequence[Array]] | None = None
     """Returns the leaves of the examples with these indices, below `size`; None if `endless` reads the examples."""
+    batch_size: int | None = None
+    """The examples of a full batch of the data; None if it has single examples."""
+    first: Sequence[Array] = ()
+    """The leaves of some of the first examples, with which the model is tried."""
 
 
 def prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:

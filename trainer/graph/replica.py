@@ -243,7 +243,7 @@ class _Placement:
     learners: Sequence[int]
     """The numbers of these devices among those of all replicas, which may have different numbers of devices."""
     index: int
-    """That of this replica among those of the run's begin; workers that join later share one with others."""
+    """That of this replica. Workers that join the run have those from `replicas` on."""
     replicas: int
     """Those of the run's begin."""
 
@@ -259,7 +259,7 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int, has_tables: b
     listed = len(cluster.replicas) if cluster else 1
     replicas = max(1, listed - settings.spare_workers)
     learners = [index + listed * number for number in range(len(compute))]
-    return _Placement(host, compute, homes, learners, index % replicas, replicas)
+    return _Placement(host, compute, homes, learners, index, replicas)
 
 
 def _deal(

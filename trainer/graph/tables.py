@@ -75,8 +75,9 @@ def create(
         def variable(kind: str, value: Tensor) -> Variable:
             return tf1.get_variable(f"table_{server}_of_{count}/{name}/{kind}", initializer=value, use_resource=True)
 
+        given = None if parameter.value is None else _given(parameter, shape, server, count)
         with tf1.device(devices[server]):
-            initial = _initial(parameter, shape, server, count)
+            initial = _draw(parameter, shape, server) if given is None else given
             made = [variable(slot, tf.fill(shape, value)) for slot, value in slots.items()]
             values, marks = variable("values", initial), tf.zeros(shape[:1], tf.int32)
             periods, period = variable("periods", marks), variable("period", tf.zeros([], tf.int32))
@@ -86,14 +87,17 @@ def create(
     return [tuple(part(name, each, server) for name, each in parameters.items()) for server in range(count)]
 
 
-def _initial(parameter: Parameter, shape: Sequence[int], server: int, servers: int) -> Tensor:
-    """The initial values of a part, on the current device."""
-    if parameter.value is None:
-        (drawn,) = parameter.draw.template(tuple(shape), server).copy([], "draw")
-        return drawn
-    with tf1.device("/device:CPU:0"):  # of the chief
+def _draw(parameter: Parameter, shape: Sequence[int], server: int) -> Tensor:
+    """Draw the initial values of a part, on the current device."""
+    (drawn,) = parameter.draw.template(tuple(shape), server).copy([], "draw")
+    return drawn
+
+
+def _given(parameter: Parameter, shape: Sequence[int], server: int, servers: int) -> Tensor:
+    """The initial values of a part, from the memory of the process that builds the graph, on whose device it is."""
+    with tf1.device("/device:CPU:0"):
         given = tf.numpy_function(lambda: parameter.value[server::servers], [], tf.float32)
-    return tf.ensure_shape(given, shape)
+        return tf.ensure_shape(given, shape)
 
 
 @dataclass(frozen=True)

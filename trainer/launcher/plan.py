@@ -78,7 +78,7 @@ def plan_programs(
     # TF_CONFIG tells each task its role and index, CUDA_VISIBLE_DEVICES its GPUs.
     # A task does not see the GPUs of the others, and the steps of an epoch depend on them.
     each = len(gpus) // (plan.workers + int(plan.chief))
-    of_launch = {"train_dir": str(directory)} | ({"num_gpus": each} if each > 1 else {})
+    of_launch = {"train_dir": str(directory), "num_gpus": each if each > 1 else None}
     shared = {name: getattr(plan.settings, name) for name in config.names(config.RUN_GROUPS)}
     of_tasks = Settings(**shared, given=plan.settings.given.intersection(shared))
     settings_file = directory.logs / CONFIG

@@ -117,8 +117,12 @@ class Model(Protocol):
         """The state of the metrics before the first batch."""
         ...
 
-    def parameters(self, signature: Signature) -> dict[str, Parameter]:
-        """The arrays by name, the trainable ones first, for examples of this signature.
+    def parameters(self, signature: Signature, first: Sequence[Array] = ()) -> dict[str, Parameter]:
+        """The arrays by name, the trainable ones first.
+
+        Args:
+            signature: That of an example.
+            first: The leaves of some examples, with which the model is tried. Without them it is tried with zeros.
 
         Raises:
             ConfigurationError: the model cannot be trained here, or not on such examples.

@@ -7,14 +7,8 @@ import optree
 from trainer.models import own_train_step
 
 
-def why_not(model: Any, fixed_batch: int | None, batch_size: int) -> str:
-    """Why the trainer cannot train a Keras model, with the remedy; empty if it can.
-
-    Args:
-        model: The model.
-        fixed_batch: The examples of each batch that it takes; None if it takes any number.
-        batch_size: The examples of a step.
-    """
+def why_not(model: Any) -> str:
+    """Why the trainer cannot train a Keras model, with the remedy; empty if it can."""
     import keras
 
     if own_train_step.overrides(model, "predict_step"):
@@ -28,8 +22,6 @@ def why_not(model: Any, fixed_batch: int | None, batch_size: int) -> str:
             "mixed_float16 and LossScaleOptimizer need the loss scaled, which the trainer does not do; use "
             "mixed_bfloat16, and the optimizer alone"
         )
-    if fixed_batch not in (None, batch_size):
-        return f"it takes batches of {fixed_batch}, but batch_size={batch_size}; let them agree"
     if any(getattr(each, "stateful", False) for each in model._flatten_layers()):
         return "a layer has stateful=True, so its state is that of one sequence of batches; leave it out"
     loss_weights: Any = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)

@@ -19,6 +19,7 @@ import numpy as np
 import optree
 
 from trainer.data.examples import Array, ArraySpec, Signature, named
+from trainer.data.structures import missing_targets
 from trainer.errors import ConfigurationError
 from trainer.models import ACCURACY, Gather, Parameter, Prediction, StepTensors, gathers, keras_limits, own_train_step
 from trainer.models.large_variables import LargeVariables
@@ -46,6 +47,8 @@ MOST_OUTER_VALUES = 10_000
 """Of a variable that is no weight of the model, but that callbacks may set: each step reads it with the parameters."""
 MOST_VALUES = 100
 """Of a metric, such as one with a value for each class."""
+DATA_ARGUMENTS = ("input_shape", "classes")
+"""The arguments of `model` that the data determines."""
 SEED_STATE = "seed_generator_state"
 """The name of the state of each of Keras's random number generators."""
 
@@ -60,7 +63,6 @@ class KerasModel:
         seed: int,
         weights: Path | None,
         class_weight: Mapping[int, float] | None = None,
-        batch_size: int = 1,
         table_rows: int | None = None,
         has_callbacks: bool = False,
     ) -> None:
@@ -72,7 +74,6 @@ class KerasModel:
             seed: Determines the initial values.
             weights: A file of Keras's with other initial values.
             class_weight: The weight in the loss of examples with each label.
-            batch_size: The examples of a step, for a model that takes batches of one size.
             table_rows: The rows from which on an array may be a table; None if none is.
             has_callbacks: Whether callbacks may set variables of the file that are no weights of the model.
         """
@@ -80,7 +81,6 @@ class KerasModel:
         self._outer: dict[str, Any] = {}
         """TensorFlow's variables that the loss reads and that are no weights of the model, by the names of arrays."""
         self._table_rows = table_rows
-        self._batch_size = batch_size
         self.fixed_batch: int | None = None
         self._class_weight = class_weight
         self._name, self._function, self._seed, self._weights = name, function, seed, weights
@@ -145,25 +145,37 @@ class KerasModel:
     def untrained_loss(self) -> float | None:
         return math.log(self._signature.classes) if self._signature.classes else None
 
-    def parameters(self, signature: Signature) -> dict[str, Parameter]:
+    def input_shapes(self) -> Mapping[str, tuple[int | None, ...]] | None:
+        """The shapes of batches that the model accepts, by the names of its inputs.
+
+        None if the model has no `Input`, or needs the data's shape to be made.
+        """
         import keras
 
+        if any(each in inspect.signature(self._function).parameters for each in DATA_ARGUMENTS):
+            return None
+        self._make({})
+        inputs = getattr(self._model, "inputs", None)
+        if not inputs:
+            return None
+        given = None if isinstance(self._model, keras.Sequential) else self._model.input
+        names = list(given) if isinstance(given, dict) else [each.name for each in inputs]
+        return dict(zip(names, (tuple(each.shape) for each in inputs), strict=True))
+
+    def parameters(self, signature: Signature, first: Sequence[Array] = ()) -> dict[str, Parameter]:
         self._signature = signature
-        with eager_mode(), self._errors("model() failed"), self._deferring(), self._large.filled_when_read():
-            keras.utils.set_random_seed(self._seed % 2**32)
-            self._model = self._function(**self._arguments())
-        if not isinstance(self._model, keras.Model):
-            raise self._error(f"model() returned {type(self._model).__name__}; return a keras.Model")
+        self._make(self._arguments())
         inputs = getattr(self._model, "inputs", None)  # a sequential model without Input gets them from the first call
         self.fixed_batch = inputs[0].shape[0] if inputs else None
         self._has_own_step = own_train_step.is_own(self._model)
-        if why_not := keras_limits.why_not(self._model, self.fixed_batch, self._batch_size):
+        if why_not := keras_limits.why_not(self._model):
             raise self._error(why_not)
+        if not signature.has_targets and not self._takes_inputs_alone():
+            raise self._error(missing_targets(signature))
         with eager_mode():
-            size = self.fixed_batch or 1
-            inputs, targets, weights = signature.pack([_zeros(spec, size) for spec in signature.specs])
+            inputs, targets, weights = self._unpack(self._first_batch(first))
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
-            with self._errors(f"the model does not accept the data ({given})"), self._deferring():
+            with self._errors(f"the model does not accept batches of the data ({given})"), self._deferring():
                 outputs = self._model(inputs) if own_train_step.has_call(self._model) else None
             self._check(outputs)
             self._ends_in_softmax = not self._model.compiled and self._find_softmax(inputs)
@@ -178,6 +190,31 @@ class KerasModel:
         if self._has_own_step or own_train_step.overrides(self._model, "test_step"):
             self._try_prediction()
         return parameters
+
+    def _make(self, arguments: Mapping[str, Any]) -> None:
+        """Call the user's function, unless that was done."""
+        import keras
+
+        if self._model is not None:
+            return
+        with eager_mode(), self._errors("model() failed"), self._deferring(), self._large.filled_when_read():
+            keras.utils.set_random_seed(self._seed % 2**32)
+            self._model = self._function(**arguments)
+        if not isinstance(self._model, keras.Model):
+            raise self._error(f"model() returned {type(self._model).__name__}; return a keras.Model")
+
+    def _takes_inputs_alone(self) -> bool:
+        """Whether the model trains without targets: by its own step or loss, or by add_loss."""
+        if self._has_own_step or own_train_step.overrides(self._model, "compute_loss"):
+            return True
+        return bool(self._model.compiled and self._model.loss is None)
+
+    def _first_batch(self, first: Sequence[Array]) -> list[Tensor]:
+        """The leaves of a batch to try the model with: these examples, again and again if it needs more, or zeros."""
+        if not first:
+            return [_zeros(spec, self.fixed_batch or 1) for spec in self._signature.specs]
+        chosen = range(self.fixed_batch or len(first[0]))
+        return [tf.convert_to_tensor(array.take(chosen, axis=0, mode="wrap")) for array in first]
 
     def _deferring(self) -> contextlib.AbstractContextManager[None]:
         """Within it, variables that may be tables take no memory."""
@@ -300,7 +337,7 @@ class KerasModel:
                 )
 
     def _arguments(self) -> dict[str, Any]:
-        known = {"input_shape": self._signature.input_shape, "classes": self._signature.classes}
+        known = dict(zip(DATA_ARGUMENTS, (self._signature.input_shape, self._signature.classes), strict=True))
         wanted = inspect.signature(self._function).parameters
         for name, each in wanted.items():
             is_required = each.default is each.empty
@@ -458,12 +495,19 @@ class KerasModel:
         if has_loss and not own_train_step.overrides(self._model, "test_step"):
             return self._call(batch, training=False)
         data = self._data(batch, training=False)
-        outputs = self._model(data[0], training=False) if has_call else {}
+        outputs = self._model(self._unpack(batch)[0], training=False) if has_call else {}
         return outputs, own_train_step.evaluate(self._model, scope, data, list(self._arrays.values()))
 
-    def _data(self, batch: Sequence[Tensor], training: bool) -> tuple[Any, ...]:
-        """A batch as `train_step` and `test_step` get it: without weights if there are none."""
+    def _unpack(self, batch: Sequence[Tensor]) -> tuple[Any, Any, Any]:
+        """The inputs, the targets and the weights of a batch; None for what the data does not have."""
         inputs, targets, weights = self._signature.pack(batch)
+        return inputs, targets if self._signature.has_targets else None, weights
+
+    def _data(self, batch: Sequence[Tensor], training: bool) -> Any:
+        """A batch as `train_step` and `test_step` get it: the element of a dataset for `fit`."""
+        inputs, targets, weights = self._signature.pack(batch)
+        if not self._signature.has_targets:
+            return inputs if targets is None else (inputs,)
         if training and self._class_weight:
             weights = self._weigh(targets, weights)
         return (inputs, targets) if weights is None else (inputs, targets, weights)
@@ -509,7 +553,7 @@ class KerasModel:
         """The outputs and the loss, in the present scope."""
         import keras
 
-        inputs, targets, given_weights = self._signature.pack(batch)
+        inputs, targets, given_weights = self._unpack(batch)
         weights = self._weigh(targets, given_weights) if training and self._class_weight else given_weights
         outputs = self._model(inputs, training=training)
         if self._model.compiled:
@@ -544,7 +588,11 @@ class KerasModel:
                 results = {ACCURACY: self._accuracy.result()}
             else:
                 results = self._model.get_metrics_result() if self._model.compiled else {}
-            values = {name: tf.cast(value, tf.float32) for name, value in results.items() if name != "loss"}
+            values = {
+                name: tf.cast(value, tf.float32)
+                for name, value in own_train_step.flat(results).items()
+                if name != "loss"
+            }
         found: dict[str, Tensor] = {}
         for name, value in values.items():
             size = math.prod(value.shape)
@@ -694,9 +742,13 @@ class KerasModel:
             yield
         except ConfigurationError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             eager = self._model is not None and getattr(self._model, "run_eagerly", False)
             remedy = "; run_eagerly has no effect here: the step is a graph, so use keras.ops" if eager else ""
+            if "unknown rank" in str(error):
+                remedy += (
+                    "; give what tf.py_function or tf.numpy_function returns a shape, by tf.ensure_shape(result, [])"
+                )
             raise self._error(f"{what}: {reason(error, self._name)}{remedy}") from error
 
     def _error(self, text: str) -> ConfigurationError:

@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +16,24 @@ from typing import cast
 from trainer.config import BUILT_IN_MODELS, RunSettings
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
-from trainer.models import Model, ModelFunctions
+from trainer.models import Model, ModelFunctions, scripts
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
 
+logger = logging.getLogger(__name__)
+
 PACKAGE_FILES = ("__init__.py", "model.py")
 """The files of a folder that is a model."""
 
 
-def load(name: str) -> ModuleType:
+def load(name: str, arguments: str = "") -> ModuleType:
     """The module of the built-in model of this name, of a Python file or folder, or of this name.
+
+    Args:
+        name: The name, or the path.
+        arguments: What the file finds in `sys.argv` after its own name, as words of a shell.
 
     Raises:
         ConfigurationError: the model or file does not exist, or cannot be imported.
@@ -37,11 +45,28 @@ def load(name: str) -> ModuleType:
     file = _find(name)
     if not is_module and any("keras" in each.read_text(errors="replace") for each in _sources(file)):
         _provide_keras()
+    for sentence in scripts.calls_of_fit(file):
+        logger.warning(f"model={name}: {sentence}")
+    sys.argv = [str(file), *_words(arguments)]
     try:
         with eager_mode():
             return importlib.import_module(name) if is_module else _import(file)
+    except SystemExit as error:
+        raise ConfigurationError(
+            f"model={name} ends the program when it is imported with the arguments {arguments or 'none'} "
+            f"({reason(error, str(file))}); it gets those after --, as in trainer train --model {name} -- --units 32."
+        ) from error
     except Exception as error:
         raise ConfigurationError(f"model={name} cannot be imported: {reason(error, str(file))}.") from error
+
+
+def _words(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"model_arguments={arguments!r}, but words as in a shell were expected: {str(error).lower()}."
+        ) from None
 
 
 def _is_module_name(name: str) -> bool:
@@ -110,7 +135,6 @@ def model_of(
             settings.seed,
             settings.initial_weights,
             class_weight,
-            settings.batch_size,
             settings.table_rows,
             has_callbacks,
         )

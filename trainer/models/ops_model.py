@@ -49,7 +49,7 @@ class OpsModel:
     def untrained_loss(self) -> float | None:
         return math.log(self._classes)
 
-    def parameters(self, signature: Signature) -> dict[str, Parameter]:
+    def parameters(self, signature: Signature, first: Sequence[Array] = ()) -> dict[str, Parameter]:
         shape, inputs = signature.input_shape, signature.specs[0]
         if not shape or None in shape or inputs.dtype != "float32" or not signature.classes or len(signature.specs) > 2:
             found = ", ".join(map(str, signature.specs))

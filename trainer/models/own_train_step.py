@@ -35,17 +35,22 @@ def evaluate(model: Any, scope: Any, data: Any, variables: Sequence[Any]) -> Ten
         with recorded(model, scope, variables):
             logs = model.train_step(data)
     loss, others = split(logs)
-    if overrides(model, "test_step") and (more := others.keys() - model.get_metrics_result().keys()):
+    if overrides(model, "test_step") and (more := others.keys() - flat(model.get_metrics_result()).keys()):
         raise ValueError(f"test_step returns {min(more)}, which no metric of the model gives; add a keras.metrics.Mean")
     return loss
 
 
+def flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by name, also of metrics whose result is a dictionary, as in the logs of `fit`."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        found |= flat(value) if isinstance(value, dict) else {name: value}
+    return found
+
+
 def split(logs: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss, which is the first value unless one has its name, and the other values of a step by name."""
-    flat: dict[str, Any] = {}
-    for name, value in logs.items():
-        flat |= value if isinstance(value, dict) else {name: value}
-    scalars = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in flat.items()}
+    scalars = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in flat(logs).items()}
     loss = scalars.pop("loss", None)
     return next(iter(scalars.values())) if loss is None else loss, scalars
 

@@ -13,6 +13,7 @@ from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
+from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
 from trainer.graph import replica
 from trainer.models import Model, Parameter, model_files
@@ -73,18 +74,29 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     Raises:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
-    module = model_files.load(settings.model)
+    module = model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model)
     if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
-    dataset = _load_dataset(settings, module, cluster, fit)
+    model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
+    dataset = _load_dataset(settings, module, cluster, fit, model)
+    own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
+    if own and not fit.batch_size and "batch_size" not in settings.given:
+        settings = replace(settings, batch_size=own)
     steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset)
     settings = _with_epochs(settings, fit, steps)
-    model = model_files.model_of(module, settings, dataset.table, fit.class_weight, bool(fit.callbacks))
+    if not isinstance(model, KerasModel):
+        model = model_files.model_of(module, settings, dataset.table)
     if fit != FitArguments() and not isinstance(model, KerasModel):
         raise ConfigurationError(f"model={settings.model}: fit_arguments() is for Keras models; remove it.")
-    parameters = model.parameters(dataset.signature)
-    size, held_out = model.fixed_batch, dataset.test
+    train, held_out = dataset.train, dataset.test
+    first = train.first if isinstance(train, Stream) else train.take(slice(FIRST_EXAMPLES)).arrays
+    parameters = model.parameters(dataset.signature, first)
+    size = model.fixed_batch
+    if size not in (None, settings.batch_size):
+        raise ConfigurationError(
+            f"model={settings.model}: it takes batches of {size}, but batch_size={settings.batch_size}; let them agree."
+        )
     if size and isinstance(held_out, Examples) and len(held_out) % size:
         raise ConfigurationError(
             f"model={settings.model}: it takes batches of {size}, of which {len(held_out)} held-out examples are not a "
@@ -124,16 +136,20 @@ def load_dataset(settings: Settings) -> Dataset:
         ConfigurationError: it cannot be loaded.
     """
     settings = replace(settings, download=False)
-    module = None if settings.dataset else model_files.load(settings.model)
+    module = None if settings.dataset else model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model) if module else FitArguments()
-    return _load_dataset(settings, module, None, fit)
+    model = model_files.model_of(module, replace(settings, initial_weights=None)) if module else None
+    return _load_dataset(settings, module, None, fit, model)
 
 
-def _load_dataset(settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments) -> Dataset:
+def _load_dataset(
+    settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments, model: Model | None
+) -> Dataset:
     trains = cluster is not None and cluster.task in cluster.replicas
     place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
-    found = own_data.load(module, settings.model, data, fit) if module and settings.dataset is None else None
+    accepted = model.input_shapes if isinstance(model, KerasModel) else None
+    found = own_data.load(module, settings.model, data, fit, accepted) if module and not settings.dataset else None
     table = settings.data_dir
     if not found and settings.dataset in (None, "lance") and table.endswith(FILES):
         uri = next(table.removesuffix(each) for each in FILES if table.endswith(each)) + ".lance"

@@ -1,0 +1,67 @@
+"""Finds the calls of `fit` that run when a model file is imported, as in a script that trains at its end."""
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+OF_KERAS = {
+    *("batch_size", "callbacks", "class_weight", "epochs", "initial_epoch", "sample_weight", "shuffle"),
+    *("steps_per_epoch", "validation_data", "validation_split", "validation_steps", "verbose"),
+}
+"""Arguments that Keras's `fit` takes, and that of a scaler does not."""
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def calls_of_fit(file: Path) -> list[str]:
+    """A sentence, without a full stop, on each call of Keras's `fit` that an import of the file makes."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return []  # the import says it
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    models = _models(tree, functions)
+    found = []
+    for call in _calls(tree.body):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if _is_fit(call, models):
+            found.append(f"line {call.lineno} calls {ast.unparse(call.func)}()")
+        elif name in functions and any(_is_fit(each, models) for each in _calls(functions[name].body)):
+            found.append(f"line {call.lineno} calls {name}(), which calls fit()")
+    remedy = 'which trains by fit first, each time a task imports the file; put it under if __name__ == "__main__":'
+    return [f"{each}, {remedy}" for each in found]
+
+
+def _models(tree: ast.Module, functions: Collection[str]) -> set[str]:
+    """The expressions that are Keras models: those with a call of compile(), and what a function of the file makes."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
+            found.add(ast.unparse(node.func.value))
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _name(node.value.func) in functions:
+            found.update(ast.unparse(target) for target in node.targets)
+    return found
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_fit(call: ast.Call, models: Collection[str]) -> bool:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
+        return False
+    return ast.unparse(call.func.value) in models or not OF_KERAS.isdisjoint(each.arg for each in call.keywords)
+
+
+def _calls(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    """The calls that statements make, but for those below `if __name__ == ...`."""
+    pending: list[ast.AST] = list(body)
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, DEFINITIONS):
+            continue
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            pending = [*node.orelse, *pending]
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        pending = [*ast.iter_child_nodes(node), *pending]
