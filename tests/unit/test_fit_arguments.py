@@ -12,11 +12,14 @@ from trainer import config
 from trainer.cluster.spec import Cluster, Task
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
+from trainer.graph import replica
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import problem
 from trainer.run_directory.problem import Problem
+from trainer.tensorflow import tf1
 from trainer.training import batch_hooks
 from trainer.training.fit_callbacks import FitCallbacks
+from trainer.training.outcome import Outcome
 
 Load = Callable[..., Problem]
 
@@ -134,6 +137,29 @@ def test_a_callback_that_fails_is_named(load: Load) -> None:
     with pytest.raises(ModelError) as failed:
         fit.begin(0, {})
     assert str(failed.value) == "model=mine.py: on_train_begin() of a callback failed: KeyError: 'absent'."
+
+
+def test_an_epoch_that_is_trained_again_after_a_loss_ends_once(load: Load, tmp_path: Path) -> None:
+    found = load("{'callbacks': [keras.callbacks.History()]}", batch_size=45)
+    (history,) = found.fit.callbacks
+    assert isinstance(found.model, KerasModel)
+    made = replica.build(found.settings, None, found.model, found.parameters, found.dataset.train, 0, "run", epoch=2)
+    assert made.totals
+    with (
+        tf1.Session(graph=made.graph) as session,
+        FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator, 2, 10) as fit,
+    ):
+        session.run(made.initialize)
+        fit.begin(0, {})
+        checkpoint = made.saver.save(session, tmp_path / "model.ckpt")
+        for step in (2, 4):
+            assert fit.add(Outcome(2, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
+        fit.begin(3, {})  # from an earlier checkpoint, in another session
+        for step in (4, 6):
+            assert fit.add(Outcome(1, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
+    assert history.epoch == [0, 1, 2]
 
 
 class OnBatches(keras.callbacks.Callback):  # type: ignore[misc]
