@@ -34,7 +34,7 @@ from trainer.scale import plan
 from trainer.supervisor import run as supervision_run
 from trainer.telemetry import report
 from trainer.telemetry.metrics import Metrics, parse_restarts, serve
-from trainer.text import abridge, one_line
+from trainer.text import abridge, did_you_mean, one_line, tracebacks
 from trainer.tfjob import convert, inspect_image
 from trainer.tfjob.parse import parse_manifest
 from trainer.tfjob.program import parse_entrypoints
@@ -60,7 +60,8 @@ commands:
   supervise      supervise a run inside Kubernetes: the chart's Job runs this
   convert-tfjob  print the chart's values that replace a Kubeflow TFJob
 
-trainer COMMAND --help shows the options of a command; trainer --version shows the version.
+trainer COMMAND --help shows the options of a command; trainer --version shows the version. With --debug, an error that
+ends a command is shown with its traceback.
 """
 
 
@@ -75,6 +76,10 @@ SERVE_ENVIRONMENT = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments (the process's own by default) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    own = words[: words.index("--")] if "--" in words else words
+    if "--debug" in own:
+        words.remove("--debug")
+        os.environ[tracebacks.DEBUG] = "yes"
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # with LC_ALL=C it takes ASCII alone
     commands: dict[str, Callable[[Sequence[str]], int]] = {
@@ -97,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(trainer.__version__)
             return 0
         if words and words[0] not in ("--help", "-h", "help"):
-            raise ConfigurationError(f"there is no command {words[0]!r}; the commands are {', '.join(commands)}.")
+            meant = did_you_mean(words[0], commands)
+            raise ConfigurationError(
+                f"there is no command {words[0]!r}{meant}; the commands are {', '.join(commands)}."
+            )
         print(USAGE, end="")
         return 0
 
@@ -136,7 +144,17 @@ def _require(command: str, packages: Sequence[str], install: str) -> None:
 
 def _log_to_stdout(prefix: str) -> None:
     """Write the log of this package to standard output, each line with the time and a prefix."""
-    _log_to(logging.StreamHandler(sys.stdout), prefix)
+    _log_to(_LogHandler(sys.stdout), prefix)
+
+
+class _LogHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Goes on without a log when the reader of the output is gone, as `head` is."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in logging
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            self.stream = open(os.devnull, "w")  # noqa: SIM115 - until the end of the process
+        else:
+            super().handleError(record)
 
 
 def _log_to(handler: "logging.StreamHandler[TextIO]", prefix: str) -> None:
@@ -150,6 +168,10 @@ def _log_to(handler: "logging.StreamHandler[TextIO]", prefix: str) -> None:
 
 def _fail(error: Exception, code: int) -> int:
     with contextlib.suppress(OSError):  # the output may be a file on a full volume
+        is_of_other_code = bool(os.environ.get(report.VARIABLE)) and (error.__cause__ or error.__context__)
+        if tracebacks.is_wanted() or is_of_other_code:
+            prefix = "" if tracebacks.is_wanted() else tracebacks.PREFIX
+            print("".join(f"{prefix}{line}\n" for line in tracebacks.of(error)), end="", file=sys.stderr)
         print(f"trainer: {abridge(one_line(str(error)), 1000)}", file=sys.stderr, flush=True)
     return code
 
@@ -172,6 +194,7 @@ def _train(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(threads.effective_settings(settings, cluster.task.role if cluster else None)), end="")
         return 0
+    config.check_model(settings.model)
     _require("train", ("tensorflow", "numpy", "sklearn"), _locked("cpu"))
     # All tasks of a run may receive SIGTERM at once. A parameter server then gives the chief time to save.
     total = settings.grace_seconds

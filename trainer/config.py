@@ -16,7 +16,7 @@ import reprlib
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from trainer.cluster.spec import Strategy
 from trainer.errors import ConfigurationError
-from trainer.text import CREDENTIALS
+from trainer.text import CREDENTIALS, did_you_mean
 from trainer.text.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
@@ -386,7 +386,38 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as a ConfigurationError."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            known = sorted(_options_of(self))
+            meant = re.sub(r"(?<!\S)(--[^\s=]+)\S*", lambda found: found[0] + did_you_mean(found[1], known), unknown)
+            message = f"unrecognized arguments: {meant}"
         raise ConfigurationError(f"{message.removeprefix('argument ')} (see {self.prog} --help).")
+
+
+def _options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The options of a parser and of its subcommands."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found.update(each for each in action.option_strings if each.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            found.update(option for each in action.choices.values() for option in _options_of(each))
+    return found
+
+
+def check_model(name: str) -> None:
+    """Check that the file of a model exists, before the imports that loading it takes.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    path = Path(name)
+    if path.suffix == ".py" and not path.is_file():
+        folder = path.parent
+        others = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
+        raise ConfigurationError(
+            f"model={name}: there is no such file{did_you_mean(path.name, others)}; name the path of a Python file or "
+            f"folder, the name of a module, or {' or '.join(BUILT_IN_MODELS)}."
+        )
 
 
 def _with_underscores(word: str) -> str:
@@ -416,10 +447,12 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
 
 
 def _metavar(annotation: Any) -> str:
+    for each in (annotation, *get_args(annotation)):
+        if get_origin(each) is Literal:
+            return "|".join(get_args(each))
     text = str(annotation)
     for pattern, metavar in (
         ("StepRange", "FIRST-LAST"),
-        ("Literal", "NAME"),
         ("float", "X"),
         ("int", "N"),
         ("bool", "BOOL"),
@@ -468,11 +501,12 @@ def load(
             return f"--{name}"
         return ENVIRONMENT_PREFIX + name.upper() if name in from_environment else f"{file}: {name}"
 
+    if unknown := [name for name in values if name not in known]:
+        listed = [
+            f"{' '.join(origin_of(name).split())}: unknown setting{did_you_mean(name, known)}" for name in unknown
+        ]
+        raise ConfigurationError(f"{', '.join(listed)}; --help lists all settings.")
     for name, value in values.items():
-        if name not in known:
-            raise ConfigurationError(
-                f"{' '.join(origin_of(name).split())}: unknown setting; --help lists all settings."
-            )
         if isinstance(value, str) and not _is_plain(value):
             expected = "text without null characters and surrogates was expected"
             raise ConfigurationError(f"{origin_of(name)}={reprlib.repr(value)}, but {expected}.")
@@ -480,9 +514,12 @@ def load(
         given = frozenset(values.keys() - (from_file.keys() - {*chosen}))
         return _validated(_ADAPTER.validate_python(values | {GIVEN: given}))
     except ValidationError as error:
-        problem = error.errors()[0]
-    expected = problem["msg"][0].lower() + problem["msg"][1:]
-    raise ConfigurationError(f"{origin_of(str(problem['loc'][0]))}={reprlib.repr(problem['input'])}, but {expected}.")
+        found = {str(each["loc"][0]): each for each in reversed(error.errors())}  # the first one of each setting
+    wrong = [
+        f"{origin_of(name)}={reprlib.repr(each['input'])}, but {each['msg'][0].lower()}{each['msg'][1:]}"
+        for name, each in reversed(found.items())
+    ]
+    raise ConfigurationError(f"{'; '.join(wrong)}.")
 
 
 def _settings_of(train_dir: Any) -> Path | None:

@@ -101,7 +101,7 @@ def train(path: Path) -> Arrays:
     """Train a model file with its own arguments of `fit`; return the weights. Its callbacks write the logs."""
     module = _begin(path)
     arguments = module.fit_arguments()
-    size = arguments.pop("batch_size")
+    size = arguments.pop("batch_size", 0)
     found, test = (_data(module, name, size) for name in ("train_data", "test_data"))
     if isinstance(found, tf.data.Dataset):
         found = found if getattr(module, "HAS_BATCHES", False) else found.batch(size)

@@ -67,6 +67,18 @@ def test_a_score_that_is_not_finite_is_never_the_best(make: Make, tmp_path: Path
     assert best.read(tmp_path / "best") is None
 
 
+def test_what_a_task_has_left_that_was_killed_is_removed(make: Make, tmp_path: Path) -> None:
+    """It had linked its checkpoint, and not yet written the score."""
+    folder = tmp_path / "best"
+    assert best.offer(folder, make(10), Score(10, 1.0, {"accuracy": 0.5}), BY_ACCURACY)
+    for file in tmp_path.glob("model.ckpt-10.*"):
+        (folder / file.name.replace("-10.", "-15.")).write_bytes(file.read_bytes())
+    assert best.offer(folder, make(20), Score(20, 1.0, {"accuracy": 0.6}), BY_ACCURACY)
+    assert {file.name.partition(".data")[0].removesuffix(".index") for file in folder.glob("model.*")} == {
+        "model.ckpt-20"
+    }
+
+
 def test_it_survives_the_deletion_of_the_original(make: Make, tmp_path: Path) -> None:
     best.offer(tmp_path / "best", make(10), Score(10, 1.0, {"accuracy": 0.5}), BY_ACCURACY)
     for file in tmp_path.glob("model.ckpt-10.*"):

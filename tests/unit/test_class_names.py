@@ -82,7 +82,8 @@ def test_the_result_and_the_export_name_classes_and_columns(run: Path, export: P
         assert found["classes"] == MEDALS
         assert found["columns"] == {"age": None, "country": COUNTRIES, "score": None}
     assert "classes" not in json.loads((run / "run.json").read_text())  # other names do not end a run
-    assert set(sources.read_data(export)) == {"dataset", "dataset_digest", "dataset_uri", "dataset_version", "model"}
+    facts = {"dataset", "dataset_digest", "dataset_uri", "dataset_version", "model", "output"}
+    assert set(sources.read_data(export)) == facts
 
 
 def test_the_rows_of_a_table_are_predicted(models: Models, run: Path, tmp_path: Path) -> None:
@@ -108,6 +109,7 @@ def test_the_rows_of_a_table_are_predicted(models: Models, run: Path, tmp_path: 
     ("text", "sentence"),
     [
         ("age,country\n1,NOR\n", "{path} has no column score, which MODEL: the model {run} takes; add it."),
+        ("country\nNOR\n", "{path} has no column age, score, which MODEL: the model {run} takes; add them."),
         ("age,country,score\nold,NOR,1\n", "age of {path} is string, but numbers were expected."),
         (
             "age,country,score\n1,XXX,1\n",

@@ -1,5 +1,6 @@
 """The `trainer` command line."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from hack.ports import free_ports
 from trainer import cli
 from trainer.cli import main
 from trainer.telemetry import report
+from trainer.text import tracebacks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -60,6 +62,86 @@ def test_a_wrong_argument_is_one_line_and_exit_code_2(
     assert said.startswith("trainer: ")
     assert culprit in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "--bach_size", "5"], "unrecognized arguments: --bach_size (did you mean --batch_size?) 5 (see"),
+        (
+            ["launch", "--worker=2", "--trainsteps=9"],
+            "--worker=2 (did you mean --workers?) --trainsteps=9 (did you mean ",
+        ),
+        (["models", "predict", "a", "--data=b", "--output=c", "--treshold=1"], "--treshold=1 (did you mean --thres"),
+        (["lunch"], "there is no command 'lunch' (did you mean launch?)"),
+        (["train", "--zzz"], "unrecognized arguments: --zzz (see"),
+        (["train", "--model=no/mine.py"], "model=no/mine.py: there is no such file; name the path of a Python file"),
+        (["launch", "--model=no/mine.py"], "model=no/mine.py: there is no such file; name the path of a Python file"),
+        (["models", "predict", ".", "--data=no.csv", "--output=c"], "--data: there is no no.csv; name a folder of"),
+    ],
+)
+def test_what_does_not_exist_is_named_with_what_may_be_meant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.setattr(cli, "_exit_at_once", lambda code: code)  # it would end this process
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_beside_the_absent_one_may_be_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").touch()
+    assert main(["train", f"--model={tmp_path / 'modle.py'}"]) == 2
+    assert "modle.py: there is no such file (did you mean model.py?); name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["models", "--help"], ["compare", "predict", "delta", "publish"]),
+        (["launch", "--help"], ["--export best|last", "--strategy ps|allreduce|mirrored"]),
+        (["--help"], ["--debug,"]),
+    ],
+)
+def test_help_lists_commands_and_choices(
+    capsys: pytest.CaptureFixture[str], words: list[str], shown: list[str]
+) -> None:
+    with contextlib.suppress(SystemExit):
+        main(words)
+    text = capsys.readouterr().out
+    for each in shown:
+        assert f" {each}" in text
+
+
+FAILING = "def train_data(context):\n    return absent_name\n\ndef model():\n    pass\n"
+
+
+@pytest.mark.parametrize(("words", "is_log"), [([], False), (["--debug"], False), ([], True)])
+def test_a_traceback_is_shown_with_debug_and_in_each_log(
+    run_python: Run, tmp_path: Path, words: list[str], is_log: bool
+) -> None:
+    (tmp_path / "mine.py").write_text(FAILING)
+    reports = {report.VARIABLE: "yes"} if is_log else {}
+    done = run_python("-m", "trainer", "train", "--model=mine.py", *words, **reports)
+    assert done.returncode == 2
+    *above, last = done.stderr.splitlines()
+    assert last.startswith("trainer: ")
+    assert "absent_name" in last
+    assert any("return absent_name" in line for line in above) == bool(words or is_log)
+    assert all(tracebacks.is_line(line) for line in above) == (not words)
+
+
+def test_a_log_whose_reader_is_gone_is_given_up(run_python: Run) -> None:
+    """As by `head`. The training goes on."""
+    program = """
+import os, subprocess, sys
+reader, writer = os.pipe()
+os.close(reader)
+words = ["train", "--train_steps=20", "--hidden_units=5", "--train_dir=run"]
+done = subprocess.run([sys.executable, "-m", "trainer", *words], stdout=writer, check=False)
+sys.exit(done.returncode)
+"""
+    done = run_python("-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_output_of_ascii_alone_gets_other_signs_replaced(run_python: Run) -> None:
@@ -148,6 +230,7 @@ def test_lines_have_reports_only_for_a_launcher_or_a_supervisor(run_python: Run,
 import logging
 from trainer import cli
 from trainer.telemetry import report
+from trainer.text import tracebacks
 cli._log_to_stdout("")
 report.log(logging.getLogger("trainer"), "a sentence", restored="model.ckpt-1")
 """

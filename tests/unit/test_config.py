@@ -238,7 +238,18 @@ def test_an_empty_file_sets_nothing(read: Read) -> None:
 
 def test_an_unknown_key_in_the_file_is_named(read: Read) -> None:
     message = error_of(read, file="seed: 1\ntrain_step: 100\n")
-    assert "file.yaml: train_step: unknown setting" in message
+    assert "file.yaml: train_step: unknown setting (did you mean train_steps?)" in message
+
+
+def test_all_problems_of_a_kind_are_told_at_once(read: Read) -> None:
+    message = error_of(read, file="train_step: 100\nbatchsize: 3\nseed: 1\n")
+    assert "train_step: unknown setting (did you mean train_steps?), " in message
+    assert "batchsize: unknown setting (did you mean batch_size?); --help lists all settings." in message
+    message = error_of(read, "--batch_size", "0", file="seed: many\nlearning_rate: 0\n")
+    assert "--batch_size='0', but input should be greater than or equal to 1" in message
+    assert "seed='many', but input should be a valid integer" in message
+    assert "learning_rate=0, but input should be greater than 0" in message
+    assert "\n" not in message
 
 
 def test_an_unknown_option_is_named(read: Read) -> None:

@@ -435,6 +435,11 @@ def test_a_dataset_that_exists_is_changed_only_on_demand(data: DataCommand, uri:
         ),
         ({"a.csv": b"a,y\n1,2\n", "b.csv": b"a,z\n1,2\n"}, [], "b.csv: it has no column y, as the first file has"),
         (
+            {"a.csv": b"a,b,y\n1,2,3\n", "b.csv": b"b\n1\n", "c.csv": b"a,b\n1,2\n"},
+            [],
+            "b.csv: it has no column a, y; .*c.csv: it has no column y, as the first file has",
+        ),
+        (
             {"test.csv": b"a,y\n1,2\n", "val.csv": b"a,y\n1,2\n"},
             [],
             "it has files named test and val, but one held-out split was expected; move the others away",

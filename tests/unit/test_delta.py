@@ -11,6 +11,7 @@ import pytest
 
 from trainer import cli
 from trainer.config import Settings
+from trainer.export import export_folder
 from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
@@ -47,7 +48,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.write_text("\n".join(line[4:] for line in MODEL.splitlines()))
     for steps in (20, 40):
         settings = Settings(
-            model=str(file), train_dir=str(folder / "run"), train_steps=steps, batch_size=50, table_rows=100
+            model=str(file),
+            train_dir=str(folder / "run"),
+            train_steps=steps,
+            batch_size=50,
+            table_rows=100,
+            export="last",
         )
         assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
     return folder / "run"
@@ -97,6 +103,15 @@ def test_a_loaded_model_gets_the_values_of_the_newer_one(delta: Delta, run: Path
         assert not np.allclose(predict(model), wanted)
         apply(model, tmp_path / "delta")
         np.testing.assert_array_equal(predict(model), wanted)
+
+
+def test_a_delta_names_the_versions_by_their_digests(delta: Delta, run: Path, tmp_path: Path) -> None:
+    """An old version of another run may have the same shapes."""
+    assert delta()[0] == 0
+    found = json.loads((tmp_path / "delta" / "delta.json").read_text())
+    for name, step in (("old", "20"), ("new", "40")):
+        assert found[name] == step
+        assert found[f"{name}_digest"] == export_folder.digest(run / "export" / step)
 
 
 def test_slices_find_the_same_rows(delta: Delta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_screen_keeps_the_furthest_progress_and_the_last_state(console: Consol
         shown.state(OTHER, "failed (exit code 1)")
     *_, last = console.export_text().split("training directory: runs/1")
     headline = next(line for line in last.splitlines() if "━" in line)
-    assert "step 210/200" in headline
+    assert "step 200/200" in headline
     assert "left" not in headline
     assert "worker 0 done" in " ".join(last.split())
     assert "worker 1 failed (exit code 1)" in " ".join(last.split())

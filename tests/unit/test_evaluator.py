@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,27 @@ def test_a_damaged_checkpoint_is_said_and_the_others_are_evaluated(
     (damaged,) = Path(settings.train_dir).glob("model.ckpt-1.data-*")
     damaged.write_bytes(b"x" * 10)
     assert evaluate_steps(settings) == ["step 0", f"{Path(settings.train_dir) / 'model.ckpt-1'} is damaged", "step 2"]
+
+
+def test_an_evaluation_that_takes_long_shows_that_the_evaluator_runs(
+    settings: Settings, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chief that restarts meanwhile would remove the files that it reads, and evaluate by itself."""
+    monkeypatch.setattr(evaluator, "EVALUATOR_SECONDS", 0.01)
+    train(settings)
+    assert settings.train_dir
+    directory = TrainingDirectory(Path(settings.train_dir))
+    seen: list[float] = []
+
+    def look(*arguments: Any) -> None:
+        os.utime(directory.evaluator, (0, 0))
+        while directory.evaluator.stat().st_mtime == 0:
+            time.sleep(0.001)
+        seen.append(directory.evaluator.stat().st_mtime)
+
+    monkeypatch.setattr(evaluator, "write_score", look)
+    evaluate(settings)
+    assert len(seen) == 3
 
 
 def test_a_restarted_evaluator_evaluates_only_new_checkpoints(

@@ -12,11 +12,14 @@ from trainer import config
 from trainer.cluster.spec import Cluster, Task
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
+from trainer.graph import replica
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import problem
 from trainer.run_directory.problem import Problem
+from trainer.tensorflow import tf1
 from trainer.training import batch_hooks
 from trainer.training.fit_callbacks import FitCallbacks
+from trainer.training.outcome import Outcome
 
 Load = Callable[..., Problem]
 
@@ -145,16 +148,18 @@ def test_what_cannot_be_taken_is_named(load: Load, tmp_path: Path, arguments: st
     assert str(refused.value) == f"model={tmp_path / 'mine.py'}: {message}"
 
 
-def test_epochs_need_a_number_of_examples(tmp_path: Path) -> None:
+def test_the_batches_of_a_pass_are_counted_if_one_replica_reads_them_all(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     text = textwrap.dedent(FILE).replace(
         'return np.zeros([100, 4], "float32"), np.arange(100) % 2',
-        "return tf.data.Dataset.from_generator(lambda: iter([([0.0] * 4, 1)]), output_signature=(\n"
+        "return tf.data.Dataset.from_generator(lambda: iter([([0.0] * 4, 1)] * 7), output_signature=(\n"
         "        tf.TensorSpec([4]), tf.TensorSpec([], tf.int32)))\n\ntest_data = train_data",
     )
     path.write_text(text + "\ndef model():\n    return keras.Sequential([layers.Input((4,)), layers.Dense(2)])\n")
+    settings = config.load_values({"model": str(path), "epochs": 2, "batch_size": 3})
+    assert problem.load(settings, None).settings.train_steps == 6
     with pytest.raises(ConfigurationError) as refused:
-        problem.load(config.load_values({"model": str(path), "epochs": 2}), None)
+        problem.load(settings, two_workers())
     assert str(refused.value) == (
         f"model={path}: epochs=2, but the number of examples of train_data() is not known; let fit_arguments() give "
         "steps_per_epoch, or the dataset have a cardinality."
@@ -169,6 +174,29 @@ def test_a_callback_that_fails_is_named(load: Load) -> None:
     with pytest.raises(ModelError) as failed:
         fit.begin(0, {})
     assert str(failed.value) == "model=mine.py: on_train_begin() of a callback failed: KeyError: 'absent'."
+
+
+def test_an_epoch_that_is_trained_again_after_a_loss_ends_once(load: Load, tmp_path: Path) -> None:
+    found = load("{'callbacks': [keras.callbacks.History()]}", batch_size=45)
+    (history,) = found.fit.callbacks
+    assert isinstance(found.model, KerasModel)
+    made = replica.build(found.settings, None, found.model, found.parameters, found.dataset.train, 0, "run", epoch=2)
+    assert made.totals
+    with (
+        tf1.Session(graph=made.graph) as session,
+        FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator, 2, 10) as fit,
+    ):
+        session.run(made.initialize)
+        fit.begin(0, {})
+        checkpoint = made.saver.save(session, tmp_path / "model.ckpt")
+        for step in (2, 4):
+            assert fit.add(Outcome(2, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
+        fit.begin(3, {})  # from an earlier checkpoint, in another session
+        for step in (4, 6):
+            assert fit.add(Outcome(1, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
+            fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
+    assert history.epoch == [0, 1, 2]
 
 
 class OnBatches(keras.callbacks.Callback):  # type: ignore[misc]

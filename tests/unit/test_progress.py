@@ -14,6 +14,11 @@ def test_the_time_left_follows_from_the_rate() -> None:
     assert Progress(50, 200, 0, {"accuracy": 0}, 0.0).seconds_left is None
 
 
+def test_a_step_is_never_above_the_last_one() -> None:
+    """Of two asynchronous replicas, one may take a step more."""
+    assert str(Progress(201, 200, 0.5, {}, 10.0)).startswith("step 200/200: ")
+
+
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The time that clocks read: its attribute `now`."""

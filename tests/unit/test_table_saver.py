@@ -346,6 +346,7 @@ def test_a_checkpoint_that_an_evaluator_reads_stays(tmp_path: Path) -> None:
         trained.add([3])
         expected = stored(path)
     with evaluator._kept(path, folder) as kept:
+        assert kept is not None
         assert kept != path
         for file in files_of(path):
             file.unlink()

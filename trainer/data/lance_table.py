@@ -161,12 +161,11 @@ def _array(column: Any, origin: str) -> Array:
 
 def _decode(images: Sequence[bytes], origin: str) -> Array:
     """PNG, JPEG, GIF or BMP images of one size as bytes [n, height, width, channels]."""
-    from tensorflow.python.eager import context  # not public API; the trainer itself uses graphs
-
     from trainer.tensorflow import tf
+    from trainer.tensorflow.private import eager_mode
 
     try:
-        with context.eager_mode():
+        with eager_mode():
             decoded = [tf.io.decode_image(image, expand_animations=False).numpy() for image in images]
     except tf.errors.InvalidArgumentError as error:
         raise ConfigurationError(f"{origin}: an image cannot be decoded ({truncate(str(error), 100)}).") from None

@@ -97,9 +97,9 @@ def open_tables(paths: Sequence[Path], delimiter: str | None) -> Tables:
         types = {field.name: _plain_type(field.type) for field in schema}
         return Tables(paths, types, {}, class_names=_class_names(schema))
     names = headers[min(headers, key=paths.index)][1]
-    for path, (_, others) in headers.items():
-        if absent := [name for name in names if name not in others]:
-            raise ConfigurationError(f"{path}: it has no column {absent[0]}, as the first file has.")
+    lacking = {path: [name for name in names if name not in others] for path, (_, others) in headers.items()}
+    if wrong := [f"{path}: it has no column {', '.join(absent)}" for path, absent in lacking.items() if absent]:
+        raise ConfigurationError(f"{'; '.join(wrong)}, as the first file has.")
     types = _csv_types(delimiters, names, ".")
     if set(delimiters.values()) != {","} and pa.string() in types.values():
         with_comma = _csv_types(delimiters, names, ",")
@@ -181,7 +181,7 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             if absent := [name for name in columns if name not in file.schema_arrow.names]:
-                raise ConfigurationError(f"{path}: it has no column {absent[0]}, as the first file has.")
+                raise ConfigurationError(f"{path}: it has no column {', '.join(absent)}, as the first file has.")
             for batch in file.iter_batches(BATCH_ROWS, columns=columns):
                 yield pa.record_batch([_plain(batch[name]) for name in columns], names=list(columns))
     except (pa.ArrowException, OSError) as error:

@@ -233,9 +233,6 @@ class Saver:
         for suffix in begun:
             for name, shape in {**self._layout.of_trainable.shapes, **self.tables.shapes}.items():
                 stored.fill(name + suffix, shape, self._slot_values.get(suffix[1:], 0.0))
-        if begun:
-            slots = ", ".join(suffix[1:] for suffix in begun)
-            logger.warning(f"{path} has no {slots}: the optimizer has changed, and its state begins anew")
 
         def source(name: str) -> str:
             if name.endswith(f"/{AVERAGE}") and f"/{AVERAGE}" in begun:
@@ -244,6 +241,9 @@ class Saver:
             return name.removesuffix(largest) + second if is_largest else name
 
         self._restored = [stored.whole(source(name)) for name in (GLOBAL_STEP, *self._names)]
+        if begun:
+            slots = ", ".join(suffix[1:] for suffix in begun)
+            logger.warning(f"{path} has no {slots}: the optimizer has changed, and its state begins anew")
         return stored
 
     def _add_snapshot(self, servers: Sequence[str]) -> None:

@@ -30,11 +30,20 @@ def count_cpus() -> int:
 
 
 def configured(kind: str) -> list[list[Any]]:
-    """The logical devices of each physical one: one, unless the program has configured others with `tf.config`."""
-    found = tf.config.list_physical_devices(kind)
+    """The logical devices of each visible one: one, unless the program has configured others with `tf.config`.
+
+    All are visible, unless the program has called `tf.config.set_visible_devices`.
+    """
+    found = tf.config.get_visible_devices(kind)
     return [
         tf.config.get_logical_device_configuration(each) or [tf.config.LogicalDeviceConfiguration()] for each in found
     ]
+
+
+def visible_gpus() -> str:
+    """The numbers of the visible GPUs, for a session, which does not know them; empty if all are."""
+    every, visible = tf.config.list_physical_devices("GPU"), tf.config.get_visible_devices("GPU")
+    return ",".join(str(every.index(each)) for each in visible) if len(visible) < len(every) else ""
 
 
 def all_of(gpus: int, task: str = "") -> list[str]:

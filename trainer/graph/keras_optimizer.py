@@ -222,8 +222,8 @@ def _build(optimizer: Any, values: Sequence[npt.NDArray[np.float32]]) -> Any:
     loss_scale_factor, as the loss is not scaled.
     """
     import keras
-    from keras.src.backend.tensorflow.optimizer import TFOptimizer
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+    from trainer.models.keras_private import BaseOptimizer, TFOptimizer
 
     others = {"global_clipnorm": None, "ema_overwrite_frequency": None, "loss_scale_factor": None}
     configuration = {**_configuration(optimizer), **others}

@@ -18,6 +18,7 @@ from trainer.cluster.spec import Task
 from trainer.launcher.output import say
 from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
+from trainer.text import tracebacks
 
 LINE_INTERVAL_SECONDS = 1.0
 SILENT_SECONDS = 4.0
@@ -65,6 +66,8 @@ class Lines(Display):
         return self
 
     def line(self, task: Task, line: str) -> None:
+        if tracebacks.is_line(line):
+            return
         progress = parse(line)
         if progress is None:
             self._say(report.split(line)[0])
@@ -112,6 +115,8 @@ class Screen(Display):
             self._live.__exit__(None, None, None)
 
     def line(self, task: Task, line: str) -> None:
+        if tracebacks.is_line(line):
+            return
         progress = parse(line)
         self._states[task] = "training" if progress else "running"
         sentence, _ = report.split(line)

@@ -87,6 +87,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.print_config:
         print(config.to_yaml(settings), end="")
         return 0
+    config.check_model(settings.model)
     with ports.reserve(plan.ps + plan.workers + plan.chief) as reserved:
         return launch(plan, reserved)
 

@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     publish = commands.add_parser(
         "publish",
         prog="trainer models publish",
+        help="log a run to MLflow, and register its model",
         description="Log a run to MLflow: settings, curves, data, result. If it is done, register its exported model\n"
         "as the next version of a registered model. Of a program other than the trainer, log the curves of\n"
         "TensorBoard's event files, and register the newest SavedModel. Repeat it at any time: it adds what is new.",

@@ -401,12 +401,12 @@ class KerasModel:
         self.no_counts = [each.numpy() for each in self._metric_variables]
 
     def _read_arrays(self, inputs: Any) -> dict[str, Parameter]:
-        import keras
+        from trainer.models.keras_private import global_seed_generator
 
         trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
         own = {id(each) for each in self._metric_variables}
         others = [each for each in others if id(each) not in own]
-        of_keras = keras.src.random.seed_generator.global_seed_generator()  # of random functions without a seed
+        of_keras = global_seed_generator()
         self._seeds = [*(each for each in others if each.name == SEED_STATE), of_keras.state]
         others = [each for each in others if each.name != SEED_STATE]
         changing = self._find_changing([each for each in others if not tf.as_dtype(each.dtype).is_floating], inputs)

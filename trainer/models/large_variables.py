@@ -50,7 +50,7 @@ class LargeVariables:
     @contextlib.contextmanager
     def filled_when_read(self) -> Iterator[None]:
         """Within it, a large variable whose values are read gets them, as by a file that copies its weights."""
-        from keras.src.backend import Variable
+        from trainer.models.keras_private import Variable
 
         original = Variable.value
 
@@ -66,7 +66,8 @@ class LargeVariables:
     def found(self, rows: int) -> Iterator[None]:
         """Within it, matrices of float32 with at least this many rows take no memory."""
         import keras
-        from keras.src.backend import Variable
+
+        from trainer.models.keras_private import Variable
 
         original = Variable._initialize_with_initializer
         known = tuple(getattr(keras.initializers, name) for name in BY_ELEMENT)

@@ -188,7 +188,8 @@ def _provide_keras() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from trainer.tensorflow import tf  # isort: skip - Keras's own import of TensorFlow would log to stderr
     import keras
-    from keras._tf_keras import keras as tf_keras  # with the old backend functions, as tensorflow itself has it
+
+    from trainer.models.keras_private import tf_keras
 
     tf.keras = tf_keras
     for name in [name for name in sys.modules if name.startswith(tf_keras.__name__)]:

@@ -135,11 +135,14 @@ def _rows(path: Path, known: Columns | None, model: SavedModel, skipped: Skipped
         )
     texts = [name for name, categories in known.items() if categories]
     tables = open_tables([path], None).as_texts(texts)
-    for name, categories in known.items():
-        if name not in tables.types:
-            raise ConfigurationError(f"--data: {path} has no column {name}, which {model.what} takes; add it.")
-        if categories is None and not is_number(tables.types[name]):
-            raise ConfigurationError(f"--data: {name} of {path} is {tables.types[name]}, but numbers were expected.")
+    if absent := [name for name in known if name not in tables.types]:
+        them = "it" if len(absent) == 1 else "them"
+        raise ConfigurationError(
+            f"--data: {path} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
+        )
+    if others := [name for name in known if name not in texts and not is_number(tables.types[name])]:
+        listed = ", ".join(f"{name} of {path} is {tables.types[name]}" for name in others)
+        raise ConfigurationError(f"--data: {listed}, but numbers were expected.")
     start = 0
     for batch in tables.read(path, [*known], skipped):
         x = encode(batch, known)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from trainer.config import Parser
 from trainer.errors import ConfigurationError
+from trainer.export.export_folder import digest
 from trainer.results import named_model
 from trainer.results.named_model import open_model
 
@@ -72,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             partial.mkdir(parents=True)
             changed = list(_write(partial, before, after))
-            listed = {"old": old.folder.name, "new": new.folder.name, "variables": changed}
+            versions = {"old": old.folder.name, "new": new.folder.name}
+            digests = {"old_digest": digest(old.folder), "new_digest": digest(new.folder)}
+            listed = {**versions, **digests, "variables": changed}
             (partial / LIST).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
             partial.rename(output)
         except OSError as error:

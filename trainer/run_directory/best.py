@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from trainer.data.files import write_atomically
 from trainer.graph import table_files
-from trainer.graph.checkpoints import files_of, link, link_file, write_state
+from trainer.graph.checkpoints import link, link_file, write_state
 from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import Score
 
@@ -58,8 +58,9 @@ def offer(folder: Path, checkpoint: str, score: Score, metric: BestMetric) -> bo
                 link_file(base, folder / base.name)
         write_atomically(folder / SCORE, (json.dumps({"name": name, **asdict(score)}) + "\n").encode())
         write_state(folder, [str(folder / name)])
-        for file in files_of(current.checkpoint) if current and Path(current.checkpoint).name != name else ():
-            file.unlink(missing_ok=True)
+        for file in folder.glob("model.ckpt-*"):  # of the earlier one, and what a task has left that was killed
+            if not file.name.startswith(f"{name}."):
+                file.unlink(missing_ok=True)
         table_files.remove_unused(folder)
         return True
 

@@ -1,6 +1,8 @@
 """The learning problem of a run: its data set, its model and the model's parameters."""
 
+import logging
 import math
+import time
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -22,6 +24,11 @@ from trainer.models.ops_model import MEAN
 from trainer.run_directory import best_metric, data_version
 from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import CPU, CheckpointEvaluator
+
+logger = logging.getLogger(__name__)
+
+COUNT_SECONDS = 30.0
+"""How long the batches of a pass may take to count, if an epoch is wanted of data of unknown size."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,8 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
     if own and not fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=own)
-    steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset)
+    wants_epochs = bool(fit.callbacks or (fit.epochs if settings.epochs is None else settings.epochs))
+    steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset, wants_epochs)
     settings = _with_epochs(settings, fit, steps)
     if not isinstance(model, KerasModel):
         model = model_files.model_of(module, settings, dataset.table)
@@ -107,11 +115,25 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     return Problem(dataset, model, parameters, identity, settings, fit, steps, metric)
 
 
-def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset) -> int | None:
-    """The global steps of a pass over the training data; None if its size is not known."""
-    size = len(dataset.train) if isinstance(dataset.train, Examples) else dataset.train.size
-    batches = replica.batches_per_step(settings, cluster)
-    return None if size is None else math.ceil(size / (settings.batch_size * batches))
+def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset, wants_epochs: bool) -> int | None:
+    """The global steps of a pass over the training data; None if its size is not known.
+
+    For `wants_epochs`, a single replica, which reads all, counts the batches in a pass if that takes little time.
+    """
+    train, batches = dataset.train, replica.batches_per_step(settings, cluster)
+    size = len(train) if isinstance(train, Examples) else train.size
+    if size is not None:
+        return math.ceil(size / (settings.batch_size * batches))
+    is_alone = cluster is None or len(cluster.replicas) == 1
+    if not wants_epochs or not is_alone or isinstance(train, Examples):
+        return None
+    began, count = time.monotonic(), 0
+    for _ in train.once(settings.batch_size):
+        count += 1
+        if time.monotonic() - began > COUNT_SECONDS:
+            return None
+    logger.info(f"{dataset.name}: a pass has {count:,} batches, which took {time.monotonic() - began:.1f} s to count")
+    return math.ceil(count / batches)
 
 
 def _with_epochs(settings: Settings, fit: FitArguments, steps_per_epoch: int | None) -> Settings:

@@ -29,7 +29,7 @@ class Progress:
 
     def __str__(self) -> str:
         return (
-            f"step {self.step}/{self.train_steps}: loss {self.loss:.4f}, "
+            f"step {min(self.step, self.train_steps)}/{self.train_steps}: loss {self.loss:.4f}, "
             + "".join(f"{name} {value:.3f}, " for name, value in self.metrics.items())
             + f"{self.steps_per_second:.1f} steps/s"
         )

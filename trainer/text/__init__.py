@@ -1,7 +1,8 @@
 """Text of one line and of bounded length, for messages that quote input."""
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 CREDENTIALS = re.compile("[^:]+://[^/]*[:@]")
 """Matches the start of a URI with a user, a password or a port, which no message may show."""
@@ -26,3 +27,9 @@ def enumerate_last(words: Sequence[str], one: str, several: str) -> str:
 def one_line(text: str) -> str:
     """Return the text with line breaks and control characters escaped, which a terminal would obey."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " (did you mean …?)" with the known word that is nearest, or nothing if none is near."""
+    found = difflib.get_close_matches(word, [*known], n=1, cutoff=0.7)
+    return f" (did you mean {found[0]}?)" if found else ""

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from trainer.run_directory.evaluation import CPU, UNREADABLE, CheckpointEvaluato
 from trainer.run_directory.problem import Problem
 from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
-from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.run_directory.training_directory import EVALUATOR_SECONDS, TrainingDirectory
 from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
@@ -66,10 +67,11 @@ def evaluate(context: TaskContext) -> None:
             for checkpoint in checkpoints:
                 if context.is_stopping():
                     return
-                with _kept(checkpoint, directory.evaluating) as kept:
-                    _evaluate_checkpoint(
-                        kept, evaluator, directory, problem.best_metric, summaries, pictures, context.metrics
-                    )
+                with _kept(checkpoint, directory.evaluating) as kept, _present(directory):
+                    if kept:
+                        _evaluate_checkpoint(
+                            kept, evaluator, directory, problem.best_metric, summaries, pictures, context.metrics
+                        )
                 evaluated.add(_step_of(checkpoint))
             seconds = settings.stall_seconds + settings.save_seconds
 
@@ -82,9 +84,7 @@ def _wait_for_checkpoints(
 
     def missing() -> str:
         directory.check(problem.identity)
-        with contextlib.suppress(OSError):
-            directory.test_summaries.mkdir(exist_ok=True)
-            directory.evaluator.touch()
+        _touch(directory)
         checkpoints = CheckpointList(directory.path, keep=1).paths
         pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
         result = directory.read_result()
@@ -143,8 +143,8 @@ def _evaluate_checkpoint(
 
 
 @contextlib.contextmanager
-def _kept(checkpoint: str, folder: Path) -> Iterator[str]:
-    """A checkpoint whose files the chief does not remove meanwhile.
+def _kept(checkpoint: str, folder: Path) -> Iterator[str | None]:
+    """A checkpoint whose files the chief does not remove meanwhile; None if they cannot be kept.
 
     Tables are read from their files when they are needed, and a file that another machine removes is lost on NFS.
     """
@@ -152,15 +152,45 @@ def _kept(checkpoint: str, folder: Path) -> Iterator[str]:
         yield checkpoint
         return
     shutil.rmtree(folder, ignore_errors=True)
+    kept = None
     try:
         try:
             folder.mkdir(exist_ok=True)  # on NFS, files that are in use keep it
-            checkpoint = link(checkpoint, folder, Path(checkpoint).name)
-        except OSError:  # it was deleted just now, or the volume is full
-            shutil.rmtree(folder, ignore_errors=True)
-        yield checkpoint
+            kept = link(checkpoint, folder, Path(checkpoint).name)
+            if not all(base.exists() for base in table_files.bases_of(kept)):
+                kept = None  # it was removed before this folder had the list that names it
+        except OSError as error:
+            kept = None
+            if files_of(checkpoint)[0].exists():  # it was not deleted just now
+                logger.warning(f"{checkpoint} is not evaluated, as its files cannot be linked ({error.strerror})")
+        yield kept
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _present(directory: TrainingDirectory) -> Iterator[None]:
+    """Show that the evaluator runs, also in an evaluation that takes longer than the chief waits for a sign of it."""
+    is_over = threading.Event()
+
+    def touch() -> None:
+        while not is_over.wait(EVALUATOR_SECONDS / 4):
+            _touch(directory)
+
+    _touch(directory)
+    thread = threading.Thread(target=touch, name="evaluator", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _touch(directory: TrainingDirectory) -> None:
+    with contextlib.suppress(OSError):
+        directory.test_summaries.mkdir(exist_ok=True)
+        directory.evaluator.touch()
 
 
 def _step_of(checkpoint: str) -> int:

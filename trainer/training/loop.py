@@ -44,7 +44,7 @@ def take_steps(
     session.run(replication.join)
     step = int(session.run(replica.global_step))
     check_rounds(settings, step)
-    logger.info(f"at step {step} of {settings.train_steps}")
+    logger.info(f"at step {min(step, settings.train_steps)} of {settings.train_steps}")
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)

@@ -105,5 +105,6 @@ def _session_config(threads: Threads, device_filters: list[str], has_gpus: bool 
     # images to the layout with the fastest convolutions.
     config.graph_options.rewrite_options.disable_meta_optimizer = not gpus
     config.gpu_options.allow_growth = True
+    config.gpu_options.visible_device_list = devices.visible_gpus()
     config.experimental.disable_thread_spinning = True  # a spinning thread takes CPU time from another task's gRPC
     return config
