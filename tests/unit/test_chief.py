@@ -192,7 +192,7 @@ def test_a_checkpoint_of_other_names_is_one_sentence(start: Callable[..., ChiefR
         ConfigurationError, match=rf"none of the checkpoints in {tmp_path} can be read \({lacks}\): choose"
     ):
         run.chief.prepare()
-    assert "the checkpoint has no global_step" in run.log_lines[1]
+    assert any("the checkpoint has no global_step" in line for line in run.log_lines)
 
 
 def test_checkpoints_are_saved_by_step(start: Callable[..., ChiefRun], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import evaluation, problem
+from trainer.run_directory import problem
 from trainer.run_directory.problem import Problem
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
@@ -181,11 +181,8 @@ def examples(found: Problem) -> Examples:
     ],
     ids=["regression", "multi_label", "several", "lists", "dictionary"],
 )
-def test_loss_and_metrics_are_those_of_keras(
-    tmp_path: Path, text: str, names: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK", 7)
-    found, settings = load(tmp_path, text)
+def test_loss_and_metrics_are_those_of_keras(tmp_path: Path, text: str, names: set[str]) -> None:
+    found, settings = load(tmp_path, text, eval_batch_size=7)
     checkpoint, measured = train(found, settings, tmp_path)
     assert set(measured[-1]) == names
     with found.evaluator() as evaluator:
