@@ -200,7 +200,8 @@ def test_the_exported_model_gives_probabilities(
 ) -> None:
     evaluator.score(checkpoint)
     evaluator.export(tmp_path / "export" / "0", {"dataset_version": "7"})
-    assert json.loads((tmp_path / "export" / "0" / "data.json").read_text()) == {"dataset_version": "7"}
+    facts = json.loads((tmp_path / "export" / "0" / "data.json").read_text())
+    assert facts == {"dataset_version": "7", "output": "probabilities"}
     with tf.Graph().as_default(), tf1.Session() as session:
         signature = tf1.saved_model.load(session, ["serve"], str(tmp_path / "export" / "0")).signature_def
         serving = signature["serving_default"]

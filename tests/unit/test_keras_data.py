@@ -3,6 +3,7 @@
 import itertools
 import re
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import evaluation, problem
+from trainer.run_directory import problem
 from trainer.run_directory.problem import Problem
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
@@ -181,11 +182,9 @@ def examples(found: Problem) -> Examples:
     ],
     ids=["regression", "multi_label", "several", "lists", "dictionary"],
 )
-def test_loss_and_metrics_are_those_of_keras(
-    tmp_path: Path, text: str, names: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK", 7)
+def test_loss_and_metrics_are_those_of_keras(tmp_path: Path, text: str, names: set[str]) -> None:
     found, settings = load(tmp_path, text)
+    found = replace(found, settings=replace(found.settings, eval_batch_size=7))
     checkpoint, measured = train(found, settings, tmp_path)
     assert set(measured[-1]) == names
     with found.evaluator() as evaluator:
