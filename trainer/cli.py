@@ -168,8 +168,8 @@ def _log_to(handler: "logging.StreamHandler[TextIO]", prefix: str) -> None:
 
 def _fail(error: Exception, code: int) -> int:
     with contextlib.suppress(OSError):  # the output may be a file on a full volume
-        is_of_other_code = bool(os.environ.get(report.VARIABLE)) and (error.__cause__ or error.__context__)
-        if tracebacks.is_wanted() or is_of_other_code:
+        may_be_of_user = isinstance(error, (ConfigurationError, ModelError)) and (error.__cause__ or error.__context__)
+        if tracebacks.is_wanted() or (may_be_of_user and os.environ.get(report.VARIABLE)):
             prefix = "" if tracebacks.is_wanted() else tracebacks.PREFIX
             print("".join(f"{prefix}{line}\n" for line in tracebacks.of(error)), end="", file=sys.stderr)
         print(f"trainer: {abridge(one_line(str(error)), 1000)}", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ equivalent.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import re
@@ -411,9 +412,10 @@ def check_model(name: str) -> None:
         ConfigurationError: it does not.
     """
     path = Path(name)
-    if path.suffix == ".py" and not path.is_file():
-        folder = path.parent
-        others = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
+    others: list[str] = []
+    if path.suffix == ".py" and not _is_file(path):
+        with contextlib.suppress(OSError):
+            others = [each.name for each in path.parent.glob("*.py")]
         raise ConfigurationError(
             f"model={name}: there is no such file{did_you_mean(path.name, others)}; name the path of a Python file or "
             f"folder, the name of a module, or {' or '.join(BUILT_IN_MODELS)}."
@@ -527,7 +529,14 @@ def _settings_of(train_dir: Any) -> Path | None:
     if not isinstance(train_dir, str) or "://" in train_dir or not _is_plain(train_dir):
         return None
     file = Path(train_dir) / SETTINGS_FILE
-    return file if file.is_file() else None
+    return file if _is_file(file) else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long
+        return False
 
 
 def _is_plain(text: str) -> bool:

@@ -89,9 +89,9 @@ class Run:
     """The sentence of the log about tables."""
 
     def arrays(self) -> Arrays:
-        """The curves of training and of the held-out split."""
+        """The curves of training, and the last values of the held-out split."""
         found = curves.read_below(self.folder)
-        return {name: np.squeeze(curve.values) if "test/" in name else curve.values for name, curve in found.items()}
+        return {name: curve.values[-1] if "test/" in name else curve.values for name, curve in found.items()}
 
     @property
     def export(self) -> Path:

@@ -307,7 +307,7 @@ def test_a_store_that_cannot_be_read_is_refused(
     code, output = run("train", "--train_steps=10", *words, **environment)
     assert code == 2, output
     assert re.search(sentence, output)
-    assert "Traceback" not in output
+    assert "\nTraceback" not in output
     assert len(output.strip().splitlines()[-1]) < 400
 
 
@@ -350,4 +350,4 @@ def test_a_store_that_is_away_may_come_back(run: Run, store: ObjectStore, words:
     code, output = run("train", "--train_steps=10", *words)
     assert code == 138, output
     assert "check the network and the store's endpoint" in output
-    assert "Traceback" not in output
+    assert "\nTraceback" not in output

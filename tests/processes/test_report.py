@@ -29,10 +29,10 @@ def test_a_page_is_of_a_run_that_goes_on_and_of_one_that_lost_a_task_and_was_sto
 
 
 def test_a_page_of_a_failed_run_says_why(trainer: Trainer) -> None:
-    code, output = trainer.run("launch", "--strategy=allreduce", "--workers=1", "--train_dir=run", "--model=absent.py")
+    code, output = trainer.run("launch", "--strategy=allreduce", "--workers=1", "--train_dir=run", "--model=absent")
     assert code == 2, output
     code, output = trainer.run("report", "run")
     assert code == 0, output
     text = (trainer.folder / "run" / "report.html").read_text()
     assert '<span class="state failed">' in text
-    assert "ended with code 2: model=&#x27;absent.py&#x27;" in text
+    assert "ended with code 2: model=&#x27;absent&#x27;" in text
