@@ -593,7 +593,7 @@ def test_a_model_of_own_parts_is_loaded_as_the_page_says(tmp_path: Path, monkeyp
     (code,) = re.findall(r"\n\n((?:    .*\n|\n)*?    as_made\.load_weights\(path\)\n)", page)
     path = tmp_path / "mine.py"
     path.write_text(textwrap.dedent(OWN_PARTS))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # that of another test
     settings = Settings(model=str(path))
     model = model_files.model_of(model_files.load(settings.model), settings)
     assert isinstance(model, KerasModel)
