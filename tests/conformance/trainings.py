@@ -93,7 +93,17 @@ PRUNE = """
             kernel = self.model.layers[0].kernel
             kernel.assign(keras.ops.where(keras.ops.abs(kernel) < 0.1, 0.0, kernel))
 
-    CALLBACKS = [Prune()]
+    CALLBACKS += [Prune()]
+"""
+WARM_UP = """
+    class WarmUp(callbacks.Callback):
+        seen = 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            WarmUp.seen += 1
+            self.model.optimizer.learning_rate = 0.005 * min(WarmUp.seen, 10)
+
+    CALLBACKS += [WarmUp()]
 """
 TABLE = """
     def data(seed, examples):
@@ -141,19 +151,7 @@ TRAININGS: dict[str, Training] = {
         ]
         """
     ),
-    "a_warm_up_by_batches": of(
-        """
-        class WarmUp(callbacks.Callback):
-            seen = 0
-
-            def on_train_batch_begin(self, batch, logs=None):
-                WarmUp.seen += 1
-                self.model.optimizer.learning_rate = 0.005 * min(WarmUp.seen, 10)
-
-        CALLBACKS = [WarmUp()]
-        """,
-        quick=True,
-    ),
+    "a_warm_up_by_batches": of(WARM_UP, quick=True),
     "logs_of_batches": of(
         """
         class Batches(callbacks.Callback):
@@ -275,7 +273,7 @@ TRAININGS: dict[str, Training] = {
         TABLE, settings={"table_rows": 10}, learners=2, launched=("--ps=2", "--workers=2"), quick=True
     ),
     "two_workers_that_reduce_all": of(
-        PRUNE, settings={"strategy": "allreduce"}, learners=2, launched=("--ps=0", "--workers=2")
+        PRUNE + WARM_UP, settings={"strategy": "allreduce"}, learners=2, launched=("--ps=0", "--workers=2")
     ),
     "two_devices": of(
         """

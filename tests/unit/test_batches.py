@@ -104,7 +104,7 @@ def test_a_run_that_continues_takes_the_examples_that_follow(examples: Examples,
         made: Batches = InMemoryBatches(examples, deal, 0)
         if is_fed:
             made = dealt_batches(examples.signature, lambda indices: (indices,), deal, 0)
-        for step in (6, 7, 2):
+        for step in (6, 7, 10, 2):
             first, *_ = made.take(1, step)
             assert np.array_equal(first, deal.take(step, 0)[0])
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError, ModelError
 from trainer.graph import replica
@@ -96,6 +97,15 @@ def test_each_checkpoint_is_evaluated_and_the_last_ends_it(settings: Settings, e
     assert [line["global_step"] for line in noted(settings)] == [0, 1, 2]
     assert all(0 <= line["accuracy"] <= 1 and line["loss"] > 0 for line in noted(settings))
     assert evaluated == ["step 0", "step 1", "step 2"]
+
+
+def test_the_gpus_of_a_replica_are_not_those_of_the_evaluator(
+    settings: Settings, task_context: Callable[..., TaskContext]
+) -> None:
+    train(settings)
+    cluster = Cluster(Task("evaluator", 0), worker=("w:1",), ps=("p:1",))
+    evaluator.evaluate(task_context(dataclasses.replace(settings, num_gpus=4), cluster))
+    assert noted(settings)
 
 
 def cut_off_last_line(settings: Settings) -> None:

@@ -11,6 +11,9 @@ import pytest
 
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
+from trainer.data.examples import Examples
+from trainer.data.orders import Deal
+from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.graph import parameters, replica
 from trainer.graph.replica import Replica
@@ -52,6 +55,30 @@ def ancestors(*tensors: Any) -> set[Any]:
             found.add(operation)
             waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
     return found
+
+
+@pytest.mark.parametrize("number", [100, 120, 105])
+def test_asynchronous_replicas_have_each_example_once_that_is_read_by_its_index(number: int) -> None:
+    """In the last step of an epoch some replicas may have no example; they go on to the next epoch."""
+    every = Examples(np.arange(number, dtype=np.float32)[:, np.newaxis].repeat(784, axis=1), np.zeros(number, np.int32))
+    source = Stream(
+        signature=every.signature,
+        once=lambda size: iter([every.arrays]),
+        first=every.arrays,
+        size=number,
+        read=lambda indices: every.take(indices).arrays,
+    )
+    deal, taken = Deal(number, 10, batches=3, seed=0), list[float]()
+    for index in range(3):
+        settings = Settings(sync_replicas=False, batch_size=10, steps_per_execution=1)
+        cluster = Cluster(Task("worker", index), (), ("w:1", "w:2", "w:3"), ("p:1",))
+        made = replica.build(settings, cluster, MLP, PARAMETERS, source, 0, "this run")
+        placeholder, *_ = made.batches.feeds(1)
+        for _ in range(sum(deal.take(step, index)[1] > 0 for step in range(deal.steps))):
+            images, *_ = made.batches.take(1, 0)
+            assert placeholder.shape.is_compatible_with(images.shape)
+            taken += images[:, 0].tolist()
+    assert sorted(taken) == list(range(number))
 
 
 @both_modes

@@ -431,7 +431,7 @@ def test_a_round_that_is_ended_early_averages_the_gradients_that_were_given(
 class Evaluating(Callback):
     """The chief's while it evaluates an epoch."""
 
-    is_pausing = True
+    is_evaluating_epoch = True
 
 
 def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_seconds(
@@ -453,7 +453,7 @@ def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_
     with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, evaluating):
         update = ThreadPoolExecutor(1).submit(chief.update)
         assert wait([update], timeout=2).not_done, "the limit has passed four times"
-        evaluating.is_pausing = False
+        evaluating.is_evaluating_epoch = False
         assert update.result() == 1
         assert chief_steps.result() == 1
 

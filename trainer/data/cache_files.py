@@ -1,5 +1,6 @@
 """The files of `tf.data.Dataset.cache(file)`: each replica needs its own, as it caches its own part of the examples."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,22 +22,26 @@ def claim(dataset: Any, data: DataContext, origin: str) -> None:
     for name in _names(dataset):
         file = f"{name}{CLAIM}"
         try:
-            if not tf.io.gfile.exists(file):
-                _write(file, owner)
+            _write(file, owner)
             with tf.io.gfile.GFile(file) as opened:
                 found = opened.read()
         except tf.errors.OpError:
             continue  # the cache says it
         if found != owner:
             raise ConfigurationError(
-                f"{origin}: cache({name!r}) is that of replica {found}, but this is replica {owner}; let each have its "
-                "own file, as by cache(f'PATH-{context.replica}-of-{context.replicas}')."
+                f"{origin}: cache({name!r}) is that of replica {found or 'another'}, but this is replica {owner}; let "
+                "each have its own file, as by cache(f'PATH-{context.replica}-of-{context.replicas}')."
             )
 
 
 def _write(file: str, text: str) -> None:
-    with tf.io.gfile.GFile(file, "w") as opened:
-        opened.write(text)
+    """Write a file unless it exists. Of local ones, one replica alone creates it, also if several do so at once."""
+    if "://" not in file:
+        with contextlib.suppress(OSError), open(file, "x", encoding="utf-8") as created:
+            created.write(text)
+    elif not tf.io.gfile.exists(file):
+        with tf.io.gfile.GFile(file, "w") as opened:
+            opened.write(text)
 
 
 def _names(dataset: Any) -> Iterator[str]:

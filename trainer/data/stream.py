@@ -40,8 +40,11 @@ class Stream:
 
 def prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:
     """The same batches, read ahead in a thread."""
-    with ThreadPoolExecutor(1) as thread:
+    thread = ThreadPoolExecutor(1)
+    try:
         coming = deque(thread.submit(next, batches, None) for _ in range(PREFETCHED_BATCHES))
         while (batch := coming.popleft().result()) is not None:
             coming.append(thread.submit(next, batches, None))
             yield batch
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)

@@ -7,6 +7,7 @@ The last batch of an epoch may have fewer examples. If other learners share its 
 in a full batch, by which its gradient counts; 0 if another learner has its examples.
 """
 
+import collections
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ import numpy as np
 
 from trainer.data.examples import Array, Examples, Signature
 from trainer.data.orders import Deal
-from trainer.data.stream import prefetch
+from trainer.data.stream import PREFETCHED_BATCHES, prefetch
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
 
@@ -156,8 +157,11 @@ class FedBatches:
         pass
 
     def take(self, steps: int, step: int) -> list[Any]:
-        if self._batches is None or (step != self._next and not self._is_independent):
+        ahead = step - self._next
+        if self._batches is None or (not self._is_independent and not 0 <= ahead <= PREFETCHED_BATCHES):
             self._batches = self._make(step)
+        elif not self._is_independent:  # a backup may have missed some steps
+            collections.deque(itertools.islice(self._batches, ahead), maxlen=0)
         self._next = step + steps
         found = [next(self._batches) for _ in range(steps)]
         return [value for leaves, share in found for value in (*leaves, share)]
@@ -185,6 +189,8 @@ def dealt_batches(
 
     def batches(step: int) -> Iterator[Shared]:
         taken = (deal.take(number, learner) for number in itertools.count(step // independent))
-        return prefetch((read(indices), count / deal.size) for indices, count in taken)
+        # A replica that others wait for takes each step, also without a share.
+        kept = ((indices, count) for indices, count in taken if count or independent == 1)
+        return prefetch((read(indices), count / deal.size) for indices, count in kept)
 
     return FedBatches(signature, deal.size if deal.is_even else None, batches, independent > 1)

@@ -128,7 +128,8 @@ def build(
     at = _place(settings, cluster, gpus, has_tables=bool(of_tables))
     own, replicas = len(at.compute), len(cluster.replicas) if cluster else 1
     size = settings.batch_size
-    deal = _deal(settings, cluster, source, own, model.fixed_batch is not None)
+    is_independent = cluster is not None and settings.strategy == "ps" and not _is_synchronous(settings, cluster)
+    deal = _deal(settings, cluster, source, own, model.fixed_batch is not None, is_independent)
     batch = size if model.fixed_batch or (deal and deal.is_even) else None
     has_servers = cluster is not None and settings.strategy == "ps"
     by_array = not _is_element_wise(model.optimizer, parameters)
@@ -263,14 +264,31 @@ def _place(settings: Settings, cluster: Cluster | None, gpus: int, has_tables: b
 
 
 def _deal(
-    settings: Settings, cluster: Cluster | None, source: Examples | Stream, own: int, is_full: bool
+    settings: Settings,
+    cluster: Cluster | None,
+    source: Examples | Stream,
+    own: int,
+    is_full: bool,
+    is_independent: bool,
 ) -> Deal | None:
-    """How the examples are dealt to replicas with `own` devices; None if they come in an order of their own."""
+    """How the examples are dealt to replicas with `own` devices; None if they come in an order of their own.
+
+    Replicas that do not wait for each other claim steps of examples in memory. Other examples are read ahead, so each
+    of these replicas has a part of what all take.
+    """
     if isinstance(source, Stream) and not source.read:
         return None
     examples = len(source) if isinstance(source, Examples) else source.size
     assert examples  # noqa: S101 - what is read by indices has a size
-    return Deal(examples, settings.batch_size, _count_batches(settings, cluster, own), settings.seed, is_full)
+    batches = _count_batches(settings, cluster, own)
+    if is_independent and cluster and not _is_in_memory(source):
+        batches *= max(1, len(cluster.replicas) - settings.spare_workers)
+    return Deal(examples, settings.batch_size, batches, settings.seed, is_full)
+
+
+def _is_in_memory(source: Examples | Stream) -> bool:
+    """Whether the examples are copied to the device."""
+    return isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES
 
 
 def _make_batches(
@@ -287,15 +305,12 @@ def _make_batches(
     def make(number: int) -> Batches:
         if not deal:
             return stream_batches(source.signature, size, settings.batch_size, stream)
-        learner = number if is_shared else at.index * own + number
-        if isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES:
-            return InMemoryBatches(source, deal, learner)
+        learner = at.index * own + number
+        if isinstance(source, Examples) and _is_in_memory(source):
+            return InMemoryBatches(source, deal, number if is_shared else learner)
         read = source.read if isinstance(source, Stream) else lambda indices: source.take(indices).arrays
         assert read  # noqa: S101 - or there would be no deal
-        if not is_shared:
-            return dealt_batches(source.signature, read, deal, learner)
-        every = replace(deal, batches=deal.batches * at.replicas)
-        return dealt_batches(source.signature, read, every, at.index * own + number, at.replicas)
+        return dealt_batches(source.signature, read, deal, learner, at.replicas if is_shared else 1)
 
     batches = []
     for number, device in enumerate(at.compute):
@@ -330,10 +345,11 @@ def _steps(
             with tf1.device(device):
                 leaves.append(of_device.tensors(number))
         rows, known = templates[0].look_up(leaves, homes)
+        shares = [each.share(number) for each in batches]
 
         def compute(index: int, values: Sequence[Tensor]) -> StepOutputs:
             """The step on the current device, which is that of this index."""
-            template, share = templates[index], batches[index].share(number)
+            template, share = templates[index], shares[index]
             seed = (settings.seed, at.learners[index], number)
             if totals is None:
                 return template.compute(values, leaves[index], known[index], seed, share)
@@ -346,7 +362,8 @@ def _steps(
 
         functions: list[Compute] = [functools.partial(compute, index) for index in range(len(at.compute))]
         is_alone = len(functions) == 1 and not sizes
-        averaged = functions[0] if is_alone else mirrored.average_over(at.compute, functions, source, sizes)
+        weights = shares if templates[0].is_weighted else None
+        averaged = functions[0] if is_alone else mirrored.average_over(at.compute, functions, source, sizes, weights)
         return Step(averaged, rows)
 
     return make_step

@@ -306,6 +306,12 @@ class KerasModel:
         """Whether the model overrides `train_step`."""
         return self._has_own_step
 
+    def outer_changes(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """By how much variables that are no weights of the model differ from these values, by the names of arrays."""
+        with eager_mode():
+            held = {name: variable.numpy().astype(np.float32) for name, variable in self._outer.items()}
+        return {name: each - values[name] for name, each in held.items() if not np.array_equal(each, values[name])}
+
     def dense_values(self) -> dict[str, Array]:
         """The values of the arrays that are no tables, float32, by name."""
         with eager_mode():

@@ -22,8 +22,10 @@ def interval(callbacks: Sequence[Any]) -> int | None:
 
 
 def with_hooks(callbacks: Sequence[Any]) -> list[Any]:
-    """Those of the callbacks that have hooks for batches."""
-    return [each for each in callbacks if any(not _is_default(each, name) for name in TRAIN)]
+    """Those of the callbacks whose hooks for batches are called: not those that do nothing here but count time."""
+    import keras
+
+    return [each for each in callbacks if _interval(each) or isinstance(each, keras.callbacks.TerminateOnNaN)]
 
 
 def _interval(callback: Any) -> int | None:

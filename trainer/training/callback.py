@@ -15,6 +15,9 @@ class Callback:
     def on_train_begin(self) -> None:
         """Called before the first step."""
 
+    def on_execution_due(self, step: int) -> None:
+        """Called at this global step, before the replicas agree on the next execution."""
+
     def on_execution_begin(self, step: int, steps: int) -> None:
         """Called at this global step, before an execution that advances it by about `steps`."""
 
@@ -30,8 +33,8 @@ class Callback:
         return False
 
     @property
-    def is_pausing(self) -> bool:
-        """Whether the replica is about to go on with its steps, such as after the evaluation of an epoch."""
+    def is_evaluating_epoch(self) -> bool:
+        """Whether an epoch is evaluated now, for which the rounds of synchronous training wait."""
         return False
 
     def take_changes(self) -> bool:

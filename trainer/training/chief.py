@@ -55,7 +55,7 @@ class Chief(Callback):
         self._roll_back_factor = 1.0
         self._is_stopped = False
         """Whether an earlier process of the chief has ended the run on the parameter servers."""
-        self._is_pausing = self._has_changed = False
+        self._is_evaluating_epoch = self._has_changed = False
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -91,7 +91,7 @@ class Chief(Callback):
             self._set_rate()
         if replica.is_over is not None and not self._is_stopped:
             self._session.run(replica.is_over.initializer)
-        if replica.totals and not is_continued:
+        if replica.totals and (diverged or not is_continued):
             self._session.run(replica.totals.reset)
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
@@ -126,12 +126,11 @@ class Chief(Callback):
         self.checkpoints.begin()
         if self._run.fit:
             step = int(self._session.run(self._replica.global_step))
-            values = {} if self._run.fit.has_begun else self._read_values()
-            self._follow(self._run.fit.begin(step, values))
+            self._follow(self._run.fit.begin(step, self._read_values()))
 
     @property
-    def is_pausing(self) -> bool:
-        return self._is_pausing
+    def is_evaluating_epoch(self) -> bool:
+        return self._is_evaluating_epoch
 
     def take_changes(self) -> bool:
         found, self._has_changed = self._has_changed, False
@@ -150,10 +149,12 @@ class Chief(Callback):
             self.checkpoints.saved_step = -1  # the checkpoint of this step lacks them
         self._set_rate()
 
-    def on_execution_begin(self, step: int, steps: int) -> None:
-        self._profile.before_execution(step, steps)
+    def on_execution_due(self, step: int) -> None:
         if self._run.fit and self._run.fit.has_batch_hooks:
             self._follow(self._run.fit.begin_batches(step))
+
+    def on_execution_begin(self, step: int, steps: int) -> None:
+        self._profile.before_execution(step, steps)
 
     @property
     def is_over(self) -> bool:
@@ -178,11 +179,12 @@ class Chief(Callback):
         ends_epoch = fit is not None and fit.add(outcome)
         if fit and totals and fit.has_batch_hooks:
             vector = self._session.run(totals.value)
-            self._follow(fit.end_batches(step, self._read_values(), vector, totals))
+            values = self._read_values() if fit.hooks_need_values else {}
+            self._follow(fit.end_batches(step, values, vector, totals))
         if fit and totals and ends_epoch:
-            self._is_pausing = True
+            self._is_evaluating_epoch = True
             self._end_epoch(fit, totals, step)
-            self._is_pausing = False
+            self._is_evaluating_epoch = False
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
@@ -195,10 +197,13 @@ class Chief(Callback):
             return
         self._watchdog.operation = "evaluating an epoch and its callbacks"
         self._watchdog.pause()
-        score, changes = fit.end_epoch(step, self.checkpoints.latest, vector, totals)
+        raw = self._read_values() if fit.averages else None
+        score, changes = fit.end_epoch(step, self.checkpoints.latest, vector, totals, raw)
         self._watchdog.progress()
         self._run.record.add_evaluation(self.checkpoints.latest, score, is_candidate=False)
         self._follow(changes)
+        if changes:  # a parameter server that is lost now would lose them
+            self.checkpoints.save_and_wait()
 
     def _take_totals(self, totals: Totals) -> npt.NDArray[np.float32]:
         """The totals of the epoch that ends. Other replicas add theirs as soon as they know that the step is done."""

@@ -91,7 +91,8 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             logger.info(f"the model's source has changed since the run began: {now} now, {source} before")
         if changes:
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
-        run_id = json.dumps([problem.identity, directory.uri or str(directory.path.resolve())])
+        kept = {key: each for key, each in problem.identity.items() if key != "model"}  # its source may change
+        run_id = json.dumps([kept, directory.uri or str(directory.path.resolve())])
         yield ClaimedDirectory(directory, run_id)
 
 
@@ -105,6 +106,7 @@ class ChiefRun:
         steps = max(earlier.get("global_step", 0), earlier.get("stopped_before", 0))
         self.was_done = _is_done(earlier) and steps >= context.settings.train_steps
         """Whether an earlier process has finished the run."""
+        self._warn_of_epochs(earlier)
         context.clock.earlier = float(earlier.get("seconds", 0.0))
         self._record = RunRecord(
             self._directory, self._facts(), problem.best_metric, context.clock, earlier, context.metrics
@@ -150,10 +152,22 @@ class ChiefRun:
             "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
+            **({"steps_per_epoch": self._problem.steps_per_epoch} if settings.epochs else {}),
             **dataset.description,
             "train_dir": str(self._directory),
             "version": trainer.__version__,
         }
+
+    def _warn_of_epochs(self, earlier: dict[str, Any]) -> None:
+        """Say it if an epoch has another number of steps than before, as with another number of workers."""
+        before, now = earlier.get("steps_per_epoch"), self._problem.steps_per_epoch
+        step, epochs = earlier.get("global_step", 0), self._context.settings.epochs
+        if before and now and before != now and step and epochs:
+            more = round(step / now - step / before)
+            logger.warning(
+                f"an epoch has {now} steps instead of {before}, so the {step / before:.1f} epochs of the run so far "
+                f"count as {step / now:.1f}; set epochs={epochs + more} to train as long"
+            )
 
     @property
     def wait_seconds(self) -> float:

@@ -1,10 +1,11 @@
 """The evaluator: it evaluates each checkpoint once on the held-out split, and ends with the run.
 
-It connects to no other task and reads the training directory only. It records each evaluation there, so that it
-resumes after a restart.
+It connects to no other task, and reads and writes the training directory alone. It records each evaluation there, so
+that it resumes after a restart.
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -58,7 +59,8 @@ def evaluate(context: TaskContext) -> None:
     evaluated = _read_steps(directory.evaluations)
     seconds = settings.wait_seconds + settings.stall_seconds + settings.save_seconds
     summaries, pictures = SummaryWriter(directory.test_summaries), ClassifierPictures()
-    gpus = devices.count_gpus(settings)
+    # num_gpus is that of a replica.
+    gpus = 0 if settings.num_gpus == 0 else devices.count_gpus(dataclasses.replace(settings, num_gpus=None))
     with problem.evaluator(devices.all_of(gpus)[0] if gpus else CPU) as evaluator:
         while not context.is_stopping() and max(evaluated, default=0) < problem.settings.train_steps:
             checkpoints = _wait_for_checkpoints(context, directory, problem, evaluated, seconds)

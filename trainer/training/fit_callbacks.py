@@ -69,8 +69,6 @@ class FitCallbacks:
         self._epoch = 0
         self._ended = -1
         """The last epoch whose end the callbacks know. After the loss of a parameter server it may be trained again."""
-        self._batch = 0
-        """The batch of the epoch with which the next execution begins."""
         self._outcomes: list[Outcome] = []
         """The executions of the present epoch."""
 
@@ -98,9 +96,14 @@ class FitCallbacks:
         return bool(self._with_hooks)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether an earlier session of this run has begun."""
-        return self._list is not None
+    def hooks_need_values(self) -> bool:
+        """Whether these hooks may read the weights."""
+        return batch_hooks.interval(self._callbacks) is not None
+
+    @property
+    def averages(self) -> bool:
+        """Whether the callbacks see moving averages of the weights at the end of an epoch."""
+        return bool(self._model.optimizer and self._model.optimizer.use_ema)
 
     def begin(self, step: int, values: Mapping[str, Array]) -> dict[str, Array]:
         """Begin or continue the run at this global step, with these values of the parameters but for tables.
@@ -111,10 +114,9 @@ class FitCallbacks:
         Raises:
             ModelError: a callback failed.
         """
-        self._epoch, self._batch = divmod(step, self._steps)
-        self._outcomes = []
-        if self._list:  # another session of the same run
-            return {}
+        self._outcomes, self._epoch = [], step // self._steps
+        if self._list:  # another session of the same run, whose checkpoint may be older than what callbacks have set
+            return self._model.outer_changes(values)
         import keras
 
         with self._changes(values) as changes:
@@ -134,7 +136,7 @@ class FitCallbacks:
         Raises:
             ModelError: a callback failed.
         """
-        with self._changes({}) as changes, self._errors("on_train_batch_begin"):
+        with self._batch_changes({}) as changes, self._errors("on_train_batch_begin"):
             for each in self._with_hooks:
                 each.on_train_batch_begin(step % self._steps, {})
         return changes
@@ -151,7 +153,7 @@ class FitCallbacks:
             ModelError: a callback failed.
         """
         logs = self._logs(vector, totals)
-        with self._changes(values) as changes, self._errors("on_train_batch_end"):
+        with self._batch_changes(values) as changes, self._errors("on_train_batch_end"):
             for each in self._with_hooks:
                 each.on_train_batch_end((step - 1) % self._steps, dict(logs))
         return changes
@@ -160,7 +162,9 @@ class FitCallbacks:
         """Go on to the epoch of this global step without the hooks, as there is no checkpoint."""
         self._outcomes, self._epoch = [], step // self._steps
 
-    def end_epoch(self, step: int, checkpoint: str, vector: Vector, totals: Totals) -> tuple[Score, dict[str, Array]]:
+    def end_epoch(
+        self, step: int, checkpoint: str, vector: Vector, totals: Totals, raw: Mapping[str, Array] | None = None
+    ) -> tuple[Score, dict[str, Array]]:
         """End the epoch, and begin the next one, with a checkpoint of this global step.
 
         The logs have the loss and the metrics of the epoch, and those of the held-out split as `val_…`.
@@ -170,6 +174,7 @@ class FitCallbacks:
             checkpoint: That of this step.
             vector: The totals of the epoch.
             totals: What they are.
+            raw: The values of the parameters, if those of the checkpoint that callbacks see are averages.
 
         Returns:
             The score of the checkpoint; and by how much the callbacks have changed parameters, by name.
@@ -187,7 +192,7 @@ class FitCallbacks:
         if epoch <= self._ended:
             return score, {}
         self._ended = epoch
-        with self._changes(evaluator.values()) as changes:
+        with self._changes(evaluator.values(), raw) as changes:
             with self._errors("on_test_end"):
                 self._list.on_test_begin()
                 self._list.on_test_end(dict(held_out))
@@ -226,9 +231,15 @@ class FitCallbacks:
         self._evaluator = self._evaluator or self._make_evaluator()
         return self._evaluator
 
+    def _batch_changes(self, values: Mapping[str, Array]) -> contextlib.AbstractContextManager[dict[str, Array]]:
+        """As `_changes`, for hooks of batches; nothing if these need no values."""
+        return self._changes(values) if self.hooks_need_values else contextlib.nullcontext({})
+
     @contextlib.contextmanager
-    def _changes(self, values: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-        """Give the model these values, let callbacks follow, and find by how much they have changed them.
+    def _changes(
+        self, values: Mapping[str, Array], raw: Mapping[str, Array] | None = None
+    ) -> Iterator[dict[str, Array]]:
+        """Give the model these values, let callbacks follow, and find by how much they have changed them, or `raw`.
 
         Tables, of which there may be more than the memory has twice, are not compared.
         """
@@ -238,7 +249,7 @@ class FitCallbacks:
         yield changes
         for name, after in self._model.dense_values().items():
             if not np.array_equal(after, before[name], equal_nan=True):
-                changes[name] = after - before[name]
+                changes[name] = after - (raw or before)[name]
 
     def _rate(self) -> float | None:
         """The learning rate of the compiled optimizer; None if there is none, or it has a schedule."""

@@ -65,6 +65,8 @@ def take_steps(
                 looked = time.monotonic()
                 if session.run(replica.is_over_now):
                     break
+            if not callback.is_over:
+                callback.on_execution_due(step)
             steps = agree(0 if callback.is_over else planner.choose(step))
             if not steps:
                 break

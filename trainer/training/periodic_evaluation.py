@@ -4,6 +4,7 @@ The chief writes a candidate, a checkpoint outside of the checkpoint list, besid
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -99,7 +100,8 @@ class PeriodicEvaluation:
     def wait(self, seconds: float | None = None) -> None:
         """Wait for the evaluation in progress, at most for this time."""
         if seconds is not None:
-            self._idle.wait(seconds)
+            if not self._idle.wait(seconds):
+                self._cost = math.inf  # until it has ended
         elif self._thread:
             self._thread.join()
 

@@ -150,7 +150,7 @@ class ReplicaMonitor:
             membership: Which replicas take part.
             addresses: "HOST:PORT" of all listed replicas by name. The first one is the chief.
             settings: The settings of the run.
-            callback: That of the chief, for which the rounds wait while it pauses.
+            callback: That of the chief, for which the rounds wait while it evaluates an epoch.
         """
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
         self._callback = callback
@@ -212,7 +212,7 @@ class ReplicaMonitor:
         if step >= self._settings.train_steps:  # the others end now
             return
         roster.observe(int(step), list(map(int, last_steps)), now)
-        if self._callback.is_pausing:
+        if self._callback.is_evaluating_epoch:
             roster.stepped = now
         self._find_gone(now)
         if self._rounds:

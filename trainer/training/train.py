@@ -67,13 +67,13 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         gpus,
         claimed.run_id if claimed else "",
         problem.steps_per_epoch if problem.fit.callbacks else None,
-        batch_hooks.interval(problem.fit.callbacks),
+        _hook_steps(problem),
     )
     for note in replica.notes if claimed else ():
         logger.info(note)
     if gpus and replica.learners > 1:
         logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
-        if cluster and settings.epochs and settings.num_gpus is None:
+        if cluster and (settings.epochs or problem.fit.callbacks) and settings.num_gpus is None:
             raise ConfigurationError(
                 f"num_gpus: it is not set, but this task sees {gpus} GPUs, on which the steps of an epoch depend, and "
                 f"a task does not see those of the others; set num_gpus={gpus} for all tasks."
@@ -111,6 +111,12 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         run.finish()
     coordinator.leave()
     return True
+
+
+def _hook_steps(problem: Problem) -> int | None:
+    """The steps after which callbacks follow within an epoch: each, unless steps_per_execution says otherwise."""
+    found = batch_hooks.interval(problem.fit.callbacks)
+    return None if found == 1 and problem.settings.steps_per_execution else found
 
 
 def _train_in_session(

@@ -12,7 +12,11 @@ from trainer.tensorflow_types import Tensor
 
 
 def average_over(
-    devices: Sequence[str], functions: Sequence[Compute], source: str, sizes: Sequence[int] | None = None
+    devices: Sequence[str],
+    functions: Sequence[Compute],
+    source: str,
+    sizes: Sequence[int] | None = None,
+    weights: Sequence[Tensor] | None = None,
 ) -> Compute:
     """Compute each function on its device, and average the outputs on the first one.
 
@@ -22,6 +26,7 @@ def average_over(
         source: The device to which the parameters come once, for all.
         sizes: The elements of the dense gradients of each shard, if the weight of the batch follows on them, by which
             the average is divided. None if the average is the mean.
+        weights: Those of the devices' batches in the loss and the metrics; None if they are equal.
     """
 
     def compute(values: Sequence[Tensor]) -> StepOutputs:
@@ -35,10 +40,16 @@ def average_over(
             gradients = [_mean(shards) for shards in zip(*[each.gradients for each in outputs], strict=True)]
             if sizes:
                 gradients = [divide_by_weight(each, size) for each, size in zip(gradients, sizes, strict=True)]
-            metrics = {name: _mean([each.metrics[name] for each in outputs]) for name in outputs[0].metrics}
+            metrics = {name: measured([each.metrics[name] for each in outputs]) for name in outputs[0].metrics}
             totals = [each.totals for each in outputs if each.totals is not None]
             total = tf.add_n(totals) if totals else None
-            return StepOutputs(gradients, _mean([each.loss for each in outputs]), metrics, totals=total)
+            return StepOutputs(gradients, measured([each.loss for each in outputs]), metrics, totals=total)
+
+    def measured(values: Sequence[Tensor]) -> Tensor:
+        if weights is None:
+            return _mean(values)
+        weighted = [tf.math.multiply_no_nan(each, weight) for each, weight in zip(values, weights, strict=True)]
+        return tf.math.divide_no_nan(tf.add_n(weighted), tf.add_n(weights))
 
     return compute
 
