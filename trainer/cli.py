@@ -166,10 +166,10 @@ def _log_to(handler: "logging.StreamHandler[TextIO]", prefix: str) -> None:
     package.propagate = False
 
 
-def _fail(error: Exception, code: int) -> int:
+def _fail(error: Exception, code: int, has_log_file: bool = False) -> int:
     with contextlib.suppress(OSError):  # the output may be a file on a full volume
         may_be_of_user = isinstance(error, (ConfigurationError, ModelError)) and (error.__cause__ or error.__context__)
-        if tracebacks.is_wanted() or (may_be_of_user and os.environ.get(report.VARIABLE)):
+        if tracebacks.is_wanted() or (may_be_of_user and has_log_file):
             prefix = "" if tracebacks.is_wanted() else tracebacks.PREFIX
             print("".join(f"{prefix}{line}\n" for line in tracebacks.of(error)), end="", file=sys.stderr)
         print(f"trainer: {abridge(one_line(str(error)), 1000)}", file=sys.stderr, flush=True)
@@ -408,7 +408,7 @@ def _run_task(context: TaskContext) -> int:
 
 def _fail_task(error: Exception, code: int) -> int:
     _report_end(code, str(error))
-    return _fail(error, code)
+    return _fail(error, code, has_log_file=bool(os.environ.get(report.VARIABLE)))
 
 
 def _report_end(code: int, reason: str) -> None:

@@ -113,7 +113,7 @@ def test_a_run_writes_the_documented_files_and_the_step_time_breakdown(trainer: 
     assert {path.name for path in (run / "logs").iterdir()} == {
         *(".lock", "config.yaml", "ps-0.log", "ps-1.log", "worker-0.log", "worker-1.log")
     }
-    assert (run / "export" / str(result["global_step"]) / "saved_model.pb").exists()
+    assert Path(trainer.folder, result["export"], "saved_model.pb").exists()
 
 
 @pytest.mark.long

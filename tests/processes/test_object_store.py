@@ -79,7 +79,7 @@ def test_a_run_continues_without_its_local_files(run: Run, store: ObjectStore, l
     assert (found["state"], found["global_step"], found["train_dir"]) == ("done", 400, store.uri("a"))
     assert found["checkpoint"] == f"{store.uri('a')}/model.ckpt-400"
     assert str(local) not in output.splitlines()[-1]
-    assert (store.folder / "a/export/400/saved_model.pb").exists()
+    assert (store.folder / "a/export" / Path(found["export"]).name / "saved_model.pb").exists()
     assert list((store.folder / "a/train").glob("events.*"))
     remaining = sorted(path.name for path in (store.folder / "a").glob("model.ckpt-*.index"))
     assert "model.ckpt-400.index" in remaining
