@@ -37,6 +37,8 @@ def test_exec_and_port_forward_work(kubectl: Kubectl, namespace: str) -> None:
     kubectl("apply", "-f-", text=pod("server", serve))
     kubectl("wait", "--for=condition=Ready", "pod/server", "--timeout=60s")
     assert kubectl("exec", "server", "--", "hostname") == "server\n"
+    listens = "until grep -q :1776 /proc/net/tcp; do sleep 0.1; done"  # a container is ready before its program is
+    kubectl("exec", "server", "--", "timeout", "60", "sh", "-c", listens)
     forward = ["kubectl", "--namespace", namespace, "port-forward", "pod/server", ":6006"]
     with subprocess.Popen(forward, stdout=subprocess.PIPE, text=True) as forwarding:
         try:
