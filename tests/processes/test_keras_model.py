@@ -1,11 +1,14 @@
 """A Keras model on clusters of real processes. Plain Keras loads the result."""
 
+import itertools
 import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
 
 from tests.processes.trainers import PATIENCE, Trainer
@@ -159,3 +162,49 @@ def test_each_command_that_a_launch_prints_runs(trainer: Trainer) -> None:
         assert code == 0, output
     after = json.loads((trainer.folder / "second" / "result.json").read_text())
     assert after["global_step"] == 15 * 4
+
+
+COUNTING = """\
+import pathlib
+
+import keras
+import numpy as np
+from keras import layers
+
+
+def train_data(context):
+    return np.eye(50, dtype="float32"), np.zeros((50, 1), "float32")
+
+
+def model():
+    # An example adds 1 / n to its own weight in a step with n examples.
+    network = keras.Sequential([layers.Input((50,)), layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    network.compile(keras.optimizers.SGD(1.0), lambda wanted, found: -found)
+    return network
+
+
+class Epochs(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        with pathlib.Path("epochs").open("a") as file:
+            file.write(f"{epoch} ")
+
+
+def fit_arguments():
+    return {"callbacks": [Epochs()], "validation_data": train_data(None), "batch_size": 4}
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ps", "allreduce"])
+def test_other_numbers_of_workers_take_what_is_left_of_an_epoch(trainer: Trainer, strategy: str) -> None:
+    (trainer.folder / "mine.py").write_text(COUNTING)
+    words = ["--model=mine.py", "--train_dir=run", f"--strategy={strategy}", "--export=last"]
+    trainer.launch(*words, "--workers=2", "--train_steps=10")  # 24 examples of the second epoch
+    found = trainer.launch(*words, "--workers=3", "--epochs=3")
+    assert found["global_step"] == 10 + 3 + 5
+    assert (trainer.folder / "epochs").read_text().split() == ["0", "1", "2"]
+    (weights,) = keras.saving.load_model(trainer.folder / found["export"] / "model.keras", compile=False).get_weights()
+    # Each step has as many examples as its learners take, but for the last one of an epoch.
+    once = [sum(steps) for steps in itertools.product((1 / 8, 1 / 2), (1 / 8, 1 / 12, 1 / 2), (1 / 12, 1 / 2))]
+    distances = np.abs(weights - np.array(once)).min(axis=1)
+    assert distances.max() < 1e-5
+    assert weights.sum() == pytest.approx(10 + 3 + 5, abs=1e-3)

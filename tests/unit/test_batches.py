@@ -24,8 +24,9 @@ def test_the_seed_and_the_epoch_determine_the_order() -> None:
 @given(count=st.integers(1, 300), size=st.integers(1, 70), batches=st.integers(1, 9), step=st.integers(0, 10**6))
 def test_the_learners_of_an_epoch_have_each_example_once(count: int, size: int, batches: int, step: int) -> None:
     deal = Deal(count, size, batches, seed=3)
-    first = step // deal.steps * deal.steps
-    dealt = [deal.take(number, learner) for number in range(first, first + deal.steps) for learner in range(batches)]
+    end = deal.epochs.end(step)
+    steps = range(end - deal.epochs.steps, end)
+    dealt = [deal.take(number, learner) for number in steps for learner in range(batches)]
     assert sorted(each for indices, own in dealt for each in indices[:own].tolist()) == list(range(count))
     assert all(max(1, own) == len(indices) <= size for indices, own in dealt)
     if deal.is_even:
@@ -35,8 +36,8 @@ def test_the_learners_of_an_epoch_have_each_example_once(count: int, size: int, 
 @given(count=st.integers(1, 300), size=st.integers(1, 70), learners=st.integers(1, 9))
 def test_the_order_does_not_depend_on_the_learners(count: int, size: int, learners: int) -> None:
     one, several = Deal(count, size * learners, 1, seed=3), Deal(count, size, learners, seed=3)
-    assert one.steps == several.steps
-    for step in range(one.steps + 1):
+    assert one.epochs.steps == several.epochs.steps
+    for step in range(one.epochs.steps + 1):
         whole, own = one.take(step, 0)
         parts = [several.take(step, learner) for learner in range(learners)]
         assert np.array_equal(whole[:own], np.concatenate([indices[:count] for indices, count in parts]))

@@ -17,6 +17,7 @@ from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.graph import replica
 from trainer.graph.checkpoints import Snapshot
+from trainer.graph.course import Course
 from trainer.graph.replica import Replica
 from trainer.models import mlp
 from trainer.run_directory import best
@@ -104,7 +105,17 @@ def start(
             lambda candidate, score: record.add_evaluation(candidate, score, is_candidate=True),
         )
         writing = Background("checkpoint")
-        run = RunContext(context, found, directory, "this run", record, evaluation, writing, untrained_loss=1.1)
+        run = RunContext(
+            context,
+            found,
+            directory,
+            "this run",
+            lambda saved, step: Course(chosen.train_steps),
+            record,
+            evaluation,
+            writing,
+            untrained_loss=1.1,
+        )
         chief = Chief(run, sessions[-1])
         evaluations.append(evaluation)
         return ChiefRun(chief, writing, evaluation, found, sessions[-1], context.metrics, tmp_path / "own", log_lines)

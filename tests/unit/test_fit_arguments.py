@@ -10,6 +10,7 @@ import pytest
 
 from trainer import config
 from trainer.cluster.spec import Cluster, Task
+from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
@@ -170,9 +171,9 @@ def test_a_callback_that_fails_is_named(load: Load) -> None:
     callback = "keras.callbacks.LambdaCallback(on_train_begin=lambda logs: logs['absent'])"
     found = load(f"{{'callbacks': [{callback}]}}")
     assert isinstance(found.model, KerasModel)
-    fit = FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator, 2, 10)
+    fit = FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator)
     with pytest.raises(ModelError) as failed:
-        fit.begin(0, {})
+        fit.begin(0, 20, Epochs(2, 1), {})
     assert str(failed.value) == "model=mine.py: on_train_begin() of a callback failed: KeyError: 'absent'."
 
 
@@ -180,19 +181,20 @@ def test_an_epoch_that_is_trained_again_after_a_loss_ends_once(load: Load, tmp_p
     found = load("{'callbacks': [keras.callbacks.History()]}", batch_size=45)
     (history,) = found.fit.callbacks
     assert isinstance(found.model, KerasModel)
-    made = replica.build(found.settings, None, found.model, found.parameters, found.dataset.train, 0, "run", epoch=2)
+    problem = found.settings, None, found.model, found.parameters, found.dataset.train
+    made = replica.build(*problem, 0, "run", Epochs(2, 1))
     assert made.totals
     with (
         tf1.Session(graph=made.graph) as session,
-        FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator, 2, 10) as fit,
+        FitCallbacks("mine.py", found.fit.callbacks, found.model, found.evaluator) as fit,
     ):
         session.run(made.initialize)
-        fit.begin(0, {})
+        fit.begin(0, 20, Epochs(2, 1), {})
         checkpoint = made.saver.save(session, tmp_path / "model.ckpt")
         for step in (2, 4):
             assert fit.add(Outcome(2, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
             fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)
-        fit.begin(3, {})  # from an earlier checkpoint, in another session
+        fit.begin(3, 20, Epochs(2, 1), {})  # from an earlier checkpoint, in another session
         for step in (4, 6):
             assert fit.add(Outcome(1, step, 1.0, {"accuracy": 0.5}, 0.1, 0.0))
             fit.end_epoch(step, checkpoint, session.run(made.totals.value), made.totals)

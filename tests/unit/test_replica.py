@@ -74,7 +74,7 @@ def test_asynchronous_replicas_have_each_example_once_that_is_read_by_its_index(
         cluster = Cluster(Task("worker", index), (), ("w:1", "w:2", "w:3"), ("p:1",))
         made = replica.build(settings, cluster, MLP, PARAMETERS, source, 0, "this run")
         placeholder, *_ = made.batches.feeds(1)
-        for _ in range(sum(deal.take(step, index)[1] > 0 for step in range(deal.steps))):
+        for _ in range(sum(deal.take(step, index)[1] > 0 for step in range(deal.epochs.steps))):
             images, *_ = made.batches.take(1, 0)
             assert placeholder.shape.is_compatible_with(images.shape)
             taken += images[:, 0].tolist()
@@ -165,7 +165,7 @@ def test_a_synchronous_replica_goes_by_the_step_that_all_shards_have_reached() -
     """A shard may be ahead of others. A checkpoint after the last step would then lack their last update."""
     execution = build(CHIEF, sync=True).replication.executions[3].step
     reads = {each.inputs[0].op.name for each in ancestors(execution) if each.type == "ReadVariableOp"}
-    assert {"round_begun"} == {name for name in reads if "part_" not in name}
+    assert {"round_begun", "course"} == {name for name in reads if "part_" not in name}
     assert [name for name in reads if name.endswith("/updates")] == ["part_0_of_2/updates"]
 
 
@@ -309,7 +309,12 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
         path = chief.saver.save(session, tmp_path / "model.ckpt")
     shapes = {name: parameter.shape for name, parameter in PARAMETERS.items()}
     slots = {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in ("Adam", "Adam_1", "vhat")}
-    assert {name: value.shape for name, value in before.items()} == {**shapes, **slots, "global_step": ()}
+    assert {name: value.shape for name, value in before.items()} == {
+        **shapes,
+        **slots,
+        "global_step": (),
+        "trainer/course": (5,),
+    }
     assert before["global_step"] == 1
     assert before["hidden/weights/Adam"].any()
 

@@ -450,7 +450,7 @@ def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_
     addresses = dict(zip(("worker 0", "worker 1"), servers.workers, strict=True))
     membership = chief.replica.replication.membership
     evaluating = Evaluating()
-    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, evaluating):
+    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, TRAIN_STEPS, evaluating):
         update = ThreadPoolExecutor(1).submit(chief.update)
         assert wait([update], timeout=2).not_done, "the limit has passed four times"
         evaluating.is_evaluating_epoch = False

@@ -190,6 +190,7 @@ def test_a_model_with_tables_has_several_shards_on_each_server_and_trains_alike(
                 session.run(built.initialize)
                 started = str(built.saver.save(session, tmp_path / "start"))
             else:
+                session.run(built.course.variable.initializer)
                 built.saver.restore(session, started)
             built.batches.begin(session)
             session.run([built.replication.lead, built.mark_ready])

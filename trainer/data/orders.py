@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trainer.data.epochs import START, Epochs, Position
+
 Indices = npt.NDArray[np.int32]
 
 
@@ -33,21 +35,25 @@ class Deal:
     seed: int
     is_full: bool = False
     """Whether each batch has `size` examples: the last one of an epoch takes the first examples once more."""
+    begun: Position = START
+    """Where such steps have begun."""
 
     @property
     def is_even(self) -> bool:
         """Whether each batch has `size` examples."""
         return self.is_full or self.examples % (self.size * self.batches) == 0
 
-    @property
-    def steps(self) -> int:
-        """The global steps of an epoch."""
-        return -(-self.examples // (self.size * self.batches))
+    @functools.cached_property
+    def epochs(self) -> Epochs:
+        """The epochs of these steps."""
+        return Epochs(self.examples, self.size * self.batches, self.begun)
 
     def take(self, step: int, learner: int) -> tuple[Indices, int]:
         """What a learner takes in the step after `step` global steps.
 
-        A learner for whom no examples are left in the epoch computes with one that another learner has.
+        A learner for whom no examples are left in the epoch computes with one that another learner has. If all batches
+        have the same size, and these steps have begun within an epoch, the end of that one takes its first examples
+        once more.
 
         Args:
             step: Global steps before this one.
@@ -57,9 +63,9 @@ class Deal:
         Returns:
             The indices, int32 [n] with n from 1 to `size`; and how many of the examples count.
         """
-        epoch, number = divmod(step, self.steps)
-        start = (number * self.batches + learner) * self.size
-        is_full = self.is_full or learner >= self.batches
+        at = self.epochs.at(step)
+        start = at.taken + learner * self.size
+        is_full = self.is_even or learner >= self.batches
         count = self.size if is_full else max(0, min(self.size, self.examples - start))
-        found = order(self.examples, self.seed, epoch).take(range(start, start + max(1, count)), mode="wrap")
+        found = order(self.examples, self.seed, at.epoch).take(range(start, start + max(1, count)), mode="wrap")
         return found, count

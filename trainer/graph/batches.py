@@ -10,10 +10,12 @@ in a full batch, by which its gradient counts; 0 if another learner has its exam
 import collections
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from trainer.data.epochs import START, Position
 from trainer.data.examples import Array, Examples, Signature
 from trainer.data.orders import Deal
 from trainer.data.stream import PREFETCHED_BATCHES, prefetch
@@ -28,8 +30,8 @@ class Feeding(Protocol):
         """The placeholders that an execution of this number of steps feeds."""
         ...
 
-    def begin(self, session: Session) -> None:
-        """Initialize a session, before its first execution."""
+    def begin(self, session: Session, begun: Position = START) -> None:
+        """Initialize a session, before its first execution. The run's steps have begun at this position."""
         ...
 
     def take(self, steps: int, step: int) -> list[Any]:
@@ -58,9 +60,9 @@ class MultiDeviceBatches:
     def feeds(self, steps: int) -> Sequence[Tensor]:
         return [feed for each in self._batches for feed in each.feeds(steps)]
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: Session, begun: Position = START) -> None:
         for each in self._batches:
-            each.begin(session)
+            each.begin(session, begun)
 
     def take(self, steps: int, step: int) -> list[Any]:
         return [value for each in self._batches for value in each.take(steps, step)]
@@ -99,7 +101,8 @@ class InMemoryBatches:
     def share(self, number: int) -> Tensor:
         return tf.constant(1.0) if self._shares is None else self._shares[number]
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: Session, begun: Position = START) -> None:
+        self._deal = replace(self._deal, begun=begun)
         session.run([each.initializer for each in self._variables], self._arrays)
 
     def take(self, steps: int, step: int) -> list[Any]:
@@ -122,7 +125,7 @@ class FedBatches:
         self,
         signature: Signature,
         size: int | None,
-        batches: Callable[[int], Iterator[Shared]],
+        batches: Callable[[Position, int], Iterator[Shared]],
         is_independent: bool = False,
     ) -> None:
         """Feed batches.
@@ -130,12 +133,13 @@ class FedBatches:
         Args:
             signature: That of an example.
             size: The examples of each batch; None if it varies.
-            batches: The batches from the one after this number of global steps on.
+            batches: The batches of steps that have begun at this position, from the one after this number of global
+                steps on.
             is_independent: Whether one batch follows on the other whatever the global step is.
         """
         self._signature, self._size, self._make, self._is_independent = signature, size, batches, is_independent
         self._batches: Iterator[Shared] | None = None
-        self._next = 0
+        self._begun, self._next = START, 0
         self._placeholders: list[Sequence[Tensor]] = []
 
     def feeds(self, steps: int) -> Sequence[Tensor]:
@@ -153,13 +157,14 @@ class FedBatches:
     def share(self, number: int) -> Tensor:
         return self._placeholders[number][-1]
 
-    def begin(self, session: Session) -> None:
-        pass
+    def begin(self, session: Session, begun: Position = START) -> None:
+        if begun != self._begun:
+            self._begun, self._batches = begun, None
 
     def take(self, steps: int, step: int) -> list[Any]:
         ahead = step - self._next
         if self._batches is None or (not self._is_independent and not 0 <= ahead <= PREFETCHED_BATCHES):
-            self._batches = self._make(step)
+            self._batches = self._make(self._begun, step)
         elif not self._is_independent:  # a backup may have missed some steps
             collections.deque(itertools.islice(self._batches, ahead), maxlen=0)
         self._next = step + steps
@@ -170,7 +175,7 @@ class FedBatches:
 def stream_batches(signature: Signature, size: int | None, full: int, batches: Iterator[Sequence[Array]]) -> Batches:
     """The batches of a stream, in its own order, each of `size` examples; None if they have up to `full`."""
     shared = ((leaves, len(leaves[0]) / full) for leaves in batches)
-    return FedBatches(signature, size, lambda _: shared)
+    return FedBatches(signature, size, lambda *_: shared)
 
 
 def dealt_batches(
@@ -187,8 +192,9 @@ def dealt_batches(
             `deal` calls a step.
     """
 
-    def batches(step: int) -> Iterator[Shared]:
-        taken = (deal.take(number, learner) for number in itertools.count(step // independent))
+    def batches(begun: Position, step: int) -> Iterator[Shared]:
+        own, first = replace(deal, begun=begun), begun.step + (step - begun.step) // independent
+        taken = (own.take(number, learner) for number in itertools.count(first))
         # A replica that others wait for takes each step, also without a share.
         kept = ((indices, count) for indices, count in taken if count or independent == 1)
         return prefetch((read(indices), count / deal.size) for indices, count in kept)

@@ -9,6 +9,7 @@ share their memory until the next update writes to other memory. The snapshot is
 Tables are in files of their own (`trainer.graph.table_files`).
 """
 
+import contextlib
 import glob
 import logging
 import math
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from trainer.data.files import write_atomically
 from trainer.graph import table_files
+from trainer.graph.course import Course
 from trainer.graph.keras_optimizer import AVERAGE
 from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS
 from trainer.graph.parameters import Layout, Shard
@@ -39,6 +41,7 @@ from trainer.text import truncate
 logger = logging.getLogger(__name__)
 
 GLOBAL_STEP = "global_step"
+COURSE = "trainer/course"
 STEP = re.compile(r"-([0-9]{1,18})$")
 """The step at the end of a checkpoint's name."""
 
@@ -87,6 +90,7 @@ class _Values:
     arrays: Sequence[Array]
     """In the order of `_variables`."""
     tables: TableSnapshot
+    course: Course
 
 
 class Saver:
@@ -129,6 +133,8 @@ class Saver:
         self._add_snapshot(servers)
         self._writer = _Writer(layout, shards, slots, self.tables)
         self._step = tf1.placeholder(tf.int64, [], "step")
+        self.course = Course(last_step=0)
+        """The course of the run, that of the checkpoint that was restored, which snapshots have. The chief sets it."""
         self._restored: Sequence[Array] = []
         """What is being restored."""
         trainable = layout.of_trainable
@@ -153,14 +159,15 @@ class Saver:
         Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
         servers, and tables, stay there until `fetch`; until then they keep the event `SAVING`.
         """
+        course = self.course
         if self._stage is None:
             step, *values = session.run(self._read)
-            return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session)), self._writer)
+            return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session), course), self._writer)
         step = int(session.run(self._stage, self.tables.begin_period()))
 
         def fetch() -> _Values:
             tables = self.tables.fetch(session)
-            return _Values(list(session.run(self._fetch)), tables)
+            return _Values(list(session.run(self._fetch)), tables, course)
 
         return Snapshot(step, fetch, self._writer)
 
@@ -176,17 +183,18 @@ class Saver:
             tf.errors.OpError, ValueError: the checkpoint cannot be read.
         """
         stored = self._read_arrays(path)
+        course = _course_of(stored)
         lost = self.tables.find_lost(session)
         self.tables.create(session, lost)
         self.tables.restore(session, stored, lost)
         session.run(self._restore)
-        self._restored = []
+        self._restored, self.course = [], course
         return [server for server, shard in enumerate(self._shards) if shard.tables and server not in lost]
 
     def differences(self, path: str) -> list[str]:
         """What the arrays of a checkpoint have that those of the model lack, and the reverse, in words."""
         try:
-            stored = StoredArrays(path).names - {GLOBAL_STEP}
+            stored = StoredArrays(path).names - {GLOBAL_STEP, COURSE}
         except tf.errors.OpError:
             return []
         slots, own = tuple(self._slots), {*self._layout.shapes, *self.tables.shapes}
@@ -380,7 +388,7 @@ class _Writer:
 
     def write(self, path: str, step: int, values: _Values, may_merge: bool) -> None:
         """Write a checkpoint of these values."""
-        arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64)}
+        arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64), COURSE: values.course.array}
         rest = list(values.arrays)
         for suffix, (count, shapes) in self._vectors.items():
             vectors, rest = rest[:count], rest[count:]
@@ -470,6 +478,19 @@ def step_of(path: str) -> int:
     """The global step in the name of a checkpoint; -1 without one."""
     found = STEP.search(path)
     return int(found[1]) if found else -1
+
+
+def newest_course(directory: Path) -> tuple[Course, int]:
+    """The course and the global step of the newest checkpoint in a directory that can be read; step 0 without one."""
+    for path in reversed(CheckpointList(directory, keep=1).paths):
+        with contextlib.suppress(tf.errors.OpError, ValueError):
+            return _course_of(StoredArrays(path)), step_of(path)
+    return Course(last_step=0), 0
+
+
+def _course_of(stored: StoredArrays) -> Course:
+    """The course of the run in a checkpoint. An older version of the trainer has saved none."""
+    return Course.of(stored.whole(COURSE)) if COURSE in stored.names else Course(last_step=0)
 
 
 def find(directory: Path) -> list[str]:

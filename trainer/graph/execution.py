@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
@@ -41,16 +41,16 @@ def next_multiple(of: int, after: int) -> int:
     return (after // of + 1) * of
 
 
-def check_rounds(settings: Settings, step: int) -> None:
-    """Check that rounds of local_steps steps from this global step on end at train_steps.
+def check_rounds(local_steps: int, step: int, last_step: int) -> None:
+    """Check that rounds of local_steps steps from this global step on end at the last one.
 
     Raises:
         ConfigurationError: they do not.
     """
-    if step < settings.train_steps and (settings.train_steps - step) % settings.local_steps:
+    if step < last_step and (last_step - step) % local_steps:
         raise ConfigurationError(
-            f"local_steps: the run is at step {step}, from which rounds of {settings.local_steps} steps do not end at "
-            f"train_steps {settings.train_steps}; choose others."
+            f"local_steps: the run is at step {step}, from which rounds of {local_steps} steps do not end at "
+            f"train_steps {last_step}; choose others."
         )
 
 
@@ -61,16 +61,27 @@ class ExecutionPlanner:
     but TensorFlow prepares each at its first use.
     """
 
-    def __init__(self, settings: Settings, full: int, replicas: int, intervals: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        full: int,
+        replicas: int,
+        last_step: int,
+        hook_steps: int | None = None,
+        end_of_epoch: Callable[[int], int] | None = None,
+    ) -> None:
         """Plan the executions of a run.
 
         Args:
             settings: The settings of the run.
             full: The number of steps of a full execution.
             replicas: How many advance the global step independently.
-            intervals: The steps after each of which an execution must end, such as those of an epoch.
+            last_step: The last global step of the run.
+            hook_steps: The steps after each of which an execution must end; None if there are none.
+            end_of_epoch: Returns where the epoch of the step after this one ends; None if executions may pass it.
         """
-        self._settings, self._intervals = settings, intervals
+        self._settings, self._last_step = settings, last_step
+        self._hook_steps, self._end_of_epoch = hook_steps, end_of_epoch
         self.replicas = replicas
         """Replicas that advance the global step independently. The caller may change it."""
         self._full = full
@@ -92,10 +103,13 @@ class ExecutionPlanner:
 
         With several replicas this is always the end of the run. With local SGD, only steps at the end of a round count.
         """
+        if self.replicas > 1:
+            return self._last_step
         settings = self._settings
-        intervals = (settings.report_steps, settings.save_steps, *self._intervals) if self.replicas == 1 else ()
-        reachable = [each for each in intervals if each and each % settings.local_steps == 0]
-        return min([settings.train_steps, *(next_multiple(each, step) for each in reachable)])
+        intervals = (settings.report_steps, settings.save_steps, self._hook_steps)
+        stops = [self._last_step, *(next_multiple(each, step) for each in intervals if each)]
+        stops += [self._end_of_epoch(step)] if self._end_of_epoch else []
+        return min(each for each in stops if each == self._last_step or (each - step) % settings.local_steps == 0)
 
     def took(self, steps: int, seconds: float) -> None:
         """Record the duration of an execution."""

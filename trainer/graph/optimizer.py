@@ -40,6 +40,8 @@ class Optimizer:
     """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
     scale: Variable = None
     """float32 variable that multiplies the learning rate; None if that cannot change."""
+    last_step: Callable[[], Tensor] | None = None
+    """Adds the last global step, at which a schedule ends; None if that is `train_steps`."""
 
     @classmethod
     def create(cls, settings: Settings, shared: bool, device: str, scaled: bool, **more: Any) -> Self:
@@ -192,7 +194,8 @@ class Optimizer:
             return base
         step = tf.cast(step, tf.float32)
         warmup = settings.warmup_steps
-        remaining = 1 - tf.clip_by_value((step - warmup) / max(1, settings.train_steps - warmup), 0.0, 1.0)
+        last = tf.cast(self.last_step() if self.last_step else settings.train_steps, tf.float32)
+        remaining = 1 - tf.clip_by_value((step - warmup) / tf.maximum(1.0, last - warmup), 0.0, 1.0)
         decay = {
             "constant": tf.ones_like(remaining),
             "linear": remaining,

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
+from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
 from trainer.data.orders import Deal
 from trainer.data.stream import IN_MEMORY_BYTES, Stream
@@ -18,6 +19,7 @@ from trainer.errors import ConfigurationError
 from trainer.graph import devices, execution, keras_optimizer, step_graph, tables
 from trainer.graph.batches import Batches, Feeding, InMemoryBatches, MultiDeviceBatches, dealt_batches, stream_batches
 from trainer.graph.checkpoints import Saver
+from trainer.graph.course import SharedCourse
 from trainer.graph.dense_values import DenseValues
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.optimizer import Optimizer
@@ -82,12 +84,14 @@ class Replica:
     """bool variable: the chief has ended the run before its last step; None if it cannot."""
     is_over_now: Tensor
     """bool scalar: its value."""
-    epoch: int | None
-    """Steps after which the chief may do that."""
+    epochs: Epochs | None
+    """Those after which the chief may do that."""
     hook_steps: int | None
     """Steps after which callbacks of the chief follow within an epoch, if they do."""
     end_early: Operation
     """Op with which the chief does that."""
+    course: SharedCourse
+    """The course of the run: valid after joining it."""
     run_id: Tensor
     """string scalar: the run whose variables the parameter servers hold. Read it only when `is_ready`."""
     saver: Any
@@ -104,7 +108,7 @@ def build(
     source: Examples | Stream,
     gpus: int,
     run: str,
-    epoch: int | None = None,
+    epochs: Epochs | None = None,
     hook_steps: int | None = None,
 ) -> Replica:
     """Build the graph of this task's replica, or of a single process if there is no cluster.
@@ -117,7 +121,7 @@ def build(
         source: The training split.
         gpus: GPUs of this task; 0 uses the CPU.
         run: Unique identifier of the run on the parameter servers.
-        epoch: Steps after which the chief may end the run early, or change what it trains with; None if it does not.
+        epochs: Those after which the chief may end the run early, or change what it trains with; None if it does not.
         hook_steps: Steps after which it may do so within an epoch.
 
     Raises:
@@ -149,20 +153,24 @@ def build(
         step_graph.make,
         ends_with_weight=is_weighted or (is_synchronous and is_averaged),
         is_weighted=is_weighted,
-        continues_counts=epoch is not None,
+        continues_counts=epochs is not None,
         of_tables=of_tables,
         servers=with_tables,
         batches=own,
     )
     templates = [make(model, layout, source.signature, batch) for _ in at.compute]
     ops = sum(each.template.ops for each in templates)
-    steps = execution.steps_per_execution(settings, ops, [each for each in (epoch, hook_steps) if each])
+    steps = execution.steps_per_execution(
+        settings, ops, [each for each in (epochs and epochs.steps, hook_steps) if each]
+    )
 
     graph = tf.Graph()
     with graph.as_default(), tf1.device(at.compute[0]):
         shared = has_servers and not is_synchronous
         can_roll_back = settings.on_divergence == "restore"
-        optimizer = _optimizer(settings, model, shared, at.homes[0], can_roll_back or epoch is not None)
+        with tf1.device(at.homes[0] if has_servers else at.host):
+            course = SharedCourse(settings.train_steps)
+        optimizer = _optimizer(settings, model, shared, at.homes[0], can_roll_back or epochs is not None, course)
         shards = create(
             parameters,
             layout,
@@ -179,14 +187,14 @@ def build(
         shards[:with_tables] = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=False)]
         with tf1.device(at.homes[0] if has_servers else at.host):
             run_id = tf1.get_variable("run_id", initializer=run, trainable=False, use_resource=True)
-            is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epoch else None
+            is_over = tf1.get_variable("is_over", initializer=False, use_resource=True) if epochs else None
         batches = _make_batches(settings, source, deal, batch, at, is_shared=shared)
         home = at.homes[0] if has_servers else at.compute[0]
-        totals = None if epoch is None else Totals.create(model.no_counts, home, replicas * own == 1)
+        totals = None if epochs is None else Totals.create(model.no_counts, home, replicas * own == 1)
         keeps_weight = is_averaged and (is_synchronous or replicas > 1)
         make_step = _steps(settings, at, templates, batches, shards, totals, is_weighted and not keeps_weight)
         replication = _replicate(
-            settings, optimizer, cluster, shards, make_step, steps, at.compute[0], is_over, is_weighted
+            settings, optimizer, cluster, shards, make_step, steps, at.compute[0], is_over, is_weighted, course
         )
         if totals:
             replication = _add_totals(replication, totals)
@@ -194,7 +202,7 @@ def build(
             replication = replace(replication, claim=None)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
-            values += [] if is_over is None else [is_over]
+            values += [course.variable] if is_over is None else [course.variable, is_over]
             values += [totals.vector] if totals else []
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
@@ -211,19 +219,20 @@ def build(
             learners=own,
             replication=replication,
             totals=totals,
-            examples_of_epoch=deal.examples if deal and brings_all and deal.steps == epoch else None,
-            dense_values=DenseValues(layout, shards) if is_chief and epoch else None,
+            examples_of_epoch=deal.examples if deal and brings_all and deal.epochs == epochs else None,
+            dense_values=DenseValues(layout, shards) if is_chief and epochs else None,
             global_step=shards[0].updates.read_value(),
             is_ready=is_ready,
             is_initialized=is_initialized,
             initialize=tf.group(tf1.variables_initializer(values), *reset),
             mark_ready=run_id.initializer,
+            course=course,
             run_id=run_id.read_value(),
             saver=saver,
             rate_scale=optimizer.scale,
             is_over=is_over,
             is_over_now=None if is_over is None else is_over.read_value(),
-            epoch=epoch,
+            epochs=epochs,
             hook_steps=hook_steps,
             end_early=_end_early(is_over, replication),
             notes=[*_tables_note(of_tables, optimizer, with_tables), *_dense_notes(settings, model, parameters)],
@@ -388,10 +397,12 @@ def _end_early(is_over: Variable, replication: Replication) -> Operation:
         return replication.release()
 
 
-def _optimizer(settings: Settings, model: Model, shared: bool, device: str, scaled: bool) -> Optimizer:
+def _optimizer(
+    settings: Settings, model: Model, shared: bool, device: str, scaled: bool, course: SharedCourse
+) -> Optimizer:
     """The optimizer of a compiled Keras model, otherwise that of the settings."""
     if model.optimizer is None:
-        return Optimizer.create(settings, shared, device, scaled)
+        return Optimizer.create(settings, shared, device, scaled, last_step=course.last_step)
     if settings.local_steps > 1:
         raise ConfigurationError(
             "local_steps averages the moments of the trainer's own optimizer; leave out the model's compile(), or "
@@ -493,6 +504,7 @@ def _replicate(
     device: str,
     is_over: Variable,
     is_weighted: bool,
+    course: SharedCourse,
 ) -> Replication:
     """Add the ops of the replication strategy that the settings select."""
     index, replicas = (cluster.replica_index, len(cluster.replicas)) if cluster else (0, 1)
@@ -503,8 +515,9 @@ def _replicate(
             f"gradient per step; set at most {replicas}."
         )
     if settings.strategy == "allreduce":
+        dtype, is_divided = settings.wire_dtype, is_weighted and replicas > 1
         return allreduce.build(
-            shards, make_step, optimizer, steps, replicas, index == 0, settings.wire_dtype, is_weighted and replicas > 1
+            shards, make_step, optimizer, steps, replicas, index == 0, dtype, is_divided, course.variable
         )
     if not _is_synchronous(settings, cluster):
         membership = (
@@ -517,7 +530,7 @@ def _replicate(
     else:
         aggregation = synchronous.gradients(shards, make_step, optimizer)
     return synchronous.build(
-        shards, aggregation, steps, settings.train_steps, replicas, index, aggregate, membership, is_over
+        shards, aggregation, steps, course.last_step, replicas, index, aggregate, membership, is_over
     )
 
 

@@ -13,11 +13,13 @@ from trainer.data import datasets, fit_arguments, own_data
 from trainer.data.columns import FILES
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
+from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
 from trainer.graph import replica
+from trainer.graph.course import Course
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
@@ -44,8 +46,8 @@ class Problem:
     """The settings of the run, with what the model's file and the data determine."""
     fit: FitArguments
     """The arguments of `fit` in the model's file."""
-    steps_per_epoch: int | None
-    """The global steps of a pass over the training data; None if its size is not known."""
+    epochs: Epochs | None
+    """The passes over the training data, or those of the model's file; None if its size is not known."""
     best_metric: BestMetric
     """That by which the best checkpoint is chosen."""
 
@@ -67,6 +69,20 @@ class Problem:
         epochs, steps = self.settings.epochs, self.settings.train_steps
         length = f"; {epochs} epochs are {steps:,} steps" if epochs else ""
         return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}{length}"
+
+    def course(self, before: Course, step: int) -> Course:
+        """The course of the run from this global step on, which had the course `before` until then."""
+        if self.epochs is None:
+            return Course(self.settings.train_steps)
+        epochs = self.epochs.continued(before.begun, before.per_step, step) if before.per_step else self.epochs
+        last_step = self.settings.train_steps
+        if self.settings.epochs:
+            last_step = epochs.last_step(self.settings.epochs, self.settings.local_steps)
+        return Course(last_step, epochs.begun, epochs.per_step)
+
+    def continued(self, before: Course, step: int) -> "Problem":
+        """The problem with the last step of a run whose newest checkpoint has this course and global step."""
+        return replace(self, settings=replace(self.settings, train_steps=self.course(before, step).last_step))
 
     def evaluator(self, device: str = CPU) -> CheckpointEvaluator:
         """Return an evaluator of checkpoints on the held-out split, which computes on this device."""
@@ -91,8 +107,11 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     if own and not fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=own)
     wants_epochs = bool(fit.callbacks or (fit.epochs if settings.epochs is None else settings.epochs))
-    steps = fit.steps_per_epoch or _count_steps(settings, cluster, dataset, wants_epochs)
-    settings = _with_epochs(settings, fit, steps)
+    if fit.steps_per_epoch:
+        epochs: Epochs | None = Epochs(fit.steps_per_epoch, 1)
+    else:
+        epochs = _find_epochs(settings, cluster, dataset, wants_epochs)
+    settings = _with_epochs(settings, fit, epochs)
     if not isinstance(model, KerasModel):
         model = model_files.model_of(module, settings, dataset.table)
     if fit != FitArguments() and not isinstance(model, KerasModel):
@@ -112,18 +131,18 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
         )
     identity = describe(settings.model, parameters, dataset)
     metric = best_metric.choose(model, settings.best_metric, fit.callbacks)
-    return Problem(dataset, model, parameters, identity, settings, fit, steps, metric)
+    return Problem(dataset, model, parameters, identity, settings, fit, epochs, metric)
 
 
-def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset, wants_epochs: bool) -> int | None:
-    """The global steps of a pass over the training data; None if its size is not known.
+def _find_epochs(settings: Settings, cluster: Cluster | None, dataset: Dataset, wants_epochs: bool) -> Epochs | None:
+    """The passes over the training data; None if its size is not known.
 
     For `wants_epochs`, a single replica, which reads all, counts the batches in a pass if that takes little time.
     """
     train, batches = dataset.train, replica.batches_per_step(settings, cluster)
     size = len(train) if isinstance(train, Examples) else train.size
     if size is not None:
-        return math.ceil(size / (settings.batch_size * batches))
+        return Epochs(size, settings.batch_size * batches)
     is_alone = cluster is None or len(cluster.replicas) == 1
     if not wants_epochs or not is_alone or isinstance(train, Examples):
         return None
@@ -133,22 +152,21 @@ def _count_steps(settings: Settings, cluster: Cluster | None, dataset: Dataset, 
         if time.monotonic() - began > COUNT_SECONDS:
             return None
     logger.info(f"{dataset.name}: a pass has {count:,} batches, which took {time.monotonic() - began:.1f} s to count")
-    return math.ceil(count / batches)
+    return Epochs(count, batches)
 
 
-def _with_epochs(settings: Settings, fit: FitArguments, steps_per_epoch: int | None) -> Settings:
+def _with_epochs(settings: Settings, fit: FitArguments, passes: Epochs | None) -> Settings:
     """The settings with the steps of their epochs, or of those in the model's file, unless they say train_steps."""
     epochs = fit.epochs if settings.epochs is None else settings.epochs
-    if (epochs or fit.callbacks) and steps_per_epoch is None:
+    if (epochs or fit.callbacks) and passes is None:
         what = f"epochs={epochs}" if epochs else "callbacks"
         raise ConfigurationError(
             f"model={settings.model}: {what}, but the number of examples of train_data() is not known; let "
             "fit_arguments() give steps_per_epoch, or the dataset have a cardinality."
         )
-    if not epochs or not steps_per_epoch:
+    if not epochs or not passes:
         return settings
-    rounds = math.ceil(epochs * steps_per_epoch / settings.local_steps)
-    return replace(settings, epochs=epochs, train_steps=rounds * settings.local_steps)
+    return replace(settings, epochs=epochs, train_steps=passes.last_step(epochs, settings.local_steps))
 
 
 def load_dataset(settings: Settings) -> Dataset:

@@ -8,12 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
+from trainer.graph.course import Course
 from trainer.graph.totals import Totals
 from trainer.run_directory.volume import retry_writing
 from trainer.telemetry.profile import Profile
@@ -56,6 +58,7 @@ class Chief(Callback):
         self._is_stopped = False
         """Whether an earlier process of the chief has ended the run on the parameter servers."""
         self._is_evaluating_epoch = self._has_changed = False
+        self._course = Course(self._settings.train_steps)
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -83,6 +86,7 @@ class Chief(Callback):
         elif not restore.restore_newest(self._run, self._session, self.checkpoints):
             directory.divergences.unlink(missing_ok=True)
             self._session.run(replica.initialize)
+        self._set_course(is_continued)
         roll_backs = restore.count_roll_backs(directory)
         if diverged:
             roll_backs = restore.roll_back(self._run, self._session, self.checkpoints, diverged)
@@ -98,6 +102,20 @@ class Chief(Callback):
         step = int(self._session.run(replica.global_step))
         if step < self._settings.train_steps:
             self._run.record.write_running(step)
+
+    def _set_course(self, is_continued: bool) -> None:
+        """Determine the course of the run, from that which the parameter servers or the restored checkpoint have."""
+        shared, saver = self._replica.course, self._replica.saver
+        step = int(self._session.run(self._replica.global_step))
+        before = shared.read(self._session) if is_continued else saver.course
+        saver.course = self._course = self._run.course(before, step)
+        shared.write(self._session, self._course)
+        if 0 < before.per_step != self._course.per_step:
+            begun = self._course.begun
+            logger.info(
+                f"a step takes {self._course.per_step} examples instead of {before.per_step}: the run goes on in epoch "
+                f"{begun.epoch + 1}, after {begun.taken} of its examples, and its last step is {self._course.last_step}"
+            )
 
     def _set_rate(self) -> None:
         """Multiply the learning rate by what roll-backs and callbacks want."""
@@ -125,8 +143,10 @@ class Chief(Callback):
         self._watchdog.save_before_exit = self.save_before_exit
         self.checkpoints.begin()
         if self._run.fit:
+            assert self._replica.epochs  # noqa: S101 - or there would be no callbacks
             step = int(self._session.run(self._replica.global_step))
-            self._follow(self._run.fit.begin(step, self._read_values()))
+            epochs = replace(self._replica.epochs, begun=self._course.begun)
+            self._follow(self._run.fit.begin(step, self._course.last_step, epochs, self._read_values()))
 
     @property
     def is_evaluating_epoch(self) -> bool:

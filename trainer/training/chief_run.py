@@ -106,7 +106,6 @@ class ChiefRun:
         steps = max(earlier.get("global_step", 0), earlier.get("stopped_before", 0))
         self.was_done = _is_done(earlier) and steps >= context.settings.train_steps
         """Whether an earlier process has finished the run."""
-        self._warn_of_epochs(earlier)
         context.clock.earlier = float(earlier.get("seconds", 0.0))
         self._record = RunRecord(
             self._directory, self._facts(), problem.best_metric, context.clock, earlier, context.metrics
@@ -128,6 +127,7 @@ class ChiefRun:
             replica,
             claimed.directory,
             claimed.run_id,
+            problem.course,
             self._record,
             self._evaluation,
             Background("checkpoint"),
@@ -152,22 +152,10 @@ class ChiefRun:
             "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.learners,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
-            **({"steps_per_epoch": self._problem.steps_per_epoch} if settings.epochs else {}),
             **dataset.description,
             "train_dir": str(self._directory),
             "version": trainer.__version__,
         }
-
-    def _warn_of_epochs(self, earlier: dict[str, Any]) -> None:
-        """Say it if an epoch has another number of steps than before, as with another number of workers."""
-        before, now = earlier.get("steps_per_epoch"), self._problem.steps_per_epoch
-        step, epochs = earlier.get("global_step", 0), self._context.settings.epochs
-        if before and now and before != now and step and epochs:
-            more = round(step / now - step / before)
-            logger.warning(
-                f"an epoch has {now} steps instead of {before}, so the {step / before:.1f} epochs of the run so far "
-                f"count as {step / now:.1f}; set epochs={epochs + more} to train as long"
-            )
 
     @property
     def wait_seconds(self) -> float:
@@ -310,12 +298,10 @@ def _told(what: str) -> Iterator[None]:
 
 def _make_callbacks(problem: Problem) -> FitCallbacks | None:
     """The callbacks of the model's file, if it has any."""
-    steps, model = problem.steps_per_epoch, problem.model
-    if not problem.fit.callbacks or steps is None or not isinstance(model, KerasModel):
+    model = problem.model
+    if not problem.fit.callbacks or problem.epochs is None or not isinstance(model, KerasModel):
         return None
-    settings = problem.settings
-    epochs = -(-settings.train_steps // steps)
-    return FitCallbacks(settings.model, problem.fit.callbacks, model, problem.evaluator, steps, epochs)
+    return FitCallbacks(problem.settings.model, problem.fit.callbacks, model, problem.evaluator)
 
 
 def _is_done(found: dict[str, Any]) -> bool:

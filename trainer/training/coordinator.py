@@ -72,8 +72,8 @@ class Coordinator:
         return int
 
     @contextlib.contextmanager
-    def participation(self, session: Session, step: int, callback: Callback) -> Iterator[None]:
-        """Return a context for the steps of a session, which start at this global step.
+    def participation(self, session: Session, step: int, last_step: int, callback: Callback) -> Iterator[None]:
+        """Return a context for the steps of a session, from this global step to the last one of the run.
 
         On the chief, run the updates of the replication concurrently with its steps, if it has any.
         """
@@ -82,7 +82,7 @@ class Coordinator:
             yield
             return
         callables = {steps: session.make_callable(update) for steps, update in updates.items()}
-        with UpdateLoop(session, callables, step, self._context.settings.train_steps):
+        with UpdateLoop(session, callables, step, last_step):
             yield
 
     def count_replicas(self, session: Session) -> int:
@@ -195,15 +195,15 @@ class ParameterServerCoordinator(ClusterCoordinator):
             )
 
     @contextlib.contextmanager
-    def participation(self, session: Session, step: int, callback: Callback) -> Iterator[None]:
+    def participation(self, session: Session, step: int, last_step: int, callback: Callback) -> Iterator[None]:
         """On the chief, also follow which replicas take part."""
         cluster, settings, membership = self._cluster, self._context.settings, self._replica.replication.membership
         with contextlib.ExitStack() as stack:
-            if membership and cluster.is_chief and step < settings.train_steps:
+            if membership and cluster.is_chief and step < last_step:
                 addresses = {str(task): cluster.address(task) for task in cluster.replicas}
-                monitor = ReplicaMonitor(session, self._replica, membership, addresses, settings, callback)
+                monitor = ReplicaMonitor(session, self._replica, membership, addresses, settings, last_step, callback)
                 stack.enter_context(monitor)
-            with super().participation(session, step, callback):
+            with super().participation(session, step, last_step, callback):
                 yield
 
     def count_replicas(self, session: Session) -> int:
@@ -284,7 +284,7 @@ class CollectiveCoordinator(ClusterCoordinator):
         return agree_on
 
     @contextlib.contextmanager
-    def participation(self, session: Session, step: int, callback: Callback) -> Iterator[None]:
+    def participation(self, session: Session, step: int, last_step: int, callback: Callback) -> Iterator[None]:
         """Monitor the other replicas. When one is lost, the chief saves its own parameters."""
 
         def give_up() -> None:

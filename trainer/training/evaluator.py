@@ -18,7 +18,7 @@ from typing import Any
 from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
 from trainer.graph import devices, table_files
-from trainer.graph.checkpoints import CheckpointList, files_of, link
+from trainer.graph.checkpoints import CheckpointList, files_of, link, newest_course
 from trainer.run_directory import best
 from trainer.run_directory.best_metric import BestMetric
 from trainer.run_directory.evaluation import CPU, UNREADABLE, CheckpointEvaluator
@@ -62,7 +62,10 @@ def evaluate(context: TaskContext) -> None:
     # num_gpus is that of a replica.
     gpus = 0 if settings.num_gpus == 0 else devices.count_gpus(dataclasses.replace(settings, num_gpus=None))
     with problem.evaluator(devices.all_of(gpus)[0] if gpus else CPU) as evaluator:
-        while not context.is_stopping() and max(evaluated, default=0) < problem.settings.train_steps:
+        while not context.is_stopping():
+            problem = problem.continued(*newest_course(directory.path))
+            if max(evaluated, default=0) >= problem.settings.train_steps:
+                return
             checkpoints = _wait_for_checkpoints(context, directory, problem, evaluated, seconds)
             if not checkpoints:  # a callback has ended the run
                 return

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.data.epochs import Epochs, Position
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph.totals import Totals
@@ -35,8 +36,6 @@ class FitCallbacks:
         callbacks: Sequence[Any],
         model: KerasModel,
         make_evaluator: Callable[[], CheckpointEvaluator],
-        steps_per_epoch: int,
-        epochs: int,
     ) -> None:
         """Take the callbacks of a model file.
 
@@ -45,8 +44,6 @@ class FitCallbacks:
             callbacks: Keras's callbacks.
             model: The model, which gets the weights of a checkpoint at the end of each epoch.
             make_evaluator: Makes what scores the checkpoints.
-            steps_per_epoch: Global steps.
-            epochs: The epochs of the whole run.
 
         Raises:
             ConfigurationError: the optimizer's learning rate is 0.
@@ -56,7 +53,6 @@ class FitCallbacks:
         for each in callbacks:
             if why := batch_hooks.LEFT_OUT.get(type(each).__name__):
                 logger.info(f"the callback {type(each).__name__} is left out: {why}")
-        self._steps, self._epochs = steps_per_epoch, epochs
         self._with_hooks = batch_hooks.with_hooks(self._callbacks)
         self._list: Any = None
         """Keras's list of the callbacks; None before the run."""
@@ -66,7 +62,9 @@ class FitCallbacks:
             raise ConfigurationError(
                 f"model={name}: compile() has learning_rate=0, which callbacks cannot multiply; set another."
             )
-        self._epoch = 0
+        self._epochs: Epochs | None = None
+        """Those of the present session."""
+        self._count = self._epoch = 0
         self._ended = -1
         """The last epoch whose end the callbacks know. After the loss of a parameter server it may be trained again."""
         self._outcomes: list[Outcome] = []
@@ -105,8 +103,14 @@ class FitCallbacks:
         """Whether the callbacks see moving averages of the weights at the end of an epoch."""
         return bool(self._model.optimizer and self._model.optimizer.use_ema)
 
-    def begin(self, step: int, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Begin or continue the run at this global step, with these values of the parameters but for tables.
+    def begin(self, step: int, last_step: int, epochs: Epochs, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Begin or continue the run.
+
+        Args:
+            step: The global step.
+            last_step: That at the end of the run.
+            epochs: The epochs of the run from now on.
+            values: The values of the parameters but for tables.
 
         Returns:
             By how much the callbacks have changed parameters, by name.
@@ -114,7 +118,8 @@ class FitCallbacks:
         Raises:
             ModelError: a callback failed.
         """
-        self._outcomes, self._epoch = [], step // self._steps
+        self._epochs, self._count = epochs, epochs.at(last_step - 1).epoch + 1
+        self._outcomes, self._epoch = [], epochs.at(step).epoch
         if self._list:  # another session of the same run, whose checkpoint may be older than what callbacks have set
             return self._model.outer_changes(values)
         import keras
@@ -122,7 +127,7 @@ class FitCallbacks:
         with self._changes(values) as changes:
             with self._errors("on_train_begin"):
                 self._list = keras.callbacks.CallbackList(self._callbacks, add_history=False, add_progbar=False)
-                self._list.set_params({"epochs": self._epochs, "steps": self._steps, "verbose": 0})
+                self._list.set_params({"epochs": self._count, "steps": epochs.steps, "verbose": 0})
                 self._model.network.stop_training = False
                 self._list.set_model(self._model.network)
                 self._list.on_train_begin()
@@ -138,13 +143,13 @@ class FitCallbacks:
         """
         with self._batch_changes({}) as changes, self._errors("on_train_batch_begin"):
             for each in self._with_hooks:
-                each.on_train_batch_begin(step % self._steps, {})
+                each.on_train_batch_begin(self._batch(step), {})
         return changes
 
     def add(self, outcome: Outcome) -> bool:
         """Count an execution; return whether it ends an epoch."""
         self._outcomes.append(outcome)
-        return outcome.step // self._steps > self._epoch
+        return self._at(outcome.step).epoch > self._epoch
 
     def end_batches(self, step: int, values: Mapping[str, Array], vector: Vector, totals: Totals) -> dict[str, Array]:
         """Call the hooks after an execution that has led to this global step; the others are as those of `end_epoch`.
@@ -155,12 +160,12 @@ class FitCallbacks:
         logs = self._logs(vector, totals)
         with self._batch_changes(values) as changes, self._errors("on_train_batch_end"):
             for each in self._with_hooks:
-                each.on_train_batch_end((step - 1) % self._steps, dict(logs))
+                each.on_train_batch_end(self._batch(step - 1), dict(logs))
         return changes
 
     def skip_epoch(self, step: int) -> None:
         """Go on to the epoch of this global step without the hooks, as there is no checkpoint."""
-        self._outcomes, self._epoch = [], step // self._steps
+        self._outcomes, self._epoch = [], self._at(step).epoch
 
     def end_epoch(
         self, step: int, checkpoint: str, vector: Vector, totals: Totals, raw: Mapping[str, Array] | None = None
@@ -187,7 +192,7 @@ class FitCallbacks:
         score = evaluator.score(checkpoint)
         logs = self._logs(vector, totals)
         held_out = {"loss": score.loss, **score.metrics}
-        epoch = step // self._steps - 1
+        epoch = self._at(step).epoch - 1
         self._outcomes, self._epoch = [], epoch + 1
         if epoch <= self._ended:
             return score, {}
@@ -198,7 +203,7 @@ class FitCallbacks:
                 self._list.on_test_end(dict(held_out))
             with self._errors("on_epoch_end"):
                 self._list.on_epoch_end(epoch, logs | {f"val_{name}": value for name, value in held_out.items()})
-            if not self.is_over and self._epoch < self._epochs:
+            if not self.is_over and self._epoch < self._count:
                 with self._errors("on_epoch_begin"):
                     self._list.on_epoch_begin(self._epoch)
         return score, changes
@@ -212,6 +217,15 @@ class FitCallbacks:
         if self._list:
             with self._errors("on_train_end"):
                 self._list.on_train_end()
+
+    def _at(self, step: int) -> Position:
+        assert self._epochs  # noqa: S101 - the run has begun
+        return self._epochs.at(step)
+
+    def _batch(self, step: int) -> int:
+        """The number in its epoch of the step after this one."""
+        assert self._epochs  # noqa: S101 - the run has begun
+        return self._epochs.at(step).taken // self._epochs.per_step
 
     def _logs(self, vector: Vector, totals: Totals) -> dict[str, float]:
         """The loss and the metrics of the epoch so far, as `fit` gives them.

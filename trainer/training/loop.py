@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
@@ -40,22 +40,25 @@ def take_steps(
     """
     settings, watchdog, replication = context.settings, context.watchdog, replica.replication
     watchdog.operation = "reading the global step"
-    replica.batches.begin(session)
     session.run(replication.join)
-    step = int(session.run(replica.global_step))
-    check_rounds(settings, step)
-    logger.info(f"at step {min(step, settings.train_steps)} of {settings.train_steps}")
+    course, step = replica.course.read(session), int(session.run(replica.global_step))
+    replica.batches.begin(session, course.begun)
+    last_step = course.last_step
+    check_rounds(settings.local_steps, step, last_step)
+    logger.info(f"at step {min(step, last_step)} of {last_step}")
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
-    intervals = [each for each in (replica.epoch, replica.hook_steps) if each]
-    planner = ExecutionPlanner(settings, max(replication.executions), replicas, intervals)
-    reporter = ProgressReporter(context, replica.learners, step)
+    epochs = replace(replica.epochs, begun=course.begun) if replica.epochs else None
+    planner = ExecutionPlanner(
+        settings, max(replication.executions), replicas, last_step, replica.hook_steps, epochs.end if epochs else None
+    )
+    reporter = ProgressReporter(context, replica.learners, step, last_step)
     agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
-    with coordinator.participation(session, step, callback):
+    with coordinator.participation(session, step, last_step, callback):
         read = counted = looked = time.monotonic()
-        while step < settings.train_steps and not watchdog.stopping:
+        while step < last_step and not watchdog.stopping:
             watchdog.progress()
             watchdog.operation = "taking steps"
             if replication.independent_replicas > 1 and time.monotonic() - read > STALE_SECONDS:
@@ -79,8 +82,8 @@ def take_steps(
             if progress := reporter.report(outcome):
                 callback.on_report(progress)
             callback.on_execution_end(outcome)
-        if callback.is_over and step < settings.train_steps:
-            logger.info(f"a callback has ended the run at step {step} of {settings.train_steps}")
+        if callback.is_over and step < last_step:
+            logger.info(f"a callback has ended the run at step {step} of {last_step}")
             if replica.end_early is not None:
                 session.run(replica.end_early)
         callback.on_train_end(is_complete=not watchdog.stopping)

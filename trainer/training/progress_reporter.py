@@ -20,9 +20,9 @@ LINE_INTERVAL_SECONDS = 1.0
 class ProgressReporter:
     """Reports the executions of one session."""
 
-    def __init__(self, context: TaskContext, learners: int, step: int) -> None:
-        """Start at this global step, with this number of batches per step."""
-        self._context = context
+    def __init__(self, context: TaskContext, learners: int, step: int, last_step: int) -> None:
+        """Start at this global step of a run to the last one, with this number of batches per step."""
+        self._context, self._last_step = context, last_step
         self._examples_per_step = context.settings.batch_size * learners
         self._reported_step, self._reported_time, self._logged_time = step, time.monotonic(), -math.inf
         context.clock.tick(step)
@@ -34,11 +34,11 @@ class ProgressReporter:
         self._context.clock.tick(outcome.step)
         metrics.global_step = outcome.step
         metrics.examples += outcome.steps * self._examples_per_step
-        is_last = outcome.step >= settings.train_steps
+        is_last = outcome.step >= self._last_step
         if not is_last and outcome.step < next_multiple(settings.report_steps, self._reported_step):
             return None
         rate = (outcome.step - self._reported_step) / (outcome.ended - self._reported_time)
-        progress = Progress(outcome.step, settings.train_steps, outcome.loss, outcome.metrics, rate)
+        progress = Progress(outcome.step, self._last_step, outcome.loss, outcome.metrics, rate)
         self._reported_step, self._reported_time = outcome.step, outcome.ended
         if is_last or outcome.ended - self._logged_time >= LINE_INTERVAL_SECONDS:
             self._logged_time = outcome.ended

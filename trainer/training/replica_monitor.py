@@ -140,6 +140,7 @@ class ReplicaMonitor:
         membership: Membership,
         addresses: Mapping[str, str],
         settings: Settings,
+        last_step: int,
         callback: Callback,
     ) -> None:
         """Prepare the monitor.
@@ -150,9 +151,11 @@ class ReplicaMonitor:
             membership: Which replicas take part.
             addresses: "HOST:PORT" of all listed replicas by name. The first one is the chief.
             settings: The settings of the run.
+            last_step: Its last global step.
             callback: That of the chief, for which the rounds wait while it evaluates an epoch.
         """
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
+        self._last_step = last_step
         self._callback = callback
         self._names, self._addresses = list(addresses), list(addresses.values())
         self._aggregate = settings.replicas_to_aggregate or len(addresses)
@@ -209,7 +212,7 @@ class ReplicaMonitor:
     def _take_pass(self, now: float) -> None:
         roster, before = self._roster, self._roster.step
         step, last_steps, *given = self._read()
-        if step >= self._settings.train_steps:  # the others end now
+        if step >= self._last_step:  # the others end now
             return
         roster.observe(int(step), list(map(int, last_steps)), now)
         if self._callback.is_evaluating_epoch:

@@ -1,8 +1,10 @@
 """What all sessions of one run share on its chief."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.graph.course import Course
 from trainer.graph.replica import Replica
 from trainer.run_directory import best
 from trainer.run_directory.run_record import RunRecord
@@ -23,6 +25,8 @@ class RunContext:
     directory: TrainingDirectory
     run_id: str
     """Identifies the run on the parameter servers."""
+    course: Callable[[Course, int], Course]
+    """The course from this global step on of a run that had another course until then."""
     record: RunRecord
     evaluation: PeriodicEvaluation | None
     """None if the run was done before, or is evaluated after each epoch."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from trainer.errors import ConfigurationError, LostPeersError, RollBackError
 from trainer.graph import devices
+from trainer.graph.checkpoints import newest_course
 from trainer.graph.replica import Replica, build
 from trainer.run_directory import data_version, unused_settings
 from trainer.run_directory.problem import Problem
@@ -47,10 +48,12 @@ def train(context: TaskContext) -> bool:
             "for the slowest, but some models learn less by it, or nothing"
         )
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
-        if leads:
+        if claimed:
+            problem = problem.continued(*newest_course(claimed.directory.path))
+            context = replace(context, settings=problem.settings)
             logger.info(problem.summary)
             logger.info(f"the best checkpoint is that with {problem.best_metric}")
-            for sentence in unused_settings.describe(settings, problem.model):
+            for sentence in unused_settings.describe(problem.settings, problem.model):
                 logger.warning(sentence)
         return _train(context, problem, claimed)
 
@@ -66,7 +69,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         problem.dataset.train,
         gpus,
         claimed.run_id if claimed else "",
-        problem.steps_per_epoch if problem.fit.callbacks else None,
+        problem.epochs if problem.fit.callbacks else None,
         _hook_steps(problem),
     )
     for note in replica.notes if claimed else ():

@@ -9,16 +9,16 @@ from trainer.tensorflow_types import Session
 class UpdateLoop:
     """Runs updates until the last global step of the run. A context manager that stops the loop at exit."""
 
-    def __init__(self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, train_steps: int) -> None:
+    def __init__(self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, last_step: int) -> None:
         """Prepare the loop.
 
         Args:
             session: The chief's session.
             updates: Callables by the number of global steps that each makes. Each returns the new global step.
-            step: The current global step. The smallest key of `updates` divides `train_steps` - `step`.
-            train_steps: The last global step.
+            step: The current global step. The smallest key of `updates` divides `last_step` - `step`.
+            last_step: The last global step.
         """
-        self._session, self._updates, self._step, self._train_steps = session, updates, step, train_steps
+        self._session, self._updates, self._step, self._last_step = session, updates, step, last_step
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self.error: Exception | None = None
@@ -36,8 +36,8 @@ class UpdateLoop:
 
     def _run(self) -> None:
         try:
-            while self._step < self._train_steps and not self._stopping:
-                steps = max(steps for steps in self._updates if self._step + steps <= self._train_steps)
+            while self._step < self._last_step and not self._stopping:
+                steps = max(steps for steps in self._updates if self._step + steps <= self._last_step)
                 self._step = int(self._updates[steps]())
         except Exception as error:
             if not self._stopping:

@@ -17,7 +17,7 @@ from trainer.graph.replication import CollectiveGroup, Replication, Step, StepFu
 from trainer.graph.replication.mirrored import divide_by_weight
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import collective_ops
-from trainer.tensorflow_types import Tensor
+from trainer.tensorflow_types import Tensor, Variable
 
 GROUP = 1
 """Group key of all replicas."""
@@ -52,6 +52,7 @@ def build(
     is_chief: bool,
     wire_dtype: str,
     ends_with_weight: bool,
+    course: Variable,
 ) -> Replication:
     """Add the ops of one replica to the default graph.
 
@@ -64,6 +65,7 @@ def build(
         is_chief: Whether this replica is the chief.
         wire_dtype: The type in which gradients are sent and summed.
         ends_with_weight: Whether the gradients of a step end with their weight.
+        course: The chief's course, once a replica has joined.
     """
     collectives = CollectiveOps(replicas, is_chief)
     wanted = tf1.placeholder(tf.int64, [], "wanted_steps")
@@ -72,7 +74,7 @@ def build(
         with tf.control_dependencies([optimizer.scale.assign(collectives.broadcast(optimizer.scale.read_value()))]):
             agreed = tf.identity(agreed)
     collective = CollectiveGroup(wanted, agreed, leave=collectives.sum(tf.zeros([])))
-    variables = [variable for shard in shards for variable in shard.variables] + optimizer.variables
+    variables = [variable for shard in shards for variable in shard.variables] + [*optimizer.variables, course]
     join = [each.assign(collectives.broadcast(each.read_value()), read_value=False) for each in variables]
 
     def make_average_step(number: int) -> Step:

@@ -1,0 +1,64 @@
+"""The epochs of a run: which global steps take which part of the data."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Position:
+    """How much of its data a run has taken at a global step."""
+
+    step: int = 0
+    epoch: int = 0
+    taken: int = 0
+    """The examples of that epoch."""
+
+
+START = Position()
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs of steps that take the same number of examples, but for the last one of each."""
+
+    examples: int
+    """Those of an epoch."""
+    per_step: int
+    """Those of a global step."""
+    begun: Position = START
+    """Where steps of this size have begun."""
+
+    @property
+    def steps(self) -> int:
+        """The global steps of an epoch."""
+        return -(-self.examples // self.per_step)
+
+    @property
+    def _rest(self) -> int:
+        """The global steps of the epoch in which these steps have begun."""
+        return -(-(self.examples - self.begun.taken) // self.per_step)
+
+    def at(self, step: int) -> Position:
+        """The position at a global step."""
+        number = step - self.begun.step
+        if number < self._rest:
+            return Position(step, self.begun.epoch, self.begun.taken + number * self.per_step)
+        epochs, number = divmod(number - self._rest, self.steps)
+        return Position(step, self.begun.epoch + 1 + epochs, number * self.per_step)
+
+    def end(self, step: int) -> int:
+        """The global step that ends the epoch of the step after `step`."""
+        left = self.examples - self.at(step).taken
+        return step + -(-left // self.per_step)
+
+    def last_step(self, epochs: int, multiple: int = 1) -> int:
+        """The global step after this number of epochs, and after a multiple of so many steps."""
+        steps = max(0, self._rest + (epochs - self.begun.epoch - 1) * self.steps)
+        return self.begun.step + -(-steps // multiple) * multiple
+
+    def continued(self, begun: Position, per_step: int, step: int) -> "Epochs":
+        """These epochs for a run whose steps have taken `per_step` examples since `begun`, from a global step on.
+
+        Steps of another size than before take what is left of the epoch.
+        """
+        before = replace(self, begun=begun, per_step=per_step)
+        return replace(self, begun=begun if per_step == self.per_step else before.at(step))
