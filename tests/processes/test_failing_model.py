@@ -1,5 +1,6 @@
 """A model whose code fails during a run: the task reports the error and exits with a permanent code."""
 
+import json
 import re
 from pathlib import Path
 
@@ -119,3 +120,30 @@ def test_an_invalid_setting_of_a_task_is_quoted(trainer: Trainer) -> None:
     last = output.splitlines()[-1]
     assert last.startswith("worker 0 failed for good: model=")
     assert "no_such_package" in last
+
+
+FAILS_ON_HELD_OUT_DATA = """
+import keras
+import numpy as np
+from keras import layers
+
+def train_data(context):
+    return np.arange(8, dtype="int32")[:, None], np.arange(8) % 2
+
+def test_data(context):
+    return np.full((4, 1), 8, "int32"), np.arange(4) % 2  # an id that the table lacks
+
+def model():
+    ids = layers.Input((1,), dtype="int32")
+    return keras.Sequential([ids, layers.Embedding(8, 4), layers.Flatten(), layers.Dense(2)])
+"""
+
+
+def test_what_was_trained_is_exported_if_only_the_evaluation_at_the_end_fails(trainer: Trainer) -> None:
+    (trainer.folder / "mine.py").write_text(FAILS_ON_HELD_OUT_DATA)
+    code, output = trainer.run("train", "--model=mine.py", "--train_dir=run", "--train_steps=1")
+    assert code == 1
+    assert "fails on the held-out data" in output.splitlines()[-1]
+    result = json.loads((trainer.folder / "run" / "result.json").read_text())
+    assert result["state"] == "failed"
+    assert (trainer.folder / result["export"] / "model.keras").is_file()

@@ -126,6 +126,24 @@ def test_a_loss_that_depends_on_the_batch_is_that_of_keras(batch_size: int, tmp_
     assert score.metrics["mse"] == pytest.approx(wanted["mse"], rel=1e-5)
 
 
+def test_labels_that_the_loss_ignores_do_not_count_in_the_accuracy(tmp_path: Path) -> None:
+    def model() -> keras.Model:
+        network = keras.Sequential([keras.Input((4, 3)), keras.layers.Dense(2, kernel_initializer="zeros")])
+        network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1))
+        return network
+
+    labels = np.array([[0, 1, -1, -1], [0, 0, 0, -1]], np.int32)  # of which the untrained model gives 0
+    split = Examples(np.ones((2, 4, 3), np.float32), labels)
+    made = KerasModel("mine", model, 0, None)
+    parameters = made.parameters(split.signature)
+    found = replica.build(Settings(batch_size=2, steps_per_execution=1), None, made, parameters, split, 0, "this run")
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        checkpoint = str(found.saver.save(session, tmp_path / "model.ckpt"))
+    with CheckpointEvaluator(made, parameters, split) as evaluator:
+        assert evaluator.score(checkpoint).metrics["accuracy"] == pytest.approx(4 / 5)
+
+
 def embedding_of_100(path: Path) -> tuple[KerasModel, dict[str, Any], str]:
     """A model whose embedding has 100 rows, and a checkpoint of it."""
 

@@ -571,10 +571,23 @@ class KerasModel:
             own = keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
             loss = own(targets, outputs, weights) + sum(self._model.losses)
         if self._accuracy:
-            self._accuracy.update_state(targets, outputs, given_weights)
+            self._accuracy.update_state(targets, outputs, self._without_ignored(targets, given_weights))
         elif self._model.compiled:
             self._model.compute_metrics(inputs, targets, outputs, weights)
         return outputs, tf.cast(loss, tf.float32)
+
+    def _without_ignored(self, targets: Tensor, weights: Tensor | None) -> Tensor | None:
+        """The weights of the labels, with 0 for those of the class that the loss ignores."""
+        import keras
+
+        loss = keras.losses.get(self._model.loss) if self._model.compiled else None
+        ignored = getattr(loss, "ignore_class", None)
+        if ignored is None:
+            return weights
+        counted = tf.cast(tf.not_equal(targets, tf.cast(ignored, targets.dtype)), tf.float32)
+        if weights is None:
+            return counted
+        return counted * tf.reshape(tf.cast(weights, tf.float32), [-1, *[1] * (counted.shape.rank - 1)])
 
     def _weigh(self, targets: Any, weights: Tensor | None) -> Tensor:
         """The weights of the examples, float32 [batch], with those of their classes."""
