@@ -1,5 +1,6 @@
 """The epochs of a run: which global steps take which part of the data."""
 
+import functools
 from dataclasses import dataclass, replace
 
 
@@ -27,23 +28,27 @@ class Epochs:
     begun: Position = START
     """Where steps of this size have begun."""
 
-    @property
+    @functools.cached_property
     def steps(self) -> int:
         """The global steps of an epoch."""
         return -(-self.examples // self.per_step)
 
-    @property
+    @functools.cached_property
     def _rest(self) -> int:
         """The global steps of the epoch in which these steps have begun."""
         return -(-(self.examples - self.begun.taken) // self.per_step)
 
-    def at(self, step: int) -> Position:
-        """The position at a global step."""
+    def find(self, step: int) -> tuple[int, int]:
+        """The epoch and what is taken of it at a global step."""
         number = step - self.begun.step
         if number < self._rest:
-            return Position(step, self.begun.epoch, self.begun.taken + number * self.per_step)
+            return self.begun.epoch, self.begun.taken + number * self.per_step
         epochs, number = divmod(number - self._rest, self.steps)
-        return Position(step, self.begun.epoch + 1 + epochs, number * self.per_step)
+        return self.begun.epoch + 1 + epochs, number * self.per_step
+
+    def at(self, step: int) -> Position:
+        """The position at a global step."""
+        return Position(step, *self.find(step))
 
     def end(self, step: int) -> int:
         """The global step that ends the epoch of the step after `step`."""

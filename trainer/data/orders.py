@@ -38,7 +38,7 @@ class Deal:
     begun: Position = START
     """Where such steps have begun."""
 
-    @property
+    @functools.cached_property
     def is_even(self) -> bool:
         """Whether each batch has `size` examples."""
         return self.is_full or self.examples % (self.size * self.batches) == 0
@@ -63,9 +63,9 @@ class Deal:
         Returns:
             The indices, int32 [n] with n from 1 to `size`; and how many of the examples count.
         """
-        at = self.epochs.at(step)
-        start = at.taken + learner * self.size
+        epoch, taken = self.epochs.find(step)
+        start = taken + learner * self.size
         is_full = self.is_even or learner >= self.batches
         count = self.size if is_full else max(0, min(self.size, self.examples - start))
-        found = order(self.examples, self.seed, at.epoch).take(range(start, start + max(1, count)), mode="wrap")
+        found = order(self.examples, self.seed, epoch).take(range(start, start + max(1, count)), mode="wrap")
         return found, count
