@@ -166,6 +166,7 @@ def test_each_command_that_a_launch_prints_runs(trainer: Trainer) -> None:
 COUNTING = """\
 import pathlib
 
+import keras
 import numpy as np
 from keras import layers
 
