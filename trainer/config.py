@@ -23,8 +23,9 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from trainer.cluster.spec import Strategy
+from trainer import mode
 from trainer.errors import ConfigurationError
+from trainer.mode import Strategy
 from trainer.text import CREDENTIALS, did_you_mean
 from trainer.text.yaml_text import load_all
 
@@ -308,15 +309,9 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
     determines."""
 
     @property
-    def is_synchronous(self) -> bool:
-        """Whether replicas with parameter servers average their gradients.
-
-        Asynchrony acts as additional momentum (Mitliagkas et al., 2016), so a model that one process trains may learn
-        less, or nothing: whoever brings a model asks for it.
-        """
-        if self.sync_replicas is None:
-            return self.strategy == "ps" and self.model not in BUILT_IN_MODELS
-        return self.sync_replicas
+    def has_own_model(self) -> bool:
+        """Whether the model is that of a Python file."""
+        return self.model not in BUILT_IN_MODELS
 
 
 RUN_GROUPS: Mapping[str, type] = {
@@ -578,37 +573,10 @@ def _validated(settings: Settings) -> Settings:
         raise ConfigurationError(
             f"train_dir: {train_dir} has {found}, so TensorFlow would take the path for a pattern; choose another."
         )
-    strategy, local_steps = settings.strategy, settings.local_steps
-    for name in ("sync_replicas", "replicas_to_aggregate"):
-        if strategy != "ps" and getattr(settings, name):
-            raise ConfigurationError(
-                f"{name}={getattr(settings, name)} conflicts with strategy={strategy}, which always averages the "
-                f"gradients of all replicas; remove {name}."
-            )
-    if settings.replicas_to_aggregate and not settings.is_synchronous and strategy == "ps":
+    mode.check(settings)
+    if settings.train_steps % settings.local_steps:
         raise ConfigurationError(
-            f"replicas_to_aggregate={settings.replicas_to_aggregate}, but only synchronous replicas aggregate "
-            "gradients; set sync_replicas=true or remove replicas_to_aggregate."
-        )
-    if settings.straggler_seconds and not settings.is_synchronous:
-        raise ConfigurationError(
-            f"straggler_seconds={settings.straggler_seconds:g}, but only synchronous replicas wait for each other; "
-            "set sync_replicas=true and strategy=ps, or remove straggler_seconds."
-        )
-    if local_steps > 1 and not settings.is_synchronous:
-        raise ConfigurationError(
-            f"local_steps={local_steps}, but only synchronous replicas average their parameters; "
-            "set sync_replicas=true and strategy=ps."
-        )
-    if settings.wire_dtype != "float32" and (strategy == "mirrored" or local_steps > 1):
-        other = "strategy=mirrored, which sends none" if strategy == "mirrored" else f"local_steps={local_steps}"
-        raise ConfigurationError(
-            f"wire_dtype={settings.wire_dtype} is for gradients between tasks, and conflicts with {other}; "
-            "remove one of them."
-        )
-    if settings.train_steps % local_steps:
-        raise ConfigurationError(
-            f"local_steps={local_steps} does not divide train_steps={settings.train_steps}; "
+            f"local_steps={settings.local_steps} does not divide train_steps={settings.train_steps}; "
             "choose a divisor of train_steps."
         )
     profiled = settings.profile_steps

@@ -35,7 +35,7 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
     [
         (["train", "--train_steps", "0"], "--train_steps='0'"),
         (["train", "--no-such-option"], "--no_such_option"),
-        (["launch", "--ps", "0"], "--ps: 0"),
+        (["launch", "--ps", "0"], "--ps: no ps"),
         (["launch", "--workers", "0"], "--workers"),
         (["launch", "--workers", "many"], "--workers"),
         (["launch", "--max_restarts", "-1"], "--max_restarts"),

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer.cluster.spec import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Strategy, Task, resolve
+from trainer.cluster.spec import ALIASES, ROLES, ClassicFlags, Cluster, ClusterFile, Task, resolve
 from trainer.errors import ConfigurationError
+from trainer.mode import Strategy
 from trainer.tensorflow import tf
 
 NO_FLAGS = ClassicFlags()
@@ -211,8 +212,8 @@ MALFORMED = {
     "an unknown role of the task": (tf_config(CLUSTER, "leader"), "unknown role 'leader'"),
     "the same address twice in a role": (tf_config({**CLUSTER, "ps": ["p:1", "p:1"]}), "ps 0 and ps 1 .* p:1"),
     "the same address in two roles": (tf_config({**CLUSTER, "ps": ["w1:1"]}), "worker 1 and ps 0 .* w1:1"),
-    "no ps": (tf_config({"worker": ["w0:1", "w1:1"]}), "no ps is listed"),
-    "an empty list of ps": (tf_config({**CLUSTER, "ps": []}), "no ps is listed"),
+    "no ps": (tf_config({"worker": ["w0:1", "w1:1"]}), "no ps, but with strategy ps"),
+    "an empty list of ps": (tf_config({**CLUSTER, "ps": []}), "no ps, but with strategy ps"),
     "no replica": (tf_config({"ps": ["p0:1"]}, "ps"), "no worker and no chief"),
     "two chiefs": (tf_config({**CLUSTER, "chief": ["c0:1", "c1:1"]}, "chief"), "one chief, 2 are listed"),
     "chief and master": (tf_config({**CLUSTER, "chief": ["c:1"], "master": ["m:1"]}), "both chief and master"),
@@ -398,11 +399,11 @@ def test_a_replica_alone_is_a_single_process(strategy: Strategy, cluster: dict[s
 @pytest.mark.parametrize(
     ("strategy", "cluster", "said"),
     [
-        ("allreduce", CLUSTER, "ps are listed, but with strategy allreduce the workers hold the parameters"),
-        ("allreduce", {"ps": ["p:1"], "worker": ["w0:1"]}, "1 ps are listed"),
-        ("mirrored", WORKERS, "a cluster is given, but strategy mirrored trains in a single process"),
-        ("mirrored", CLUSTER, "a cluster is given"),
-        ("ps", WORKERS, "no ps is listed"),
+        ("allreduce", CLUSTER, "ps, but with strategy allreduce the workers hold the parameters"),
+        ("allreduce", {"ps": ["p:1"], "worker": ["w0:1"]}, "TF_CONFIG: 1 ps, but"),
+        ("mirrored", WORKERS, "strategy mirrored trains in a single process"),
+        ("mirrored", CLUSTER, "strategy mirrored"),
+        ("ps", WORKERS, "no ps, but with strategy ps"),
     ],
 )
 def test_a_cluster_that_does_not_fit_the_strategy_is_refused(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzzing import merge_bomb, yaml_bomb
-from trainer import config
+from trainer import config, mode
 from trainer.config import Settings, StepRange
 from trainer.errors import ConfigurationError
 
@@ -142,7 +142,7 @@ def test_the_command_line_can_unset_a_boolean_of_the_file(read: Read) -> None:
     ],
 )
 def test_a_model_of_ones_own_is_trained_synchronously_by_default(read: Read, words: list[str], expected: bool) -> None:
-    assert read(*words).is_synchronous is expected
+    assert mode.averages(read(*words)) is expected
 
 
 def test_the_defaults_match_the_classic_program_except_rate_and_length() -> None:
@@ -151,7 +151,7 @@ def test_the_defaults_match_the_classic_program_except_rate_and_length() -> None
     assert settings.batch_size == 100
     assert settings.learning_rate == 0.003
     assert settings.train_steps == 2000
-    assert not settings.is_synchronous
+    assert not mode.averages(settings)
     assert settings.replicas_to_aggregate is None  # all workers
 
 
@@ -212,19 +212,6 @@ def test_printed_settings_load_as_equal_settings(tmp_path_factory: pytest.TempPa
     [
         (["--train_dir=runs/a[1]"], "train_dir: runs/a[1] has [, so TensorFlow would take"),
         (["--strategy=allreduce", "--sync_replicas"], "sync_replicas=True conflicts with strategy=allreduce"),
-        (["--strategy=mirrored", "--sync_replicas"], "sync_replicas=True conflicts with strategy=mirrored"),
-        (["--strategy=allreduce", "--replicas_to_aggregate=1"], "replicas_to_aggregate=1 conflicts with"),
-        (["--replicas_to_aggregate=1"], "replicas_to_aggregate=1, but only synchronous replicas"),
-        (["--local_steps=4"], "local_steps=4, but only synchronous replicas"),
-        (["--strategy=allreduce", "--local_steps=4"], "local_steps=4, but only synchronous replicas"),
-        (
-            ["--strategy=mirrored", "--wire_dtype=bfloat16"],
-            "wire_dtype=bfloat16 is for gradients between tasks, and conflicts with strategy=mirrored",
-        ),
-        (
-            ["--sync_replicas", "--local_steps=4", "--wire_dtype=bfloat16"],
-            "wire_dtype=bfloat16 is for gradients",
-        ),
         (["--sync_replicas", "--local_steps=3"], "local_steps=3 does not divide train_steps=2000"),
     ],
 )

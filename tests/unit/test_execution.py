@@ -34,17 +34,19 @@ FAST, SLOW = MAX_SECONDS / MAX_STEPS / 2, MAX_SECONDS
     ids=str,
 )
 def test_a_full_execution_fits_the_intervals_unless_it_is_set(settings: dict[str, Any], expected: int) -> None:
-    assert steps_per_execution(Settings(**settings), ops_per_step=70) == expected
+    assert steps_per_execution(Settings(**settings), settings.get("local_steps", 1), ops_per_step=70) == expected
 
 
 @pytest.mark.parametrize(("ops", "expected"), [(70, 50), (MAX_OPS // 25, 25), (MAX_OPS // 2, 2), (MAX_OPS * 2, 1)])
 def test_a_large_model_has_fewer_steps_so_that_its_graph_builds_fast(ops: int, expected: int) -> None:
-    assert steps_per_execution(Settings(train_steps=5000), ops) == expected
+    assert steps_per_execution(Settings(train_steps=5000), 1, ops) == expected
 
 
 def steps_to_the_end(settings: Settings, replicas: int, seconds_per_step: float, step: int = 0) -> list[int]:
     """The global steps at which the executions of a single replica end."""
-    planner, ends = ExecutionPlanner(settings, steps_per_execution(settings, 70), replicas, settings.train_steps), []
+    local, last_step = settings.local_steps, settings.train_steps
+    planner = ExecutionPlanner(settings, local, steps_per_execution(settings, local, 70), replicas, last_step)
+    ends = []
     while step < settings.train_steps:
         steps = planner.choose(step)
         planner.took(steps, steps * seconds_per_step)
@@ -75,7 +77,7 @@ def test_local_sgd_rounds_end_at_reports_and_saves_where_possible() -> None:
     [(MAX_SECONDS / 4, 4), (MAX_SECONDS / 9, 8), (MAX_SECONDS / 49, 32), (MAX_SECONDS / 50, 50)],
 )
 def test_slower_steps_have_shorter_executions(seconds: float, expected: int) -> None:
-    planner = ExecutionPlanner(Settings(train_steps=10_000), 50, 1, 10_000)
+    planner = ExecutionPlanner(Settings(train_steps=10_000), 1, 50, 1, 10_000)
     planner.took(1, seconds)
     assert planner.choose(0) == expected
     assert planner.choose(9_999) == 1
@@ -93,7 +95,7 @@ def test_slow_steps_run_one_by_one_to_handle_signals() -> None:
 
 
 def test_steps_that_become_fast_run_in_full_executions_again() -> None:
-    planner = ExecutionPlanner(Settings(train_steps=10_000), 50, 1, 10_000)
+    planner = ExecutionPlanner(Settings(train_steps=10_000), 1, 50, 1, 10_000)
     assert planner.choose(0) == 1
     planner.took(1, SLOW)
     assert planner.choose(0) == 1
@@ -127,7 +129,7 @@ def test_each_replica_exceeds_the_end_by_at_most_one_execution(
     replicas: int, train_steps: int, schedule: st.DataObject
 ) -> None:
     settings = Settings(train_steps=train_steps, steps_per_execution=5)
-    planners = [ExecutionPlanner(settings, 5, replicas, settings.train_steps) for _ in range(replicas)]
+    planners = [ExecutionPlanner(settings, 1, 5, replicas, settings.train_steps) for _ in range(replicas)]
     step, running = 0, dict.fromkeys(range(replicas), 0)
     while step < train_steps or any(running.values()):
         index = schedule.draw(st.sampled_from(sorted(running)))
@@ -138,7 +140,7 @@ def test_each_replica_exceeds_the_end_by_at_most_one_execution(
 
 def test_replicas_of_equal_speed_exceed_the_end_by_at_most_one_step() -> None:
     settings = Settings(train_steps=300, steps_per_execution=50)
-    planner = ExecutionPlanner(settings, 50, 3, settings.train_steps)
+    planner = ExecutionPlanner(settings, 1, 50, 3, settings.train_steps)
     step = 0
     while step < settings.train_steps:
         step += 3 * planner.choose(step)

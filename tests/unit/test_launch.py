@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from trainer import config
-from trainer.cluster.spec import ClassicFlags, Strategy, Task, resolve
+from trainer.cluster.spec import ClassicFlags, Task, resolve
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.launcher import log_volume
@@ -23,6 +23,7 @@ from trainer.launcher.log_volume import GOOD_PROBES, LogVolume
 from trainer.launcher.plan import Plan, TaskProgram, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, run_processes
 from trainer.launcher.summary import explain_failure
+from trainer.mode import Strategy
 from trainer.run_directory.training_directory import TrainingDirectory
 
 
@@ -152,10 +153,10 @@ def test_more_gpus_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch)
         ("ps", 1, 0, False, 0, "--workers"),
         ("ps", 1, -1, True, 0, "--workers"),
         ("ps", 1, 1, False, -1, "--max"),
-        ("allreduce", 1, 2, False, 0, "--ps: 1 was given, but with strategy allreduce"),
+        ("allreduce", 1, 2, False, 0, "--ps: 1 ps, but with strategy allreduce"),
         ("allreduce", -1, 2, False, 0, "--ps: -1"),
         ("allreduce", 0, 0, False, 0, "--workers"),
-        ("mirrored", 0, 1, False, 0, "strategy: mirrored trains in a single process"),
+        ("mirrored", 0, 1, False, 0, "--ps: strategy mirrored trains in a single process"),
     ],
 )
 def test_a_cluster_needs_the_roles_of_its_strategy(

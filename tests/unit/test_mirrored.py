@@ -25,7 +25,7 @@ def build(**settings):
     return replica.build(Settings(**settings), None, MLP, PARAMETERS, EXAMPLES, 0, "this run")
 
 mirrored = build(strategy="mirrored", batch_size=SIZE, steps_per_execution=2)
-assert build(steps_per_execution=2).learners == 2  # a process without a cluster is the same
+assert build(steps_per_execution=2).mode.devices == 2  # a process without a cluster is the same
 with mock.patch("trainer.graph.devices.count_cpus", return_value=1):
     single = build(batch_size=2 * SIZE, steps_per_execution=2)
 steps = [[0, 1], [2, 3]], [[4, 5], [6, 7]]  # per execution, the batches of each step

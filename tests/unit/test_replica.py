@@ -14,9 +14,9 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.orders import Deal
 from trainer.data.stream import Stream
-from trainer.errors import ConfigurationError
-from trainer.graph import parameters, replica
+from trainer.graph import devices, parameters, replica
 from trainer.graph.replica import Replica
+from trainer.mode import Mode
 from trainer.models import mlp
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
@@ -237,26 +237,6 @@ def test_a_replica_computes_on_all_gpus_of_its_task(worker: int, gpus: int) -> N
     assert {handle.device for handle in handles} == {"/job:ps/task:0/device:CPU:0"}
 
 
-def test_replicas_to_aggregate_above_the_replicas_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="replicas_to_aggregate=3, but the cluster has 2 replicas"):
-        build(CHIEF, sync=True, replicas_to_aggregate=3)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "settings", "mode"),
-    [
-        (None, Settings(sync_replicas=True), "single"),
-        (CHIEF, Settings(), "asynchronous"),
-        (CHIEF, Settings(sync_replicas=True), "synchronous"),
-        (CHIEF, Settings(sync_replicas=True, local_steps=8), "local_sgd"),
-        (ALLREDUCE, Settings(strategy="allreduce"), "allreduce"),
-        (None, Settings(strategy="mirrored"), "mirrored"),
-    ],
-)
-def test_describe_mode_names_the_replication_mode(cluster: Cluster | None, settings: Settings, mode: str) -> None:
-    assert replica.describe_mode(settings, cluster) == mode
-
-
 def test_an_allreduce_replica_uses_its_own_device_only() -> None:
     devices = {operation.device for operation in build(ALLREDUCE, strategy="allreduce").graph.get_operations()}
     assert devices - {""} == {"/job:worker/task:0/device:CPU:0"}
@@ -331,6 +311,10 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
         assert all(np.array_equal(after[name], before[name]) for name in before)
 
 
+def batches_per_step(settings: Settings, cluster: Cluster) -> int:
+    return Mode.of(settings, cluster, devices.count(settings, is_cluster=True)).batches
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -347,10 +331,10 @@ def test_all_tasks_of_a_cluster_find_the_same_number_of_batches(settings: dict[s
     ps = () if "strategy" in settings else ("p:1",)
     tasks = [Task("worker", 0), Task("worker", 1), Task("evaluator", 0)]
     clusters = [Cluster(task, (), ("w:1", "w:2"), ps) for task in tasks]
-    assert [replica.batches_per_step(Settings(**settings), each) for each in clusters] == [expected] * len(tasks)
+    assert [batches_per_step(Settings(**settings), each) for each in clusters] == [expected] * len(tasks)
 
 
 def test_the_evaluator_of_a_single_process_finds_its_number_of_batches() -> None:
     single = Cluster(Task("evaluator", 0), (), ("w:1",), ())
-    assert replica.batches_per_step(Settings(num_gpus=4), single) == 4
-    assert replica.batches_per_step(Settings(num_gpus=4, strategy="mirrored"), single) == 4
+    assert batches_per_step(Settings(num_gpus=4), single) == 4
+    assert batches_per_step(Settings(num_gpus=4, strategy="mirrored"), single) == 4

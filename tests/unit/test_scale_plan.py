@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer import cli
-from trainer.graph import parameters, replica
+from trainer.graph import large_parameters, parameters
 from trainer.scale.cost_model import AVERAGED, CHUNK_BYTES, MAX_CHUNKS, MAX_MESSAGE_BYTES, Scenario, choose, predict
 
 GIGABIT = 1e9 / 8
@@ -81,7 +81,7 @@ def test_local_steps_divide_what_a_round_costs_which_moves_two_moments_too() -> 
 
 
 def test_no_message_is_above_the_limit_of_grpc(capsys: pytest.CaptureFixture[str]) -> None:
-    assert MAX_MESSAGE_BYTES == replica.MAX_MESSAGE_BYTES
+    assert MAX_MESSAGE_BYTES == large_parameters.MAX_MESSAGE_BYTES
     assert choose(replace(SCENARIO, parameters=10e9, workers=1), 0.95).ps == 2
     assert cli.main(["plan", *WORDS, "--parameters=100G", "--ps=11"]) == 2
     assert "set it to at least 12, because gRPC moves less than 2 GiB at once" in capsys.readouterr().err

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from trainer import mode
 from trainer.errors import ConfigurationError
+from trainer.mode import Strategy
 from trainer.text import truncate
 
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = get_args(Role)
-Strategy = Literal["ps", "allreduce", "mirrored"]
-"""The location of the parameters: parameter servers; a copy in every replica; or one process with all its devices."""
 ALIASES: Mapping[str, Role] = {"master": "chief"}
 
 
@@ -172,11 +172,7 @@ def resolve(
     task_index = prefer("task_index", flags.task_index, "TF_CONFIG", task_index)
 
     if not file and not any(hosts.values()) and task_type is None and task_index is None:
-        if strategy == "allreduce":
-            raise ConfigurationError(
-                "strategy: allreduce needs a cluster of workers, but none is given; set TF_CONFIG or --worker_hosts, "
-                "or choose strategy ps or mirrored to train in a single process."
-            )
+        mode.check_alone(strategy)
         return None, []
     if (flags.ps_hosts, flags.worker_hosts) != (None, None) or (not file and (not config or flags != ClassicFlags())):
         origin = "the cluster's flags"
@@ -262,10 +258,7 @@ def _check_address(origin: str, address: str) -> None:
 def _checked(
     origin: str, hosts: Mapping[str, tuple[str, ...]], role: Role | None, index: int | None, strategy: Strategy
 ) -> Cluster | None:
-    """Check the rules between the fields. They guarantee that every property of `Cluster` works.
-
-    A replica alone without parameter servers is no cluster, as for TensorFlow.
-    """
+    """Check the rules between the fields. They guarantee that every property of `Cluster` works."""
     if role is None:
         raise ConfigurationError(
             f"{origin}: which task is this one? Set task.type in TF_CONFIG or --job_name to one of {', '.join(ROLES)}."
@@ -294,23 +287,10 @@ def _checked(
         raise ConfigurationError(f"{origin}: this task is {role} {index}, but {expected}{remedy}.")
     if not chief and not worker:
         raise ConfigurationError(f"{origin}: no worker and no chief is listed; list at least one of them.")
-    if strategy != "allreduce" and not ps and len(chief) + len(worker) == 1:
+    replicas = len(chief) + len(worker)
+    if not mode.is_cluster(strategy, len(ps), replicas):
         return None
-    if strategy == "mirrored":
-        raise ConfigurationError(
-            f"{origin}: a cluster is given, but strategy mirrored trains in a single process, on all of its devices; "
-            "remove the cluster, or choose strategy ps or allreduce."
-        )
-    if strategy == "allreduce" and ps:
-        raise ConfigurationError(
-            f"{origin}: {len(ps)} ps are listed, but with strategy allreduce the workers hold the parameters; "
-            "list none, or choose strategy ps."
-        )
-    if strategy == "ps" and not ps:
-        raise ConfigurationError(
-            f"{origin}: no ps is listed, but strategy ps keeps the variables there; "
-            "list one, choose strategy allreduce, or remove the cluster to train in a single process."
-        )
+    mode.check_roles(origin, strategy, len(ps), replicas)
     return Cluster(Task(role, index), chief, worker, ps)
 
 

@@ -24,6 +24,14 @@ def count_gpus(settings: Settings) -> int:
     return settings.num_gpus
 
 
+def count(settings: Settings, is_cluster: bool) -> int:
+    """The devices of each replica, which each task of a cluster finds alike.
+
+    A task does not see those of the others, so that in a cluster `num_gpus` says how many a replica has.
+    """
+    return settings.num_gpus or 1 if is_cluster else len(all_of(count_gpus(settings)))
+
+
 def count_cpus() -> int:
     """The number of logical CPU devices: one for all CPUs, unless the program has configured more with `tf.config`."""
     return sum(map(len, configured("CPU")))

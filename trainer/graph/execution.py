@@ -18,17 +18,17 @@ MAX_SECONDS = 1.0
 """Upper limit of an execution of several steps, in seconds; a task handles signals between two executions."""
 
 
-def steps_per_execution(settings: Settings, ops_per_step: int, intervals: Sequence[int] = ()) -> int:
+def steps_per_execution(settings: Settings, local_steps: int, ops_per_step: int, intervals: Sequence[int] = ()) -> int:
     """The steps of a full execution: the setting, or a number that fits the graph, the run, the reports and the saves.
 
-    With local SGD the result is a multiple of local_steps. Callbacks run after each of the `intervals`, in steps.
+    The result is a multiple of `local_steps`. Callbacks run after each of the `intervals`, in steps.
     """
     steps = settings.steps_per_execution
     if steps is None:
         largest = max(1, min(MAX_STEPS, MAX_OPS // ops_per_step, settings.train_steps // MIN_EXECUTIONS))
         interval = min(each for each in (settings.report_steps, settings.save_steps, *intervals) if each)
         steps = interval // math.ceil(interval / largest)
-    return max(1, steps // settings.local_steps) * settings.local_steps
+    return max(1, steps // local_steps) * local_steps
 
 
 def sizes(full: int, least: int = 1) -> tuple[int, ...]:
@@ -64,6 +64,7 @@ class ExecutionPlanner:
     def __init__(
         self,
         settings: Settings,
+        local_steps: int,
         full: int,
         replicas: int,
         last_step: int,
@@ -74,13 +75,14 @@ class ExecutionPlanner:
 
         Args:
             settings: The settings of the run.
+            local_steps: The steps of a round.
             full: The number of steps of a full execution.
             replicas: How many advance the global step independently.
             last_step: The last global step of the run.
             hook_steps: The steps after each of which an execution must end; None if there are none.
             end_of_epoch: Returns where the epoch of the step after this one ends; None if executions may pass it.
         """
-        self._settings, self._last_step = settings, last_step
+        self._settings, self._local_steps, self._last_step = settings, local_steps, last_step
         self._hook_steps, self._end_of_epoch = hook_steps, end_of_epoch
         self.replicas = replicas
         """Replicas that advance the global step independently. The caller may change it."""
@@ -89,7 +91,7 @@ class ExecutionPlanner:
 
     def choose(self, step: int) -> int:
         """The steps of the next execution at this global step: the largest size of which one of each replica fits."""
-        least, seconds = self._settings.local_steps, self._seconds_per_step
+        least, seconds = self._local_steps, self._seconds_per_step
         if self._settings.steps_per_execution is not None:
             chosen = self._full
         elif seconds is None:
@@ -109,7 +111,7 @@ class ExecutionPlanner:
         intervals = (settings.report_steps, settings.save_steps, self._hook_steps)
         stops = [self._last_step, *(next_multiple(each, step) for each in intervals if each)]
         stops += [self._end_of_epoch(step)] if self._end_of_epoch else []
-        return min(each for each in stops if each == self._last_step or (each - step) % settings.local_steps == 0)
+        return min(each for each in stops if each == self._last_step or (each - step) % self._local_steps == 0)
 
     def took(self, steps: int, seconds: float) -> None:
         """Record the duration of an execution."""

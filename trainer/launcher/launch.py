@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from trainer import config
+from trainer import config, mode
 from trainer.cluster import ports
 from trainer.data import mnist
 from trainer.errors import ConfigurationError, StoreError
@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.read(words)
     settings = config.load(arguments, os.environ, continues=True)
     if arguments.ps is None:
-        arguments.ps = 1 if settings.strategy == "ps" else 0
+        arguments.ps = mode.default_ps(settings.strategy)
     plan = Plan(
         settings=settings,
         ps=arguments.ps,

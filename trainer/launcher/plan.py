@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import config
+from trainer import config, mode
 from trainer.cluster import ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
@@ -40,21 +40,14 @@ class Plan:
         Raises:
             ConfigurationError: it does not.
         """
-        strategy = self.settings.strategy
-        if strategy == "mirrored":
-            raise ConfigurationError("strategy: mirrored trains in a single process: run it with trainer train.")
-        if strategy == "allreduce" and self.ps > 0:
-            raise ConfigurationError(
-                f"--ps: {self.ps} was given, but with strategy allreduce the workers hold the parameters; "
-                "remove it, or choose strategy ps."
-            )
         for name, number, least in (
-            ("ps", self.ps, 1 if strategy == "ps" and self.workers + self.chief > 1 else 0),
+            ("ps", self.ps, 0),
             ("workers", self.workers, 0 if self.chief else 1),
             ("max_restarts", self.max_restarts, 0),
         ):
             if number < least:
                 raise ConfigurationError(f"--{name}: {number} was given, but at least {least} is needed; raise it.")
+        mode.check_roles("--ps", self.settings.strategy, self.ps, self.workers + self.chief)
 
 
 @dataclass(frozen=True)

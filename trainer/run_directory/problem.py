@@ -18,8 +18,9 @@ from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
-from trainer.graph import replica
+from trainer.graph import devices
 from trainer.graph.course import Course
+from trainer.mode import Mode
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
@@ -42,6 +43,7 @@ class Problem:
     parameters: dict[str, Parameter]
     identity: dict[str, Any]
     """The result of `describe`."""
+    mode: Mode
     settings: Settings
     """The settings of the run, with what the model's file and the data determine."""
     fit: FitArguments
@@ -77,7 +79,7 @@ class Problem:
         epochs = self.epochs.continued(before.begun, before.per_step, step) if before.per_step else self.epochs
         last_step = self.settings.train_steps
         if self.settings.epochs:
-            last_step = epochs.last_step(self.settings.epochs, self.settings.local_steps)
+            last_step = epochs.last_step(self.settings.epochs, self.mode.local_steps)
         return Course(last_step, epochs.begun, epochs.per_step)
 
     def continued(self, before: Course, step: int) -> "Problem":
@@ -106,12 +108,13 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
     if own and not fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=own)
+    mode = Mode.of(settings, cluster, devices.count(settings, cluster is not None))
     wants_epochs = bool(fit.callbacks or (fit.epochs if settings.epochs is None else settings.epochs))
     if fit.steps_per_epoch:
         epochs: Epochs | None = Epochs(fit.steps_per_epoch, 1)
     else:
-        epochs = _find_epochs(settings, cluster, dataset, wants_epochs)
-    settings = _with_epochs(settings, fit, epochs)
+        epochs = _find_epochs(settings, mode, dataset, wants_epochs)
+    settings = _with_epochs(settings, mode, fit, epochs)
     if not isinstance(model, KerasModel):
         model = model_files.model_of(module, settings, dataset.table)
     if fit != FitArguments() and not isinstance(model, KerasModel):
@@ -131,20 +134,19 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
         )
     identity = describe(settings.model, parameters, dataset)
     metric = best_metric.choose(model, settings.best_metric, fit.callbacks)
-    return Problem(dataset, model, parameters, identity, settings, fit, epochs, metric)
+    return Problem(dataset, model, parameters, identity, mode, settings, fit, epochs, metric)
 
 
-def _find_epochs(settings: Settings, cluster: Cluster | None, dataset: Dataset, wants_epochs: bool) -> Epochs | None:
+def _find_epochs(settings: Settings, mode: Mode, dataset: Dataset, wants_epochs: bool) -> Epochs | None:
     """The passes over the training data; None if its size is not known.
 
     For `wants_epochs`, a single replica, which reads all, counts the batches in a pass if that takes little time.
     """
-    train, batches = dataset.train, replica.batches_per_step(settings, cluster)
+    train = dataset.train
     size = len(train) if isinstance(train, Examples) else train.size
     if size is not None:
-        return Epochs(size, settings.batch_size * batches)
-    is_alone = cluster is None or len(cluster.replicas) == 1
-    if not wants_epochs or not is_alone or isinstance(train, Examples):
+        return Epochs(size, settings.batch_size * mode.batches)
+    if not wants_epochs or mode.replicas > 1 or isinstance(train, Examples):
         return None
     began, count = time.monotonic(), 0
     for _ in train.once(settings.batch_size):
@@ -152,10 +154,10 @@ def _find_epochs(settings: Settings, cluster: Cluster | None, dataset: Dataset, 
         if time.monotonic() - began > COUNT_SECONDS:
             return None
     logger.info(f"{dataset.name}: a pass has {count:,} batches, which took {time.monotonic() - began:.1f} s to count")
-    return Epochs(count, batches)
+    return Epochs(count, mode.batches)
 
 
-def _with_epochs(settings: Settings, fit: FitArguments, passes: Epochs | None) -> Settings:
+def _with_epochs(settings: Settings, mode: Mode, fit: FitArguments, passes: Epochs | None) -> Settings:
     """The settings with the steps of their epochs, or of those in the model's file, unless they say train_steps."""
     epochs = fit.epochs if settings.epochs is None else settings.epochs
     if (epochs or fit.callbacks) and passes is None:
@@ -166,7 +168,7 @@ def _with_epochs(settings: Settings, fit: FitArguments, passes: Epochs | None) -
         )
     if not epochs or not passes:
         return settings
-    return replace(settings, epochs=epochs, train_steps=passes.last_step(epochs, settings.local_steps))
+    return replace(settings, epochs=epochs, train_steps=passes.last_step(epochs, mode.local_steps))
 
 
 def load_dataset(settings: Settings) -> Dataset:

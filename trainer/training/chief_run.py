@@ -16,7 +16,7 @@ from trainer import config
 from trainer.data.files import write_atomically
 from trainer.errors import ModelError, RollBackError, SupersededError
 from trainer.graph.checkpoints import CheckpointList, step_of
-from trainer.graph.replica import Replica, describe_mode
+from trainer.graph.replica import Replica
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import best
 from trainer.run_directory.best_metric import LOSS
@@ -148,8 +148,8 @@ class ChiefRun:
         """Return the keys of result.json that do not change during the run."""
         settings, cluster, dataset = self._context.settings, self._context.cluster, self._problem.dataset
         return {
-            "mode": describe_mode(settings, cluster),
-            "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.learners,
+            "mode": self._replica.mode.name,
+            "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.mode.devices,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
             **dataset.description,

@@ -44,16 +44,22 @@ def take_steps(
     course, step = replica.course.read(session), int(session.run(replica.global_step))
     replica.batches.begin(session, course.begun)
     last_step = course.last_step
-    check_rounds(settings.local_steps, step, last_step)
+    check_rounds(replica.mode.local_steps, step, last_step)
     logger.info(f"at step {min(step, last_step)} of {last_step}")
 
     executions = Executions(replica, session, callback, settings.step_time_breakdown)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
     epochs = replace(replica.epochs, begun=course.begun) if replica.epochs else None
     planner = ExecutionPlanner(
-        settings, max(replication.executions), replicas, last_step, replica.hook_steps, epochs.end if epochs else None
+        settings,
+        replica.mode.local_steps,
+        max(replication.executions),
+        replicas,
+        last_step,
+        replica.hook_steps,
+        epochs.end if epochs else None,
     )
-    reporter = ProgressReporter(context, replica.learners, step, last_step)
+    reporter = ProgressReporter(context, replica.mode.devices, step, last_step)
     agree = coordinator.agreement(session, callback)
     callback.on_train_begin()
     with coordinator.participation(session, step, last_step, callback):

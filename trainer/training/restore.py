@@ -87,7 +87,7 @@ def roll_back(run: RunContext, session: Session, writer: CheckpointWriter, diver
         raise DivergedError(f"{diverged}, and it was rolled back {MAX_ROLL_BACKS} times; {run.remedy()}")
     # The global step never decreases: replicas drop contributions of earlier steps.
     settings = run.task.settings
-    step = max(int(session.run(run.replica.global_step)), diverged.step) + settings.local_steps
+    step = max(int(session.run(run.replica.global_step)), diverged.step) + run.replica.mode.local_steps
     step = min(step, settings.train_steps)
     kept = best.read(run.directory.best)
     for path in [*([kept.checkpoint] if kept else []), *reversed(writer.checkpoints.paths)]:

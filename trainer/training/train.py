@@ -42,7 +42,7 @@ def train(context: TaskContext) -> bool:
     leads = cluster is None or cluster.is_chief
     if leads and problem.warning:
         logger.warning(problem.warning)
-    if leads and cluster and len(cluster.replicas) > 1 and settings.sync_replicas is None and settings.is_synchronous:
+    if leads and problem.mode.has_rounds and problem.mode.replicas > 1 and settings.sync_replicas is None:
         logger.info(
             "the replicas train synchronously, the default for a model of your own: sync_replicas=false does not wait "
             "for the slowest, but some models learn less by it, or nothing"
@@ -74,7 +74,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
     )
     for note in replica.notes if claimed else ():
         logger.info(note)
-    if gpus and replica.learners > 1:
+    if gpus > 1:
         logger.info(f"this task computes on {gpus} GPUs, with a batch on each")
         if cluster and (settings.epochs or problem.fit.callbacks) and settings.num_gpus is None:
             raise ConfigurationError(
@@ -133,7 +133,7 @@ def _train_in_session(
     """Train in one session; return False if the run diverges and must be rolled back in the next session."""
     if run is None:
         coordinator.join(session)
-        if context.settings.strategy == "ps":
+        if replica.mode.has_servers:
             data_version.check(problem.dataset.version, session.run(replica.run_id))
         take_steps(context, replica, session, coordinator, Callback())
         return True

@@ -1,0 +1,118 @@
+"""What the devices of a replica learn from: the batches of each, and its part of a step."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trainer.config import Settings
+from trainer.data.examples import Examples
+from trainer.data.orders import Deal
+from trainer.data.stream import IN_MEMORY_BYTES, Stream
+from trainer.graph.batches import Batches, InMemoryBatches, dealt_batches, stream_batches
+from trainer.graph.parameters import Shard
+from trainer.graph.placement import Placement
+from trainer.graph.replication import Compute, Step, StepFunction, StepOutputs, mirrored
+from trainer.graph.step_graph import StepTemplate
+from trainer.graph.totals import Totals
+from trainer.mode import Mode
+from trainer.tensorflow import tf, tf1
+from trainer.tensorflow_types import Tensor
+
+
+def deal(settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool) -> Deal | None:
+    """How the examples are dealt to the replicas; None if they come in an order of their own.
+
+    Replicas that do not wait for each other claim steps of examples in memory. Other examples are read ahead, so each
+    of these replicas has a part of what all take.
+    """
+    if isinstance(source, Stream) and not source.read:
+        return None
+    examples = len(source) if isinstance(source, Examples) else source.size
+    assert examples  # noqa: S101 - what is read by indices has a size
+    batches = mode.batches
+    if mode.is_independent and not _is_in_memory(source):
+        batches *= mode.beginners
+    return Deal(examples, settings.batch_size, batches, settings.seed, is_full)
+
+
+def _is_in_memory(source: Examples | Stream) -> bool:
+    """Whether the examples are copied to the device."""
+    return isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES
+
+
+def make_batches(
+    settings: Settings, mode: Mode, at: Placement, source: Examples | Stream, deal: Deal | None, size: int | None
+) -> list[Batches]:
+    """Add the batches of each device, of this size, or of none that is known.
+
+    Replicas that do not wait for each other claim their steps.
+    """
+    if isinstance(source, Stream) and source.endless:  # one for all devices, so that each batch goes to one of them
+        stream = source.endless(settings.batch_size, size is not None)
+
+    def make(number: int) -> Batches:
+        if not deal:
+            return stream_batches(source.signature, size, settings.batch_size, stream)
+        learner = mode.index * mode.devices + number
+        if isinstance(source, Examples) and _is_in_memory(source):
+            return InMemoryBatches(source, deal, number if mode.is_independent else learner)
+        read = source.read if isinstance(source, Stream) else lambda indices: source.take(indices).arrays
+        assert read  # noqa: S101 - or there would be no deal
+        return dealt_batches(source.signature, read, deal, learner, mode.beginners if mode.is_independent else 1)
+
+    batches = []
+    for number, device in enumerate(at.compute):
+        with tf1.device(device), tf1.variable_scope(f"device_{number}"):
+            batches.append(make(number))
+    return batches
+
+
+def make_steps(
+    settings: Settings,
+    mode: Mode,
+    at: Placement,
+    templates: Sequence[StepTemplate],
+    batches: Sequence[Batches],
+    shards: Sequence[Shard],
+    totals: Totals | None,
+    is_normalized: bool,
+) -> StepFunction:
+    """What makes a step, whose gradients are averaged over the devices of this replica.
+
+    With `is_normalized`, the average is divided by its weight, which it ends with.
+    """
+    homes = [shard.device for shard in shards]
+    is_sent = any(home not in at.compute for home in homes) and not mode.averages_parameters
+    source = at.host if is_sent else at.compute[0]
+    sizes = [shard.size for shard in shards] if is_normalized else None
+    so_far: list[Tensor | None] = [None for _ in at.compute]
+    """The totals of each device in the present execution."""
+
+    def make_step(number: int) -> Step:
+        leaves = []
+        for device, of_device in zip(at.compute, batches, strict=True):
+            with tf1.device(device):
+                leaves.append(of_device.tensors(number))
+        rows, known = templates[0].look_up(leaves, homes)
+        shares = [each.share(number) for each in batches]
+
+        def compute(index: int, values: Sequence[Tensor]) -> StepOutputs:
+            """The step on the current device, which is that of this index."""
+            template, share = templates[index], shares[index]
+            seed = (settings.seed, at.learners[index], number)
+            if totals is None:
+                return template.compute(values, leaves[index], known[index], seed, share)
+            if totals.is_running and number == 0:
+                so_far[index] = totals.vector.read_value()
+            before = so_far[index] if totals.is_running else tf.constant(totals.begun)
+            outputs = template.compute(values, leaves[index], known[index], seed, share, totals.split(before))
+            so_far[index] = totals.after(so_far[index], outputs, share * settings.batch_size)
+            return replace(outputs, totals=so_far[index])
+
+        functions: list[Compute] = [functools.partial(compute, index) for index in range(len(at.compute))]
+        is_alone = len(functions) == 1 and not sizes
+        weights = shares if templates[0].is_weighted else None
+        averaged = functions[0] if is_alone else mirrored.average_over(at.compute, functions, source, sizes, weights)
+        return Step(averaged, rows)
+
+    return make_step
