@@ -182,14 +182,14 @@ def test_spread_puts_the_tasks_of_each_role_evenly_over_nodes_or_other_domains()
     for key in ("", "rack"):
         pods = render({**values, "scheduling.topologyKey": key}).pods()
         (worker,) = pods["worker"]["spec"]["topologySpreadConstraints"]
-        assert (worker["topologyKey"], worker["whenUnsatisfiable"]) == (
-            key or "kubernetes.io/hostname",
-            "DoNotSchedule",
-        )
+        assert worker["topologyKey"] == (key or "kubernetes.io/hostname")
+        assert worker["whenUnsatisfiable"] == "ScheduleAnyway", "a node that cannot take the task would count as empty"
         assert worker["labelSelector"]["matchLabels"].items() <= pods["worker"]["metadata"]["labels"].items()
         assert pods["ps"]["spec"]["topologySpreadConstraints"][0] == own
         assert len(pods["ps"]["spec"]["topologySpreadConstraints"]) == 2
-        assert "affinity" not in pods["worker"]["spec"]
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}
+        only_nodes_of_a_domain = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        assert pods["worker"]["spec"].get("affinity") == (only_nodes_of_a_domain if key else None)
         assert "topologySpreadConstraints" not in pods["tensorboard"]["spec"]
 
 

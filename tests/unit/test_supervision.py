@@ -701,11 +701,11 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ),
         (
             "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints (missing required label).",
-            "no node with room has the label of scheduling.topologyKey or of worker.topologySpreadConstraints",
+            "no node with room has the label of worker.topologySpreadConstraints",
         ),
         (
             "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints.",
-            "its role cannot be spread evenly (scheduling.placement or worker.topologySpreadConstraints)",
+            "its role cannot be spread evenly (worker.topologySpreadConstraints)",
         ),
         ("waiting for minCount pods from a gang to appear in scheduling queue", "not all of their pods exist yet"),
         (

@@ -26,13 +26,12 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"topology spread constraints \(missing required label\)",
-        "no node with room has the label of scheduling.topologyKey or of {role}.topologySpreadConstraints: label the "
-        "nodes, or correct the key",
+        "no node with room has the label of {role}.topologySpreadConstraints: label the nodes, or correct the key",
     ),
     (
         r"topology spread constraints",
-        "its role cannot be spread evenly (scheduling.placement or {role}.topologySpreadConstraints): add a node where "
-        "there are the fewest of its tasks, or relax the rule",
+        "its role cannot be spread evenly ({role}.topologySpreadConstraints): add a node where there are the fewest of its "
+        "tasks, or relax the rule",
     ),
     (
         r"volume node affinity conflict",

@@ -143,7 +143,8 @@ distributed-tensorflow/exclusive
 spread:
   - maxSkew: 1
     topologyKey: {{ ternary $key "kubernetes.io/hostname" $isSpread }}
-    whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" $isSpread }}
+    # With DoNotSchedule, a domain that cannot take the task, such as a node without GPUs, would count as an empty one.
+    whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
         {{- include "distributed-tensorflow.selectorLabels" (dict "root" $root "component" .spec.role) | nindent 8 }}
@@ -212,9 +213,9 @@ affinity:
 {{- end -}}
 {{- $_ := set $affinity $kind $own -}}
 {{- end -}}
-{{- if ne $root.Values.scheduling.placement "spread" -}}
 {{- /* Only nodes of a domain, so that a key that no node has is noticed. A node must match one of the terms. */}}
-{{- $labelled := dict "key" $root.Values.scheduling.topologyKey "operator" "Exists" -}}
+{{- with $root.Values.scheduling.topologyKey -}}
+{{- $labelled := dict "key" . "operator" "Exists" -}}
 {{- $nodes := get $affinity "nodeAffinity" | default dict -}}
 {{- $required := get $nodes "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
 {{- $terms := list -}}
