@@ -131,10 +131,11 @@ def test_packed_runs_share_a_rack_and_spread_ones_are_in_both(client: Client, tm
 
 
 def test_workers_with_gpus_are_spread_over_the_nodes_that_take_them(client: Client, tmp_path: Path) -> None:
-    """Nodes without GPUs, and those of others, are no domains: a worker does not wait until each of them has one too."""
+    """Nodes without GPUs, and those of others, are not domains: no worker waits until each of them has one too."""
     room = {"cpu": "16", "memory": "64Gi"}
     for prefix, gpus in (("gpus", "8"), ("plain", "0"), ("tainted", "8")):
-        cluster.create_nodes(client, 2, f"mixed-{prefix}", room | {"nvidia.com/gpu": gpus}, lambda index: {POOL: "mixed"})
+        has = room | {"nvidia.com/gpu": gpus}
+        cluster.create_nodes(client, 2, f"mixed-{prefix}", has, lambda _: {POOL: "mixed"})
     simulation.kubectl("taint", "nodes", "mixed-tainted-0", "mixed-tainted-1", "example.com/team=other:NoSchedule")
     common = RACKED["common"] | {"nodeSelector": {POOL: "mixed"}}
     place(client, "mixed", "spread", tmp_path, topology_key="", worker={"replicas": 4, "gpus": 1}, common=common)

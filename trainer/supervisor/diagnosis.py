@@ -30,8 +30,8 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"topology spread constraints",
-        "its role cannot be spread evenly ({role}.topologySpreadConstraints): add a node where there are the fewest of its "
-        "tasks, or relax the rule",
+        "its role cannot be spread evenly ({role}.topologySpreadConstraints): add a node where there are the fewest of "
+        "its tasks, or relax the rule",
     ),
     (
         r"volume node affinity conflict",
