@@ -167,7 +167,7 @@ def test_every_object_and_pod_has_the_common_labels_and_annotations(more: dict[s
         "metrics.podMonitor.labels.release": "p",
     }
     values |= {"worker.annotations": {"team": "own"}, "tensorboard.ingress.annotations": {"team": "own"}}
-    values |= {"data.keep": True, **more}
+    values |= more
     manifests = render(values)
     for item in [*manifests, *manifests.pods().values()]:
         metadata = item["metadata"]

@@ -121,8 +121,15 @@ def test_values_without_their_switch_are_named(notes: Notes) -> None:
     assert "has no effect" not in notes({**served, **published, **switches}) + notes({})
 
 
+def test_they_say_which_claims_uninstall_keeps_and_how_to_delete_them(notes: Notes) -> None:
+    text = notes({"data.enabled": True})
+    assert "`helm uninstall` keeps these claims and their files" in text
+    assert text.rstrip().endswith("kubectl --namespace ml delete pvc trial-data trial-training")
+    assert "deletes the claim" not in text
+
+
 def test_they_warn_about_claims_that_uninstall_deletes(notes: Notes) -> None:
-    both = {"data.enabled": True}
+    both = {"data.enabled": True, "data.keep": False, "trainingDirectory.keep": False}
     warned = re.findall(r"deletes the claim (\S+) .* set (\S+)=true\.", notes(both))
     assert sorted(warned) == [("trial-data", "data.keep"), ("trial-training", "trainingDirectory.keep")]
     claims = manifests(both).of("PersistentVolumeClaim")
@@ -132,11 +139,10 @@ def test_they_warn_about_claims_that_uninstall_deletes(notes: Notes) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"trainingDirectory.keep": True},
         {"trainingDirectory.existingClaim": "mine"},
         {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"},
     ],
-    ids=["kept", "existing", "NFS"],
+    ids=["existing", "NFS"],
 )
 def test_they_do_not_warn_about_volumes_that_remain(notes: Notes, values: dict[str, Any]) -> None:
     assert "helm uninstall" not in notes(values)
