@@ -58,11 +58,12 @@ def test_an_asynchronous_run_without_a_supervisor_trains_ends_and_upgrades(relea
     assert release.result() == result
 
     # A new release must not adopt a claim that goes.
-    release.kubectl("patch", "pvc", "mnist-training", "--type=merge", '--patch={"metadata":{"finalizers":["a.b/hold"]}}')
+    patch = ["patch", "pvc", "mnist-training", "--type=merge"]
+    release.kubectl(*patch, '--patch={"metadata":{"finalizers":["example.com/hold"]}}')
     release.helm("uninstall", "mnist")
     with pytest.raises(AssertionError, match="the claim mnist-training of an earlier release is still being deleted"):
         release.install(UNSUPERVISED)
-    release.kubectl("patch", "pvc", "mnist-training", "--type=merge", '--patch={"metadata":{"finalizers":null}}')
+    release.kubectl(*patch, '--patch={"metadata":{"finalizers":null}}')
     kinds = "all,configmaps,persistentvolumeclaims,serviceaccounts,networkpolicies,poddisruptionbudgets,secrets"
     owned = ["get", kinds, "--selector=app.kubernetes.io/instance=mnist", "--output=name"]
     wait(lambda: not release.kubectl(*owned), 60, lambda: release.kubectl(*owned))

@@ -691,7 +691,7 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ("1 Insufficient nvidia.com/gpu.", "no node has enough nvidia.com/gpu left: ask for less in worker.gpus, or"),
         ("1 Insufficient nvidia.com/gpu, 1 Insufficient cpu.", "ask for less in worker.resources and worker.gpus, or"),
         ('ErrImageNeverPull: Container image "a:1" is not present', "the image a:1 is not on the node, and its pull"),
-        ('persistentvolumeclaim "x" not found', "the claim x does not exist: `helm upgrade` creates it if it is the rel"),
+        ('persistentvolumeclaim "x" not found', "the claim x does not exist: `helm upgrade` creates it if it is"),
         ('persistentvolumeclaim "x" is being deleted', "the claim x is being deleted: when it is gone, `helm upgrade`"),
         ("pod has unbound immediate PersistentVolumeClaims", "its claim is not bound"),
         ("ImagePullBackOff: Back-off", "its image cannot be pulled"),

@@ -54,12 +54,13 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     (r"minCount \(\d+\) (cannot be|is not yet) satisfied", PART_OF_GANG),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
-        "the claim {what} does not exist: `helm upgrade` creates it if it is the release's own; else create it, or correct "
-        "existingClaim",
+        "the claim {what} does not exist: `helm upgrade` creates it if it is the release's own; else create it, or "
+        "correct existingClaim",
     ),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" is being deleted",
-        "the claim {what} is being deleted: when it is gone, `helm upgrade` creates an empty one if it is the release's own",
+        "the claim {what} is being deleted: when it is gone, `helm upgrade` creates an empty one if it is the release's "
+        "own",
     ),
     (
         r"unbound (immediate )?PersistentVolumeClaims",
