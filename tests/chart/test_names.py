@@ -99,6 +99,7 @@ def test_each_selector_matches_the_intended_pods_only(
             {*ROLES, "test"},
         ],  # the pods it applies to; the pods it admits
         ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
+        ("NetworkPolicy", "supervisor-egress"): [{"supervisor"}],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
         ("NetworkPolicy", "serving"): [{"serving"}],
         ("NetworkPolicy", "mlflow"): [{"mlflow"}, every],

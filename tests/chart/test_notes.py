@@ -61,6 +61,13 @@ def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any],
     assert test == "helm --namespace ml test trial"
 
 
+def test_they_describe_the_job_too_as_a_quota_leaves_no_pod(notes: Notes) -> None:
+    command = "kubectl --namespace ml describe jobs,pods --selector app.kubernetes.io/instance=trial,"
+    assert f"{command}app.kubernetes.io/component=supervisor" in notes({})
+    (job,) = manifests({}).of("Job")
+    assert job["metadata"]["labels"]["app.kubernetes.io/component"] == "supervisor"
+
+
 def test_the_notes_of_a_suspended_run_show_how_to_resume_it(notes: Notes) -> None:
     first, *_ = commands(notes({"run.suspend": True}))
     assert " ".join(first) == "helm --namespace ml upgrade trial CHART --reuse-values --set run.suspend=false"

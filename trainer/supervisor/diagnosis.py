@@ -59,8 +59,8 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" is being deleted",
-        "the claim {what} is being deleted: when it is gone, `helm upgrade` creates an empty one if it is the release's "
-        "own",
+        "the claim {what} is being deleted: when it is gone, `helm upgrade` creates an empty one if it is the "
+        "release's own",
     ),
     (
         r"unbound (immediate )?PersistentVolumeClaims",

@@ -99,8 +99,10 @@ priorityClassName: {{ . | quote }}
 {{- define "distributed-tensorflow.gangIdentity" -}}
 {{- if eq .Values.scheduling.gang "kueue" -}}
 {{- printf "kueue %s %s %d" .Values.scheduling.queue (include "distributed-tensorflow.gangMembers" .) (int .Values.worker.replicas) -}}
+{{- $defaults := .Files.Get "files/defaults.json" | fromJson -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
-{{- pick . "role" "resources" "nodeSelector" "tolerations" "affinity" "runtimeClassName" "priorityClassName" "podSpec" | toJson -}}
+{{- $asked := pick . "role" "resources" "nodeSelector" "tolerations" "affinity" "runtimeClassName" "priorityClassName" "podSpec" -}}
+{{- include "distributed-tensorflow.changed" (list $asked $defaults.common) -}}
 {{- end -}}
 {{- else if eq .Values.scheduling.gang "workload" -}}
 {{- include "distributed-tensorflow.podGroup" . -}}
