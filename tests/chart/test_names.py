@@ -99,6 +99,7 @@ def test_each_selector_matches_the_intended_pods_only(
             {*ROLES, "test"},
         ],  # the pods it applies to; the pods it admits
         ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
+        ("NetworkPolicy", "supervisor-egress"): [{"supervisor"}],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
         ("NetworkPolicy", "serving"): [{"serving"}],
         ("NetworkPolicy", "mlflow"): [{"mlflow"}, every],
@@ -167,7 +168,7 @@ def test_every_object_and_pod_has_the_common_labels_and_annotations(more: dict[s
         "metrics.podMonitor.labels.release": "p",
     }
     values |= {"worker.annotations": {"team": "own"}, "tensorboard.ingress.annotations": {"team": "own"}}
-    values |= {"data.keep": True, **more}
+    values |= more
     manifests = render(values)
     for item in [*manifests, *manifests.pods().values()]:
         metadata = item["metadata"]

@@ -61,6 +61,13 @@ def test_the_commands_are_for_this_release(notes: Notes, values: dict[str, Any],
     assert test == "helm --namespace ml test trial"
 
 
+def test_they_describe_the_job_too_as_a_quota_leaves_no_pod(notes: Notes) -> None:
+    command = "kubectl --namespace ml describe jobs,pods --selector app.kubernetes.io/instance=trial,"
+    assert f"{command}app.kubernetes.io/component=supervisor" in notes({})
+    (job,) = manifests({}).of("Job")
+    assert job["metadata"]["labels"]["app.kubernetes.io/component"] == "supervisor"
+
+
 def test_the_notes_of_a_suspended_run_show_how_to_resume_it(notes: Notes) -> None:
     first, *_ = commands(notes({"run.suspend": True}))
     assert " ".join(first) == "helm --namespace ml upgrade trial CHART --reuse-values --set run.suspend=false"
@@ -121,8 +128,15 @@ def test_values_without_their_switch_are_named(notes: Notes) -> None:
     assert "has no effect" not in notes({**served, **published, **switches}) + notes({})
 
 
+def test_they_say_which_claims_uninstall_keeps_and_how_to_delete_them(notes: Notes) -> None:
+    text = notes({"data.enabled": True})
+    assert "`helm uninstall` keeps these claims and their files" in text
+    assert text.rstrip().endswith("kubectl --namespace ml delete pvc trial-data trial-training")
+    assert "deletes the claim" not in text
+
+
 def test_they_warn_about_claims_that_uninstall_deletes(notes: Notes) -> None:
-    both = {"data.enabled": True}
+    both = {"data.enabled": True, "data.keep": False, "trainingDirectory.keep": False}
     warned = re.findall(r"deletes the claim (\S+) .* set (\S+)=true\.", notes(both))
     assert sorted(warned) == [("trial-data", "data.keep"), ("trial-training", "trainingDirectory.keep")]
     claims = manifests(both).of("PersistentVolumeClaim")
@@ -132,11 +146,10 @@ def test_they_warn_about_claims_that_uninstall_deletes(notes: Notes) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"trainingDirectory.keep": True},
         {"trainingDirectory.existingClaim": "mine"},
         {"trainingDirectory.nfs.server": "nas", "trainingDirectory.nfs.path": "/exports"},
     ],
-    ids=["kept", "existing", "NFS"],
+    ids=["existing", "NFS"],
 )
 def test_they_do_not_warn_about_volumes_that_remain(notes: Notes, values: dict[str, Any]) -> None:
     assert "helm uninstall" not in notes(values)

@@ -51,7 +51,7 @@ def test_a_changed_configuration_restarts_every_task(change: dict[str, Any]) -> 
         {"metrics.from": [{"podSelector": {}}]},
         {"networkPolicy.enabled": False},
         {"worker.podDisruptionBudget.enabled": False},
-        {"trainingDirectory.keep": True},
+        {"trainingDirectory.keep": False},
     ],
     ids=str,
 )

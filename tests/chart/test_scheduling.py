@@ -13,6 +13,7 @@ WORKLOAD: dict[str, Any] = {"scheduling.gang": "workload"}
 ALPHA, BETA = "scheduling.k8s.io/v1alpha2/PodGroup", "scheduling.k8s.io/v1beta1/PodGroup"
 KUEUE: dict[str, Any] = {"scheduling.gang": "kueue", "scheduling.queue": "research"}
 WORKLOADS = "kueue.x-k8s.io/v1beta2/Workload"
+SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
 CLIENT: dict[str, Any] = {"client.replicas": 1, "client.command": ["run"]}
 
 
@@ -28,27 +29,56 @@ def test_kubernetes_pod_group_has_all_tasks_that_must_start_together(values: dic
     manifests = render({**WORKLOAD, **values}, apis=(ALPHA, BETA))
     (group,) = manifests.of("PodGroup")
     assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
-    assert group["metadata"]["name"] == "mnist"
+    name = group["metadata"]["name"]
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": size}}
     assert group["spec"]["disruptionMode"] == {"single" if "run.elastic" in values else "all": {}}
     for item in manifests.of("StatefulSet"):
-        assert item["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": "mnist"}
+        assert item["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": name}
     for component in ("tensorboard", "supervisor"):
         assert "schedulingGroup" not in manifests.pods()[component]["spec"]
     gang = run_json(manifests)["gang"]
     assert (gang["kind"], sum(gang["members"].values())) == ("workload", size)
 
 
-def test_in_kubernetes_1_36_another_size_is_another_pod_group_and_another_run() -> None:
-    """All of its spec is immutable there."""
-    two, three = (render({**WORKLOAD, "worker.replicas": n, "worker.maxReplicas": 3}, apis=(ALPHA,)) for n in (2, 3))
-    (group,) = three.of("PodGroup")
-    assert (group["apiVersion"], group["metadata"]["name"]) == ("scheduling.k8s.io/v1alpha2", "mnist-4")
-    assert group["spec"]["disruptionMode"] == "PodGroup"
-    assert three.get("StatefulSet/ps spec template spec schedulingGroup podGroupName") == "mnist-4"
-    assert run_json(two)["hash"] != run_json(three)["hash"]
-    later = [render({**WORKLOAD, "worker.replicas": n, "worker.maxReplicas": 3}, apis=(BETA,)) for n in (2, 3)]
-    assert len({run_json(manifests)["hash"] for manifests in later}) == 1
+def group_and_run(values: dict[str, Any], api: str) -> tuple[str, str]:
+    """The name of the PodGroup, which the pods name, and the hash of the run."""
+    manifests = render({**WORKLOAD, **values}, apis=(api,))
+    (group,) = manifests.of("PodGroup")
+    name = group["metadata"]["name"]
+    assert manifests.get("StatefulSet/ps spec template spec schedulingGroup podGroupName") == name
+    return name, run_json(manifests)["hash"]
+
+
+RACKS = {**SHARED, "scheduling.topologyKey": "rack"}
+
+
+@pytest.mark.parametrize(
+    ("api", "before", "after"),
+    [
+        (BETA, {}, {"common.priorityClassName": "high"}),
+        (BETA, {**RACKS, "scheduling.placement": "pack"}, {**RACKS, "scheduling.placement": "exclusive"}),
+        (BETA, {"worker.maxReplicas": 4}, {"run.elastic": {"min": 2, "max": 4}}),
+        (ALPHA, {}, {"common.priorityClassName": "high"}),
+        (ALPHA, {"worker.maxReplicas": 3}, {"worker.maxReplicas": 3, "worker.replicas": 3}),
+    ],
+)
+def test_what_kubernetes_cannot_change_in_a_pod_group_gives_another_one_and_another_run(
+    api: str, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Otherwise the API server would refuse the upgrade half way. A pod alone in a new group would wait for others."""
+    one, other = group_and_run(before, api), group_and_run(after, api)
+    assert one[0] != other[0]
+    assert one[1] != other[1]
+
+
+def test_from_kubernetes_1_37_on_another_size_is_the_same_pod_group_and_run() -> None:
+    two, three = (group_and_run({"worker.replicas": n, "worker.maxReplicas": 3}, BETA) for n in (2, 3))
+    assert two == three
+
+
+def test_in_kubernetes_1_36_a_pod_group_is_disrupted_as_a_whole() -> None:
+    (group,) = render(WORKLOAD, apis=(ALPHA,)).of("PodGroup")
+    assert (group["apiVersion"], group["spec"]["disruptionMode"]) == ("scheduling.k8s.io/v1alpha2", "PodGroup")
 
 
 def test_a_pod_group_has_the_priority_of_the_leader() -> None:
@@ -173,23 +203,20 @@ def test_yunikorn_reads_the_gang_from_annotations_of_every_pod() -> None:
         assert annotations["yunikorn.apache.org/schedulingPolicyParameters"] == "gangSchedulingStyle=Hard"
 
 
-SHARED = {"trainingDirectory.accessModes": ["ReadWriteMany"]}
-
-
 def test_spread_puts_the_tasks_of_each_role_evenly_over_nodes_or_other_domains() -> None:
     own = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     values = {**SHARED, "scheduling.placement": "spread", "ps.topologySpreadConstraints": [own]}
     for key in ("", "rack"):
         pods = render({**values, "scheduling.topologyKey": key}).pods()
         (worker,) = pods["worker"]["spec"]["topologySpreadConstraints"]
-        assert (worker["topologyKey"], worker["whenUnsatisfiable"]) == (
-            key or "kubernetes.io/hostname",
-            "DoNotSchedule",
-        )
+        assert worker["topologyKey"] == (key or "kubernetes.io/hostname")
+        assert worker["whenUnsatisfiable"] == "ScheduleAnyway", "a node that cannot take the task would count as empty"
         assert worker["labelSelector"]["matchLabels"].items() <= pods["worker"]["metadata"]["labels"].items()
         assert pods["ps"]["spec"]["topologySpreadConstraints"][0] == own
         assert len(pods["ps"]["spec"]["topologySpreadConstraints"]) == 2
-        assert "affinity" not in pods["worker"]["spec"]
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}
+        only_nodes_of_a_domain = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        assert pods["worker"]["spec"].get("affinity") == (only_nodes_of_a_domain if key else None)
         assert "topologySpreadConstraints" not in pods["tensorboard"]["spec"]
 
 

@@ -127,8 +127,13 @@ def test_on_openshift_no_pod_has_a_fixed_user_or_group(file: Path, supervised: b
     values = yaml.safe_load(file.read_text())
     values |= {**ALL_ROLES, "client.replicas": 1, "client.command": ["ask"], "supervisor.enabled": supervised}
     values["supervisor.podSecurityContext"] = values.pop("supervisor")["podSecurityContext"]
+    more = set()
+    if supervised:  # what needs a supervisor, and what has no key of `common`
+        values |= {"mlflow.server.enabled": True, "serving.enabled": True}
+        values |= {"serving.versions": [{"name": "v1", "model": "."}]}
+        more = {"mlflow", "serving", "stage"}
     pods = render(values).pods()
-    assert set(pods) == {*COMPONENTS, "client"} - (set() if supervised else {"supervisor"})
+    assert set(pods) == {*COMPONENTS, "client", *more} - (set() if supervised else {"supervisor"})
     for pod in pods.values():
         for context in (
             pod["spec"]["securityContext"],

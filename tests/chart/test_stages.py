@@ -70,6 +70,45 @@ def test_a_stage_has_an_account_that_the_chart_does_not_make_and_no_suspend() ->
     assert "suspend" not in job["spec"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "account"),
+    [
+        (
+            "stages.serviceAccount.annotations",
+            {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/a"},
+            "mnist-stage",
+        ),
+        ("stages.serviceAccount.name", "with-identity", "with-identity"),
+    ],
+)
+def test_stages_with_a_cloud_identity_have_one_account_and_jobs_of_the_supervisor(
+    key: str, value: Any, account: str
+) -> None:
+    """A Job of the chart would start at once, as its account exists. A cloud binds an identity to a fixed name."""
+    manifests = render({**VALUES, key: value, "mlflow.trackingUri": "http://mlflow:5000"})
+    assert not [job for job in manifests.of("Job") if "-stage-" in job["metadata"]["name"]]
+    made = facts(manifests, "manifest")
+    assert list(made) == [*NAMES, "publish"]
+    for job in made.values():
+        assert job["spec"]["template"]["spec"]["serviceAccountName"] == account
+    found = manifests.get("ServiceAccount/stage metadata annotations")
+    assert found == (value if account == "mnist-stage" else None)
+    rules = manifests["Role/supervisor"]["rules"]
+    assert ["create"] in [rule["verbs"] for rule in rules if rule["resources"] == ["jobs"]]
+    assert [rule["verbs"] for rule in rules if rule["resources"] == ["serviceaccounts"]] == [["create"], ["patch"]]
+
+
+def test_what_the_supervisor_creates_has_the_common_labels_and_annotations() -> None:
+    common = {"team": "{{ .Release.Name }}-team"}
+    values = {**VALUES, "commonLabels": common, "commonAnnotations": common}
+    run = run_of(render(values))
+    assert run["labels"]["team"] == run["annotations"]["team"] == "mnist-team"
+    assert run["labels"]["app.kubernetes.io/instance"] == "mnist"
+    (first, *_) = run_of(render({**values, "stages.serviceAccount.name": "mine"}))["stages"]["before"]
+    metadata = first["manifest"]["metadata"]
+    assert metadata["labels"]["team"] == metadata["annotations"]["team"] == "mnist-team"
+
+
 def test_a_stage_runs_the_packaged_image_or_its_own_with_the_volumes_that_exist() -> None:
     manifests = render(VALUES)
     fetch, prepare = (manifests[f"Job/stage-{name}"]["spec"]["template"]["spec"] for name in ("fetch", "prepare"))

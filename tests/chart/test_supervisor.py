@@ -3,12 +3,28 @@
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chart.chart import ALL_ROLES, CHART, Manifests, render, template
 from trainer.supervisor.run import read
+
+DEFAULTS_FILES = (("values.yaml", ""), ("files/defaults.json", '"'))
+"""The files with the defaults, and what is around a key in each."""
+MEMORY = (("values.yaml", "", ""), ("files/defaults.json", '"', '"'))
+
+
+def changed_chart(folder: Path, *changes: tuple[str, str, str]) -> Path:
+    """A copy of the chart with changes: a file, a text in it, and what replaces this once."""
+    newer = folder / "chart"
+    shutil.copytree(CHART, newer)
+    for name, old, new in changes:
+        file = newer / name
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new, 1))
+    return newer
 
 
 def run_json(manifests: Manifests) -> dict[str, Any]:
@@ -130,22 +146,64 @@ def test_tasks_and_supervisor_read_the_same_rules_in_their_order(tmp_path: Any) 
     }
 
 
-def test_a_new_version_of_the_chart_changes_the_hash_but_not_the_definition(tmp_path: Any) -> None:
-    """It has another image, and other defaults."""
-    newer = tmp_path / "chart"
-    shutil.copytree(CHART, newer)
-    for name, old, new in (
+PIPELINE: dict[str, Any] = {
+    "stages.before": [{"name": "prepare", "args": ["data", "import"]}],
+    "stages.after": [{"name": "infer", "args": ["models", "predict"]}],
+}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"train.train_steps": 7, "worker.gpus": 2, "supervisor.enabled": False},
+        {**ALL_ROLES, "client.replicas": 1, "common.command": ["mine"], "client.command": ["ask"]},
+        PIPELINE,
+        {**PIPELINE, "data.enabled": True, "data.watch.enabled": True, "train.dataset": "lance"},
+    ],
+    ids=["packaged", "no supervisor", "client", "stages", "watched data"],
+)
+def test_another_version_of_the_chart_with_other_scripts_changes_no_pod_and_no_job(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    """So GitOps, which brings a new version to all runs at once, restarts none of them."""
+    newer = changed_chart(
+        tmp_path,
+        ("Chart.yaml", "\nversion: ", "\nversion: 9"),
+        ("files/task.sh", "\n", "\n# another line\n"),
+        ("files/ready.sh", "\n", "\n# another line\n"),
+    )
+    before, after = render(values), render(values, chart=newer)
+    path = "ConfigMap/config data"
+    assert before.get(path)["task.sh"] != after.get(path)["task.sh"]
+    kinds = ("StatefulSet", "Deployment", "Job")
+    for one, other in zip(before, after, strict=True):
+        assert one["metadata"]["name"] == other["metadata"]["name"]
+        if one["kind"] in kinds:
+            assert one["spec"] == other["spec"]
+    if values.get("supervisor.enabled", True):
+        assert run_json(before) == run_json(after)
+
+
+@pytest.mark.parametrize("queue", [{}, {"scheduling.gang": "kueue", "scheduling.queue": "research"}])
+def test_a_version_of_the_chart_with_other_defaults_is_the_same_run_if_its_images_are_named(
+    queue: dict[str, Any], tmp_path: Path
+) -> None:
+    """Tasks of two versions of the trainer do not train together, so a new image is another run."""
+    newer = changed_chart(
+        tmp_path,
         ("Chart.yaml", "appVersion: ", "appVersion: 9"),
-        ("values.yaml", "report_steps: 100", "report_steps: 50"),
-        ("files/defaults.json", '"report_steps": 100', '"report_steps": 50'),
-    ):
-        file = newer / name
-        assert old in file.read_text()
-        file.write_text(file.read_text().replace(old, new))
-    for values in ({}, {"train.train_steps": 7}):
-        before, after = run_json(render(values)), run_json(render(values, chart=newer))
-        assert before["hash"] != after["hash"]
-        assert before["definition"] == after["definition"]
+        *((name, f"report_steps{mark}: 100", f"report_steps{mark}: 50") for name, mark in DEFAULTS_FILES),
+        *((name, f"memory{mark}: {text}768Mi", f"memory{mark}: {text}1Gi") for name, mark, text in MEMORY),
+    )
+    kueue = ("kueue.x-k8s.io/v1beta2/Workload",)
+    for named in (False, True):
+        values = {"train.train_steps": 7, **queue} | ({"image.tag": "mine"} if named else {})
+        before, after = (render(values, apis=kueue, chart=chart) for chart in (CHART, newer))
+        assert before.get("ConfigMap/config data trainer.yaml report_steps") == 100
+        assert after.get("ConfigMap/config data trainer.yaml report_steps") == 50
+        assert (run_json(before)["hash"] == run_json(after)["hash"]) == named
+        assert run_json(before)["definition"] == run_json(after)["definition"]
 
 
 @pytest.mark.parametrize("values", [{"run.suspend": True}, {"run.backoffLimit": 1}, {"supervisor.labels": {"a": "b"}}])
@@ -221,12 +279,12 @@ def test_only_the_supervisor_has_a_token_and_unrestricted_egress() -> None:
     manifests = render({"networkPolicy.egress.enabled": True})
     tokens = {role for role, pod in manifests.pods().items() if pod["spec"]["automountServiceAccountToken"]}
     assert tokens == {"supervisor"}
+    talking = {"key": "app.kubernetes.io/component", "values": ["supervisor", "tensorboard-timer"]}
     selector = manifests["NetworkPolicy/egress"]["spec"]["podSelector"]
-    assert {
-        "key": "app.kubernetes.io/component",
-        "operator": "NotIn",
-        "values": ["supervisor", "tensorboard-timer"],
-    } in selector["matchExpressions"]
+    assert selector["matchExpressions"] == [{**talking, "operator": "NotIn"}]
+    theirs = manifests["NetworkPolicy/supervisor-egress"]["spec"]
+    assert theirs["podSelector"]["matchExpressions"] == [{**talking, "operator": "In"}]
+    assert theirs["egress"] == [{}], "also where another policy denies all egress"
 
 
 def test_without_a_supervisor_none_of_its_objects_are_rendered() -> None:

@@ -74,6 +74,7 @@ def test_of_gangs_that_do_not_fit_together_each_holds_all_or_nothing(
     urgent.finish()
     wait(lambda: "CheckpointRestored" in first.kubectl("get", "events"), 300, first.describe)
 
-    first.upgrade(run(2, train_steps=1))  # it is done when it starts
+    # Another priority is another PodGroup, as Kubernetes changes none. The run is done when it starts.
+    first.upgrade(run(2, train_steps=1) | {"common": {"priorityClassName": high}})
     first.finish()
     second.finish()

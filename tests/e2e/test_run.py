@@ -9,13 +9,14 @@ import yaml
 
 from tests.e2e.releases import ROOT, UNSUPERVISED, Release, exit_code, is_ready, wait
 
+NOT_KEPT = {"trainingDirectory": {"keep": False}}
 DONE = re.compile(r"done: (\d+) steps in .* test accuracy (0\.\d+)")
 
 
 def test_an_asynchronous_run_without_a_supervisor_trains_ends_and_upgrades(release: Release) -> None:
-    """1 ps and 2 workers; then two upgrades; then an uninstall that removes all objects."""
+    """1 ps and 2 workers; then two upgrades; then an uninstall that removes all objects, as the claim is not kept."""
     began = time.time()
-    release.install(UNSUPERVISED, "--wait", "--timeout=3m")
+    release.install(UNSUPERVISED | NOT_KEPT, "--wait", "--timeout=3m")
     print(f"install to all ready: {time.time() - began:.1f} s")
 
     result = release.wait_for_result(2000)
@@ -41,7 +42,7 @@ def test_an_asynchronous_run_without_a_supervisor_trains_ends_and_upgrades(relea
     assert "SUCCEEDED" in release.helm("test", "mnist", "--timeout=3m").upper()
 
     # More steps and one more worker: training continues from the checkpoint.
-    values = UNSUPERVISED | {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
+    values = UNSUPERVISED | NOT_KEPT | {"worker": {"replicas": 3}, "train": {"train_steps": 2500}}
     release.upgrade(values, "--wait", "--timeout=3m")
     result = release.wait_for_result(2500)
     release.wait_until_parked()
@@ -56,7 +57,13 @@ def test_an_asynchronous_run_without_a_supervisor_trains_ends_and_upgrades(relea
     release.wait_until_parked()
     assert release.result() == result
 
-    release.helm("uninstall", "mnist", "--wait")
+    # A new release must not adopt a claim that goes.
+    patch = ["patch", "pvc", "mnist-training", "--type=merge"]
+    release.kubectl(*patch, '--patch={"metadata":{"finalizers":["example.com/hold"]}}')
+    release.helm("uninstall", "mnist")
+    with pytest.raises(AssertionError, match="the claim mnist-training of an earlier release is still being deleted"):
+        release.install(UNSUPERVISED)
+    release.kubectl(*patch, '--patch={"metadata":{"finalizers":null}}')
     kinds = "all,configmaps,persistentvolumeclaims,serviceaccounts,networkpolicies,poddisruptionbudgets,secrets"
     owned = ["get", kinds, "--selector=app.kubernetes.io/instance=mnist", "--output=name"]
     wait(lambda: not release.kubectl(*owned), 60, lambda: release.kubectl(*owned))
@@ -75,7 +82,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
         "ps": {"replicas": 2},
         "worker": {"replicas": 3},
         "train": train,
-        "trainingDirectory": {"keep": True, "size": "1Gi"},
+        "trainingDirectory": {"size": "1Gi"},
     }
     release.install(values)
     metrics = f"/api/v1/namespaces/{release.namespace}/pods/mnist-worker-0:9100/proxy/metrics"
@@ -110,7 +117,7 @@ def test_a_synchronous_run_with_two_ps_and_three_workers(release: Release) -> No
     release.helm("uninstall", "mnist", "--wait")
     assert [claim["metadata"]["name"] for claim in release.get("pvc")["items"]] == ["mnist-training"]
     # A release with the same name adopts the claim and detects that the run is done.
-    release.install(values)
+    assert "The claim mnist-training of an earlier release is used again" in release.install(values)
     release.finish()
     assert release.wait_for_result(4000) == result
     assert "restored /training/model.ckpt-4000" in release.saved_log("worker-0")

@@ -21,6 +21,7 @@ pytestmark = [
 WORKERS = 200
 TASKS = WORKERS + WORKERS // 10 + 2
 RACK = "example.com/rack"
+POOL = "example.com/pool"
 RACKED = {
     "worker": {"replicas": 2},
     "common": {"resources": {"requests": {"cpu": "1"}, "limits": None}},
@@ -127,6 +128,21 @@ def test_packed_runs_share_a_rack_and_spread_ones_are_in_both(client: Client, tm
     assert racks(client, "spread", "worker") == {"rack-0": 2, "rack-1": 2}
     assert racks(client, "spread", "ps") == {"rack-0": 1, "rack-1": 1}
     remove(client, "spread")
+
+
+def test_workers_with_gpus_are_spread_over_the_nodes_that_take_them(client: Client, tmp_path: Path) -> None:
+    """Nodes without GPUs, and those of others, are not domains: no worker waits until each of them has one too."""
+    room = {"cpu": "16", "memory": "64Gi"}
+    for prefix, gpus in (("gpus", "8"), ("plain", "0"), ("tainted", "8")):
+        has = room | {"nvidia.com/gpu": gpus}
+        cluster.create_nodes(client, 2, f"mixed-{prefix}", has, lambda _: {POOL: "mixed"})
+    simulation.kubectl("taint", "nodes", "mixed-tainted-0", "mixed-tainted-1", "example.com/team=other:NoSchedule")
+    common = RACKED["common"] | {"nodeSelector": {POOL: "mixed"}}
+    place(client, "mixed", "spread", tmp_path, topology_key="", worker={"replicas": 4, "gpus": 1}, common=common)
+    wait(lambda: len(nodes(client, "mixed")) == 5, 120)
+    workers = Counter(node for name, node in nodes(client, "mixed").items() if "-worker-" in name)
+    assert workers == {"mixed-gpus-0": 2, "mixed-gpus-1": 2}
+    remove(client, "mixed")
 
 
 def test_tasks_wait_for_a_node_with_the_label_of_a_rack(client: Client, tmp_path: Path) -> None:

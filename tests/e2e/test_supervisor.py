@@ -267,7 +267,7 @@ def test_the_life_of_a_release(release: Release, program: str) -> None:
     release.upgrade({"train": {"train_steps": 500}})
     assert "the run succeeded" in release.finish().splitlines()[-1]
     release.helm("uninstall", "mnist", "--wait")
-    kinds = "all,configmaps,persistentvolumeclaims,serviceaccounts,roles,networkpolicies"
+    kinds = "all,configmaps,serviceaccounts,roles,networkpolicies"
     wait(lambda: "mnist" not in release.kubectl("get", kinds, "--output=name"), 60, release.describe)
 
 

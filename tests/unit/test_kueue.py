@@ -151,9 +151,11 @@ def test_the_workload_has_a_pod_set_for_each_role_with_what_kueue_looks_at() -> 
             "resourceClaims": [{"name": "gpu"}],
         },
     }
-    found = kueue.manifest(RUN, {"worker": template, "ps": template}, {"uid": "9"})
+    run = dataclasses.replace(RUN, labels={"team": "a"}, annotations={"owner": "b"})
+    found = kueue.manifest(run, {"worker": template, "ps": template}, {"uid": "9"})
     assert found["metadata"]["name"] == "mnist"
-    assert found["metadata"]["annotations"] == {kueue.RUN: "abc"}
+    assert found["metadata"]["labels"] == {"team": "a"}
+    assert found["metadata"]["annotations"] == {"owner": "b", kueue.RUN: "abc"}
     assert found["spec"]["queueName"] == "research"
     worker, ps = found["spec"]["podSets"]
     assert (worker["name"], worker["count"], worker["minCount"]) == ("worker", 4, 2)

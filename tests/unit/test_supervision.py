@@ -691,7 +691,8 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ("1 Insufficient nvidia.com/gpu.", "no node has enough nvidia.com/gpu left: ask for less in worker.gpus, or"),
         ("1 Insufficient nvidia.com/gpu, 1 Insufficient cpu.", "ask for less in worker.resources and worker.gpus, or"),
         ('ErrImageNeverPull: Container image "a:1" is not present', "the image a:1 is not on the node, and its pull"),
-        ('persistentvolumeclaim "x" not found', "the claim x does not exist"),
+        ('persistentvolumeclaim "x" not found', "the claim x does not exist: `helm upgrade` creates it if it is"),
+        ('persistentvolumeclaim "x" is being deleted', "the claim x is being deleted: when it is gone, `helm upgrade`"),
         ("pod has unbound immediate PersistentVolumeClaims", "its claim is not bound"),
         ("ImagePullBackOff: Back-off", "its image cannot be pulled"),
         ("1 node(s) had untolerated taint {gpu: present}", "have the taint gpu"),
@@ -701,11 +702,11 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ),
         (
             "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints (missing required label).",
-            "no node with room has the label of scheduling.topologyKey or of worker.topologySpreadConstraints",
+            "no node with room has the label of worker.topologySpreadConstraints",
         ),
         (
             "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints.",
-            "its role cannot be spread evenly (scheduling.placement or worker.topologySpreadConstraints)",
+            "its role cannot be spread evenly (worker.topologySpreadConstraints)",
         ),
         ("waiting for minCount pods from a gang to appear in scheduling queue", "not all of their pods exist yet"),
         (

@@ -26,13 +26,12 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"topology spread constraints \(missing required label\)",
-        "no node with room has the label of scheduling.topologyKey or of {role}.topologySpreadConstraints: label the "
-        "nodes, or correct the key",
+        "no node with room has the label of {role}.topologySpreadConstraints: label the nodes, or correct the key",
     ),
     (
         r"topology spread constraints",
-        "its role cannot be spread evenly (scheduling.placement or {role}.topologySpreadConstraints): add a node where "
-        "there are the fewest of its tasks, or relax the rule",
+        "its role cannot be spread evenly ({role}.topologySpreadConstraints): add a node where there are the fewest of "
+        "its tasks, or relax the rule",
     ),
     (
         r"volume node affinity conflict",
@@ -55,7 +54,13 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     (r"minCount \(\d+\) (cannot be|is not yet) satisfied", PART_OF_GANG),
     (
         r"persistentvolumeclaim \"(?P<what>[^\"]+)\" not found",
-        "the claim {what} does not exist: create it, or correct existingClaim",
+        "the claim {what} does not exist: `helm upgrade` creates it if it is the release's own; else create it, or "
+        "correct existingClaim",
+    ),
+    (
+        r"persistentvolumeclaim \"(?P<what>[^\"]+)\" is being deleted",
+        "the claim {what} is being deleted: when it is gone, `helm upgrade` creates an empty one if it is the "
+        "release's own",
     ),
     (
         r"unbound (immediate )?PersistentVolumeClaims",

@@ -92,7 +92,8 @@ class KubernetesApi:
 
     def _provide_account(self, name: str, owner: OwnerReference, annotations: Mapping[str, str]) -> bool:
         """Create a service account without permissions, or update its annotations. It is deleted with its owner."""
-        metadata = ObjectMeta(name=name, annotations=dict(annotations), ownerReferences=[owner])
+        labels, both = dict(self.run.labels), {**self.run.annotations, **annotations}
+        metadata = ObjectMeta(name=name, labels=labels, annotations=both, ownerReferences=[owner])
         account = ServiceAccount(metadata=metadata, automountServiceAccountToken=False)
 
         def provide() -> None:

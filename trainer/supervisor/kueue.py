@@ -172,7 +172,6 @@ def manifest(
         count = run.roles[role].replicas
         pod_set = {"name": role, "count": count, "template": _reduced(templates[role])}
         pod_sets.append(pod_set | ({"minCount": least} if least < count else {}))
-    labels = {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
     spec: dict[str, Any] = {"queueName": run.gang.queue if run.gang else "", "podSets": pod_sets}
     if name := priority_class(templates):
         spec["priorityClassRef"] = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": name}
@@ -182,8 +181,8 @@ def manifest(
         "kind": "Workload",
         "metadata": {
             "name": run.fullname,
-            "labels": labels,
-            "annotations": {RUN: run.hash},
+            "labels": dict(run.labels),
+            "annotations": {**run.annotations, RUN: run.hash},
             "ownerReferences": [dict(owner)],
         },
         "spec": spec,

@@ -138,11 +138,12 @@ class Stage:
     digest: str
     """The hash of what determines its output: its values, the volumes, and what comes before it."""
     job: str
-    """The Job's name, which is also that of its service account."""
+    """The Job's name, which is also that of its service account, unless the supervisor creates the Job."""
     always: bool = False
     """Whether it runs in each run, and all that follow it."""
     manifest: Mapping[str, Any] | None = None
-    """The Job, if the supervisor creates it, for each version of the data; None if the chart does."""
+    """The Job, if the supervisor creates it: for each version of the data, or because all stages have one service
+    account; None if the chart does."""
     template: str = ""
     """The hash of that manifest."""
 
@@ -238,6 +239,10 @@ class Run(RunValues):
     chart: str
     """The chart's name, with which the release's name and a role select pods."""
     release: str
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The labels of each object that the supervisor creates."""
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The annotations of each object that the supervisor creates."""
     job: str
     """The supervisor's own Job, which its events refer to."""
     job_uid: str = ""

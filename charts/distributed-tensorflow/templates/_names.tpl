@@ -28,22 +28,29 @@ app.kubernetes.io/component: {{ . }}
 {{- define "distributed-tensorflow.labels" -}}
 {{- $root := .root -}}
 {{- $labels := dict
-  "app.kubernetes.io/part-of" "distributed-tensorflow"
   "app.kubernetes.io/version" $root.Chart.AppVersion
   "app.kubernetes.io/managed-by" $root.Release.Service
   "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_")
 -}}
-{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.common" (dict "root" $root "key" "commonLabels") | fromYaml)) -}}
+{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.ownLabels" . | fromYaml)) -}}
+{{- toYaml $labels -}}
+{{- end }}
+
+{{/* The labels of an object that the supervisor creates: those of an object of the chart, without what a new version of the
+     chart changes. (dict root component) */}}
+{{- define "distributed-tensorflow.ownLabels" -}}
+{{- $labels := dict "app.kubernetes.io/part-of" "distributed-tensorflow" -}}
+{{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.common" (dict "root" .root "key" "commonLabels") | fromYaml)) -}}
 {{- include "distributed-tensorflow.merge" (list $labels (include "distributed-tensorflow.selectorLabels" . | fromYaml)) -}}
 {{- toYaml $labels -}}
 {{- end }}
 
-{{/* The labels and annotations of an object. (dict root component annotations) */}}
+{{/* The labels and annotations of an object. (dict root component annotations), with `isMade` if the supervisor creates it */}}
 {{- define "distributed-tensorflow.labelsAndAnnotations" -}}
 {{- $annotations := include "distributed-tensorflow.common" (dict "root" .root "key" "commonAnnotations") | fromYaml -}}
 {{- include "distributed-tensorflow.merge" (list $annotations (.annotations | default dict)) -}}
 labels:
-  {{- include "distributed-tensorflow.labels" . | nindent 2 }}
+  {{- include (ternary "distributed-tensorflow.ownLabels" "distributed-tensorflow.labels" (eq .isMade true)) . | nindent 2 }}
 {{- with $annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -188,7 +188,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- $spec := include "distributed-tensorflow.scheduled" . | fromJson -}}
 {{- $metrics := and $spec.packaged $values.metrics.enabled -}}
 metadata:
-  {{- $annotations := dict "checksum/config" (include "distributed-tensorflow.config" $root | sha256sum) "kubectl.kubernetes.io/default-container" $spec.role }}
+  {{- $annotations := dict "checksum/config" (include "distributed-tensorflow.configChecksum" $root) "kubectl.kubernetes.io/default-container" $spec.role }}
   {{- include "distributed-tensorflow.podMetadata" (dict "root" $root "component" $spec.role "spec" $spec "annotations" (toYaml $annotations)) | nindent 2 }}
 spec:
   {{- include "distributed-tensorflow.podSettings" (dict "root" $root "component" $spec.role "spec" $spec "near" (ternary (include "distributed-tensorflow.leader" $root) "" (eq $spec.role "evaluator"))) | nindent 2 }}

@@ -42,10 +42,56 @@
 {{- $size -}}
 {{- end }}
 
-{{/* The name of the run's PodGroup. In v1alpha2 of Kubernetes its size is immutable, so another size is another object. */}}
+{{/* The spec of the run's PodGroup, as YAML. */}}
+{{- define "distributed-tensorflow.podGroupSpec" -}}
+{{- $gang := .Values.scheduling.gang -}}
+{{- if eq $gang "workload" -}}
+schedulingPolicy:
+  gang:
+    minCount: {{ include "distributed-tensorflow.gangSize" . }}
+{{- if eq .Values.scheduling.placement "exclusive" }}
+# The scheduler then chooses a domain with room for all. Without the gate TopologyAwareWorkloadScheduling this is ignored.
+schedulingConstraints:
+  topology:
+    - key: {{ .Values.scheduling.topologyKey | quote }}
+{{- end }}
+# What takes the place of one task takes that of all, unless the run goes on with fewer workers.
+{{- $single := not (empty .Values.run.elastic) }}
+{{- if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) }}
+disruptionMode: {{ ternary "Pod" "PodGroup" $single }}
+{{- else }}
+disruptionMode:
+  {{ ternary "single" "all" $single }}: {}
+{{- end }}
+{{- else -}}
+minMember: {{ include "distributed-tensorflow.gangSize" . }}
+{{- with .Values.scheduling.queue }}
+queue: {{ . | quote }}
+{{- end }}
+{{- if eq $gang "kai" }}
+subGroups:
+  {{- range $role, $count := include "distributed-tensorflow.gangMembers" . | fromJson }}
+  - name: {{ $role }}
+    minMember: {{ $count }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- with (include "distributed-tensorflow.leaderSpec" . | fromJson).priorityClassName }}
+{{- if ne $gang "coscheduling" }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The name of the run's PodGroup. Kubernetes' own is immutable, but for its size from v1beta1 on, so with another spec it is
+     another object, whose name ends with another hash. */}}
 {{- define "distributed-tensorflow.podGroup" -}}
 {{- $name := include "distributed-tensorflow.fullname" . -}}
-{{- if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) }}{{ $name = printf "%s-%s" $name (include "distributed-tensorflow.gangSize" .) }}{{ end -}}
+{{- if eq .Values.scheduling.gang "workload" -}}
+{{- $fixed := include "distributed-tensorflow.podGroupSpec" . | fromYaml -}}
+{{- if not (contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .)) }}{{ $fixed = omit $fixed "schedulingPolicy" }}{{ end -}}
+{{- $name = printf "%s-%s" $name (toJson $fixed | sha256sum | trunc 8) -}}
+{{- end -}}
 {{- $name -}}
 {{- end }}
 
@@ -53,10 +99,12 @@
 {{- define "distributed-tensorflow.gangIdentity" -}}
 {{- if eq .Values.scheduling.gang "kueue" -}}
 {{- printf "kueue %s %s %d" .Values.scheduling.queue (include "distributed-tensorflow.gangMembers" .) (int .Values.worker.replicas) -}}
+{{- $defaults := .Files.Get "files/defaults.json" | fromJson -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
-{{- pick . "role" "resources" "nodeSelector" "tolerations" "affinity" "runtimeClassName" "priorityClassName" "podSpec" | toJson -}}
+{{- $asked := pick . "role" "resources" "nodeSelector" "tolerations" "affinity" "runtimeClassName" "priorityClassName" "podSpec" -}}
+{{- include "distributed-tensorflow.changed" (list $asked $defaults.common) -}}
 {{- end -}}
-{{- else if contains "/v1alpha2/" (include "distributed-tensorflow.gangApi" .) -}}
+{{- else if eq .Values.scheduling.gang "workload" -}}
 {{- include "distributed-tensorflow.podGroup" . -}}
 {{- end -}}
 {{- end }}
@@ -143,7 +191,8 @@ distributed-tensorflow/exclusive
 spread:
   - maxSkew: 1
     topologyKey: {{ ternary $key "kubernetes.io/hostname" $isSpread }}
-    whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" $isSpread }}
+    # With DoNotSchedule, a domain that cannot take the task, such as a node without GPUs, would count as an empty one.
+    whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
         {{- include "distributed-tensorflow.selectorLabels" (dict "root" $root "component" .spec.role) | nindent 8 }}
@@ -212,9 +261,9 @@ affinity:
 {{- end -}}
 {{- $_ := set $affinity $kind $own -}}
 {{- end -}}
-{{- if ne $root.Values.scheduling.placement "spread" -}}
 {{- /* Only nodes of a domain, so that a key that no node has is noticed. A node must match one of the terms. */}}
-{{- $labelled := dict "key" $root.Values.scheduling.topologyKey "operator" "Exists" -}}
+{{- with $root.Values.scheduling.topologyKey -}}
+{{- $labelled := dict "key" . "operator" "Exists" -}}
 {{- $nodes := get $affinity "nodeAffinity" | default dict -}}
 {{- $required := get $nodes "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
 {{- $terms := list -}}

@@ -71,8 +71,8 @@
      (dict root when)
 
      A Job's template is immutable, and it runs once. So its name has the hash of its template and of run.attempt; from the
-     first stage that always runs on, also that of the run. If the data is watched, the supervisor creates the Jobs of one name
-     again and again, and annotates them with this hash, `template`. */}}
+     first stage that always runs on, also that of the run. If the supervisor creates the Jobs, it does so again and again under
+     one name, and annotates them with this hash, `template`. */}}
 {{- define "distributed-tensorflow.stages" -}}
 {{- $root := .root -}}
 {{- $when := .when -}}
@@ -90,7 +90,7 @@
 {{- end -}}
 {{- $hash := join "\n" $parts | sha256sum | trunc 8 -}}
 {{- $job := printf "%s-stage-%s" (include "distributed-tensorflow.fullname" $root) $stage.name -}}
-{{- if not $root.Values.data.watch.enabled }}{{ $job = printf "%s-%s" $job $hash }}{{ end -}}
+{{- if not (include "distributed-tensorflow.stagesAreMade" $root) }}{{ $job = printf "%s-%s" $job $hash }}{{ end -}}
 {{- $stages = append $stages (dict "name" $stage.name "digest" (index $digests $index) "job" $job "template" $hash "always" (eq $stage.always true) "spec" $spec) -}}
 {{- end -}}
 {{- toJson $stages -}}
@@ -105,18 +105,28 @@
 {{- toJson $stages -}}
 {{- end }}
 
+{{/* Whether the supervisor creates the Jobs of stages, each when it is its turn, and not the chart. Kubernetes starts a Job of
+     the chart as soon as its service account exists, so that must be a new one: one that exists, or has an identity, would
+     start all stages at once. */}}
+{{- define "distributed-tensorflow.stagesAreMade" -}}
+{{- $own := .Values.stages.serviceAccount -}}
+{{- if or .Values.data.watch.enabled $own.name $own.annotations }}yes{{ end -}}
+{{- end }}
+
 {{/* The Job of a stage. (dict root stage), with `job` and `spec` */}}
 {{- define "distributed-tensorflow.stageJob" -}}
 {{- $root := .root -}}
 {{- with .stage -}}
+{{- $isMade := not (empty (include "distributed-tensorflow.stagesAreMade" $root)) -}}
 apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ .job }}
   namespace: {{ $root.Release.Namespace }}
-  {{- include "distributed-tensorflow.labelsAndAnnotations" (dict "root" $root "component" "stage") | nindent 2 }}
+  {{- include "distributed-tensorflow.labelsAndAnnotations" (dict "root" $root "component" "stage" "isMade" $isMade) | nindent 2 }}
 spec:
-  {{- $account := ternary (printf "%s-stage" (include "distributed-tensorflow.fullname" $root)) .job $root.Values.data.watch.enabled }}
+  {{- $shared := include "distributed-tensorflow.serviceAccountName" (dict "root" $root "component" "stage" "spec" $root.Values.stages) }}
+  {{- $account := ternary $shared .job $isMade }}
   {{- include "distributed-tensorflow.stageTemplate" (dict "root" $root "spec" .spec "account" $account) | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -13,6 +13,19 @@
 {{- if and .Values.trainingDirectory.enabled (not .Values.trainingDirectory.uri) }}yes{{ end -}}
 {{- end }}
 
+{{/* The values of each claim that the chart creates, as JSON: by the word in its name, with `key`, the place of the values. */}}
+{{- define "distributed-tensorflow.claims" -}}
+{{- $server := .Values.mlflow.server -}}
+{{- $mlflow := merge (dict "enabled" $server.enabled "nfs" dict "accessModes" (list "ReadWriteOnce") "key" "mlflow.server.persistence") $server.persistence -}}
+{{- $training := merge (dict "key" "trainingDirectory") .Values.trainingDirectory -}}
+{{- $data := merge (dict "key" "data") (omit .Values.data "uri") -}}
+{{- $claims := dict -}}
+{{- range $word, $values := dict "training" $training "data" $data "mlflow" $mlflow -}}
+{{- if and $values.enabled (not $values.existingClaim) (not $values.nfs.server) (not $values.uri) }}{{ $_ := set $claims $word $values }}{{ end -}}
+{{- end -}}
+{{- toJson $claims -}}
+{{- end }}
+
 {{/* A volume. (dict root name values) */}}
 {{- define "distributed-tensorflow.volume" -}}
 {{- $name := .name -}}

@@ -1,11 +1,16 @@
 {{/* The supervisor: the hash of a run, the file with its settings, and its pod template. */}}
 
 {{/* The hash of all that defines a run. A different hash is a different run: it ends the previous one and starts from the
-     last checkpoint. The hash excludes what may change during a run: replicas within maxReplicas, suspend, TensorBoard. */}}
+     last checkpoint. The hash excludes what may change during a run: replicas within maxReplicas, suspend, TensorBoard. It
+     also excludes what belongs to the chart: its scripts, its defaults and the arguments that it gives the trainer. So another
+     version of the chart with the same images and values leaves the run alone. */}}
 {{- define "distributed-tensorflow.runHash" -}}
-{{- $parts := list (include "distributed-tensorflow.cluster" .) (toJson .Values.train) (toString .Values.run.attempt) -}}
+{{- $defaults := .Files.Get "files/defaults.json" | fromJson -}}
+{{- $train := include "distributed-tensorflow.changed" (list .Values.train $defaults.train) -}}
+{{- $parts := list (include "distributed-tensorflow.cluster" .) $train (toString .Values.run.attempt) -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
 {{- $what := pick . "program" "env" "envFrom" "exits" "gpus" -}}
+{{- if .packaged }}{{ $_ := set $what "program" (include "distributed-tensorflow.words" (dict "root" $ "words" $.Values.extraArgs) | fromJsonArray) }}{{ end -}}
 {{- $parts = append $parts (printf "%s %s %s" .role (include "distributed-tensorflow.image" (dict "root" $ "image" .image "gpus" .gpus)) (toJson $what)) -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
@@ -15,7 +20,8 @@
 {{- end }}
 
 {{/* The hash of the values that define a run and differ from the chart's defaults, without run.attempt. Unlike the hash of
-     the run, a new version of the chart does not change it. files/defaults.json has the defaults (make chart-docs). */}}
+     the run, an image that follows the chart's appVersion does not change it. files/defaults.json has the defaults (make
+     chart-docs). */}}
 {{- define "distributed-tensorflow.definition" -}}
 {{- $defaults := .Files.Get "files/defaults.json" | fromJson -}}
 {{- $values := dict -}}
@@ -93,6 +99,8 @@
   "fullname" $fullname
   "chart" .Chart.Name
   "release" .Release.Name
+  "labels" (include "distributed-tensorflow.ownLabels" (dict "root" . "component" "") | fromYaml)
+  "annotations" (include "distributed-tensorflow.common" (dict "root" . "key" "commonAnnotations") | fromYaml)
   "hash" (include "distributed-tensorflow.runHash" .)
   "definition" (include "distributed-tensorflow.definition" .)
   "leader" (printf "%s-%s-0" $fullname (include "distributed-tensorflow.leader" .))
@@ -112,7 +120,7 @@
 {{- $entries := list -}}
 {{- range include "distributed-tensorflow.stages" (dict "root" $ "when" $when) | fromJsonArray -}}
 {{- $entry := pick . "name" "digest" "job" "always" -}}
-{{- if $.Values.data.watch.enabled }}{{ $_ := set $entry "template" .template }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (dict "root" $ "stage" .) | fromYaml) }}{{ end -}}
+{{- if include "distributed-tensorflow.stagesAreMade" $ }}{{ $_ := set $entry "template" .template }}{{ $_ := set $entry "manifest" (include "distributed-tensorflow.stageJob" (dict "root" $ "stage" .) | fromYaml) }}{{ end -}}
 {{- $entries = append $entries $entry -}}
 {{- end -}}
 {{- $_ := set $stages $when $entries -}}
