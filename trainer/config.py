@@ -200,8 +200,8 @@ class ReplicationSettings:
 
     strategy: Strategy = _setting(
         "ps",
-        "where the parameters are: ps (sharded over the parameter servers), allreduce (a full copy on each worker) or "
-        "mirrored (one process, with all of its devices)",
+        "where the parameters of several replicas are: ps (sharded over the parameter servers) or allreduce (a full "
+        "copy on each worker)",
     )
     sync_replicas: bool | None = _setting(
         None,

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 from trainer.errors import ConfigurationError
 
-Strategy = Literal["ps", "allreduce", "mirrored"]
-Name = Literal["single", "mirrored", "allreduce", "asynchronous", "synchronous", "local_sgd"]
+Strategy = Literal["ps", "allreduce"]
+Name = Literal["single", "allreduce", "asynchronous", "synchronous", "local_sgd"]
 
 
 class Choices(Protocol):
@@ -83,11 +83,6 @@ REFUSED: Sequence[tuple[Callable[[Choices], Any], str]] = (
         "sync_replicas=true and strategy=ps.",
     ),
     (
-        lambda its: its.wire_dtype != "float32" and its.strategy == "mirrored",
-        "wire_dtype={its.wire_dtype} is for gradients between tasks, and conflicts with strategy=mirrored, which sends "
-        "none; remove one of them.",
-    ),
-    (
         lambda its: its.wire_dtype != "float32" and its.local_steps > 1,
         "wire_dtype={its.wire_dtype} is for gradients between tasks, and conflicts with local_steps={its.local_steps}; "
         "remove one of them.",
@@ -118,11 +113,6 @@ def check_roles(origin: str, strategy: Strategy, ps: int, replicas: int) -> None
     Raises:
         ConfigurationError: it does not.
     """
-    if strategy == "mirrored":
-        raise ConfigurationError(
-            f"{origin}: strategy mirrored trains in a single process, on all of its devices; run it with trainer train "
-            "and without a cluster, or choose strategy ps or allreduce."
-        )
     if strategy == "allreduce" and ps:
         raise ConfigurationError(
             f"{origin}: {ps} ps, but with strategy allreduce the workers hold the parameters; leave them out, or "
@@ -144,7 +134,7 @@ def check_alone(strategy: Strategy) -> None:
     if strategy == "allreduce":
         raise ConfigurationError(
             "strategy: allreduce needs a cluster of workers, but none is given; set TF_CONFIG or --worker_hosts, "
-            "or choose strategy ps or mirrored to train in a single process."
+            "or choose strategy ps to train in a single process."
         )
 
 
@@ -242,7 +232,7 @@ class Mode:
     @property
     def moves_rows(self) -> bool:
         """Whether a step may move rows of a table, instead of the whole."""
-        return self.name not in ("local_sgd", "allreduce", "mirrored")
+        return self.name not in ("local_sgd", "allreduce")
 
     @property
     def batches(self) -> int:
@@ -257,8 +247,8 @@ class Mode:
 
 
 def _name(choices: Choices, is_cluster: bool) -> Name:
-    if choices.strategy != "ps":
-        return choices.strategy
+    if choices.strategy == "allreduce":
+        return "allreduce"
     if not is_cluster:
         return "single"
     if not averages(choices):

@@ -36,8 +36,8 @@ def test_an_evaluator_has_no_probe() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"train.strategy": "mirrored"}, {"common.image": {"repository": "mine"}, "common.command": ["run"]}],
-    ids=["packaged", "mirrored", "own program"],
+    [{}, {"common.image": {"repository": "mine"}, "common.command": ["run"]}],
+    ids=["packaged", "own program"],
 )
 def test_a_worker_without_other_tasks_needs_no_port(values: dict[str, Any]) -> None:
     """It is a single process, to which no other task connects. If it fails for good, it is not ready."""

@@ -166,7 +166,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "arguments without a command": ("ps.args", {"ps.args": ["--verbose"]}),
     "the CPU image's digest for GPUs": ("image.digest", {"image.digest": "sha256:" + "0" * 64, "worker.gpus": 1}),
     "the packaged trainer with strategy ps without parameter servers": ("ps.replicas", {"ps.replicas": 0}),
-    "a strategy of a single process": ("train.strategy", {"train.strategy": "mirrored", "ps.replicas": 0}),
     "a single process that may get more workers": (
         "worker.maxReplicas",
         {"ps.replicas": 0, "worker.replicas": 1, "worker.maxReplicas": 2},

@@ -89,15 +89,8 @@ def test_a_fault_in_the_model_ends_the_run_with_one_sentence(
     assert "continue with" not in output
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param([], id="single"),
-        pytest.param(["--strategy", "mirrored"], id="mirrored", marks=pytest.mark.long),
-    ],
-)
-def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: Trainer, options: list[str]) -> None:
-    code, output = trainer.run("train", "--model", write_model(trainer.folder, []), *SETTINGS, *options)
+def test_a_fault_in_the_model_ends_a_single_process_with_one_sentence(trainer: Trainer) -> None:
+    code, output = trainer.run("train", "--model", write_model(trainer.folder, []), *SETTINGS)
     assert code == 1
     assert output.splitlines()[-1] == f"trainer: {SENTENCE}"
     assert "\nTraceback" not in output

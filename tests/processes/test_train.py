@@ -95,12 +95,12 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from trainer.cli import main
 main(sys.argv[1:])
 """
-    words = ["train", "--strategy=mirrored", "--train_dir=run", "--train_steps=300", "--learning_rate=0.003"]
+    words = ["train", "--train_dir=run", "--train_steps=300", "--learning_rate=0.003"]
     process = trainer.python("-c", program, *words)
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     result = json.loads((trainer.folder / "run" / "result.json").read_text())
-    assert (result["mode"], result["global_step"], result["workers"], result["ps"]) == ("mirrored", 300, 2, 0)
+    assert (result["mode"], result["global_step"], result["workers"], result["ps"]) == ("single", 300, 2, 0)
     assert result["test_accuracy"] >= 0.95
 
 

@@ -1,6 +1,6 @@
 """Batches: how an epoch is dealt, and their tensors in a graph."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.orders import Deal, order
-from trainer.graph.batches import Batches, InMemoryBatches, dealt_batches, stream_batches
+from trainer.data.stream import Stream
+from trainer.graph import learners
+from trainer.graph.batches import Batches, InMemoryBatches, MultiDeviceBatches, dealt_batches, stream_batches
+from trainer.graph.placement import Placement
+from trainer.mode import Mode
 from trainer.tensorflow import tf, tf1
 
 
@@ -127,3 +132,19 @@ def test_each_batch_of_a_stream_keeps_its_own_padding(examples: Examples) -> Non
         made.tensors(1)
     first, _, share, second, _, last = made.take(2, 0)
     assert (first.shape, second.shape, share, last) == ((2, 3), (1, 5), 1.0, 0.5)
+
+
+def test_no_batch_of_a_stream_goes_to_two_devices(examples: Examples) -> None:
+    def batches(size: int, is_full: bool = True) -> Iterator[list[npt.NDArray[Any]]]:
+        return ([np.full((size, 4, 4, 1), number, np.float32), np.zeros(size, np.int32)] for number in range(9))
+
+    settings, devices = Settings(batch_size=2), ("/device:CPU:0", "/device:CPU:1")
+    stream = Stream(examples.signature, batches, endless=batches)
+    at = Placement(devices[0], devices, devices[:1], devices[0], [0, 1])
+    with tf.Graph().as_default():
+        made = learners.make_batches(settings, Mode.of(settings, None, 2), at, stream, None, 2)
+        for each in made:
+            each.tensors(0)
+            each.tensors(1)
+        fed = MultiDeviceBatches(made).take(2, 0)
+    assert [each.item(0) for each in fed if np.ndim(each) == 4] == [0, 1, 2, 3]

@@ -43,7 +43,6 @@ def test_a_wrong_tf_config_is_one_line_and_exit_code_2(run_python: Run) -> None:
         (["launch", "--metrics_port", "9100"], "--metrics_port"),
         (["launch", "--train_steps", "0"], "--train_steps"),
         (["launch", "--dataset", "cats"], "--dataset"),
-        (["launch", "--strategy", "mirrored"], "strategy"),
         (["launch", "--strategy", "allreduce", "--ps", "1"], "--ps"),
         (["launch", "--strategy", "allreduce", "--sync_replicas"], "sync_replicas"),
         (["launch", "--local_steps", "4"], "local_steps"),
@@ -98,7 +97,7 @@ def test_a_file_beside_the_absent_one_may_be_meant(tmp_path: Path, capsys: pytes
     ("words", "shown"),
     [
         (["models", "--help"], ["compare", "predict", "delta", "publish"]),
-        (["launch", "--help"], ["--export best|last", "--strategy ps|allreduce|mirrored"]),
+        (["launch", "--help"], ["--export best|last", "--strategy ps|allreduce"]),
         (["--help"], ["--debug,"]),
     ],
 )

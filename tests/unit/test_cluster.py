@@ -185,7 +185,6 @@ def test_an_evaluator_may_be_listed_or_not() -> None:
 @pytest.mark.parametrize("text", [None, "", "  \n", "{}", '{"environment": "cloud"}', '{"cluster": {}, "task": {}}'])
 def test_without_a_cluster_resolve_returns_none(text: str | None) -> None:
     assert resolve(text, NO_FLAGS) == (None, [])
-    assert resolve(text, NO_FLAGS, strategy="mirrored") == (None, [])
     with pytest.raises(ConfigurationError, match="strategy: allreduce needs a cluster of workers, but none is given"):
         resolve(text, NO_FLAGS, strategy="allreduce")
 
@@ -390,10 +389,9 @@ def test_without_parameter_servers_the_chief_and_the_workers_are_the_cluster() -
 
 
 @pytest.mark.parametrize("cluster", [{"worker": ["w0:1"]}, {"master": ["m0:1"]}, {"worker": ["w0:1"], "ps": []}])
-@pytest.mark.parametrize("strategy", ["ps", "mirrored"])
-def test_a_replica_alone_is_a_single_process(strategy: Strategy, cluster: dict[str, list[str]]) -> None:
+def test_a_replica_alone_is_a_single_process(cluster: dict[str, list[str]]) -> None:
     role = next(iter(cluster))
-    assert resolve(tf_config(cluster, role), NO_FLAGS, strategy=strategy) == (None, [])
+    assert resolve(tf_config(cluster, role), NO_FLAGS) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -401,8 +399,6 @@ def test_a_replica_alone_is_a_single_process(strategy: Strategy, cluster: dict[s
     [
         ("allreduce", CLUSTER, "ps, but with strategy allreduce the workers hold the parameters"),
         ("allreduce", {"ps": ["p:1"], "worker": ["w0:1"]}, "TF_CONFIG: 1 ps, but"),
-        ("mirrored", WORKERS, "strategy mirrored trains in a single process"),
-        ("mirrored", CLUSTER, "strategy mirrored"),
         ("ps", WORKERS, "no ps, but with strategy ps"),
     ],
 )

@@ -156,7 +156,6 @@ def test_more_gpus_than_are_visible_are_refused(monkeypatch: pytest.MonkeyPatch)
         ("allreduce", 1, 2, False, 0, "--ps: 1 ps, but with strategy allreduce"),
         ("allreduce", -1, 2, False, 0, "--ps: -1"),
         ("allreduce", 0, 0, False, 0, "--workers"),
-        ("mirrored", 0, 1, False, 0, "--ps: strategy mirrored trains in a single process"),
     ],
 )
 def test_a_cluster_needs_the_roles_of_its_strategy(

@@ -37,24 +37,11 @@ allreduce  no             1            no         no_cluster       has_ps       
 allreduce  no             1            yes        no_cluster       has_ps          allreduce
 allreduce  no             4            no         !local_steps     !local_steps    !local_steps
 allreduce  no             4            yes        !local_steps     !local_steps    !local_steps
-mirrored   unset          1            no         mirrored         no_process      no_process
-mirrored   unset          1            yes        mirrored         no_process      no_process
-mirrored   unset          4            no         !local_steps     !local_steps    !local_steps
-mirrored   unset          4            yes        !local_steps     !local_steps    !local_steps
-mirrored   yes            1            no         !sync_replicas   !sync_replicas  !sync_replicas
-mirrored   yes            1            yes        !sync_replicas   !sync_replicas  !sync_replicas
-mirrored   yes            4            no         !sync_replicas   !sync_replicas  !sync_replicas
-mirrored   yes            4            yes        !sync_replicas   !sync_replicas  !sync_replicas
-mirrored   no             1            no         mirrored         no_process      no_process
-mirrored   no             1            yes        mirrored         no_process      no_process
-mirrored   no             4            no         !local_steps     !local_steps    !local_steps
-mirrored   no             4            yes        !local_steps     !local_steps    !local_steps
 """
 """The mode of each combination; what refuses it: a setting after "!", or one of SENTENCES."""
 SENTENCES = {
     "no_ps": "TF_CONFIG: no ps, but with strategy ps they hold the parameters of 2 replicas; add one, ",
     "has_ps": "TF_CONFIG: 1 ps, but with strategy allreduce the workers hold the parameters; leave them out, ",
-    "no_process": "TF_CONFIG: strategy mirrored trains in a single process, on all of its devices; ",
     "no_cluster": "strategy: allreduce needs a cluster of workers, but none is given; ",
 }
 HEADER, *ROWS = (line.split() for line in TABLE.strip().splitlines())
@@ -102,7 +89,6 @@ def test_a_combination_has_a_mode_or_is_refused(row: list[str]) -> None:
         ({"strategy": "allreduce", "replicas_to_aggregate": 1}, "replicas_to_aggregate=1 conflicts with strategy"),
         ({"replicas_to_aggregate": 1}, "replicas_to_aggregate=1, but only synchronous replicas"),
         ({"straggler_seconds": 2.5}, "straggler_seconds=2.5, but only synchronous replicas"),
-        ({"strategy": "mirrored", "wire_dtype": "bfloat16"}, "wire_dtype=bfloat16 is for gradients between tasks"),
         ({"sync_replicas": True, "local_steps": 2, "wire_dtype": "bfloat16"}, "wire_dtype=bfloat16 is for gradients"),
     ],
 )

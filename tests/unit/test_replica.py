@@ -198,7 +198,6 @@ def test_the_chief_has_updates_in_synchronous_mode_only() -> None:
         *itertools.product(
             [ALLREDUCE, dataclasses.replace(ALLREDUCE, task=Task("worker", 1))], [{"strategy": "allreduce"}]
         ),
-        (None, {"strategy": "mirrored"}),
     ],
 )
 def test_every_op_has_a_device(cluster: Cluster | None, settings: dict[str, Any]) -> None:
@@ -337,4 +336,3 @@ def test_all_tasks_of_a_cluster_find_the_same_number_of_batches(settings: dict[s
 def test_the_evaluator_of_a_single_process_finds_its_number_of_batches() -> None:
     single = Cluster(Task("evaluator", 0), (), ("w:1",), ())
     assert batches_per_step(Settings(num_gpus=4), single) == 4
-    assert batches_per_step(Settings(num_gpus=4, strategy="mirrored"), single) == 4

@@ -8,10 +8,11 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.orders import Deal
 from trainer.data.stream import IN_MEMORY_BYTES, Stream
+from trainer.graph import device_average
 from trainer.graph.batches import Batches, InMemoryBatches, dealt_batches, stream_batches
 from trainer.graph.parameters import Shard
 from trainer.graph.placement import Placement
-from trainer.graph.replication import Compute, Step, StepFunction, StepOutputs, mirrored
+from trainer.graph.replication import Compute, Step, StepFunction, StepOutputs
 from trainer.graph.step_graph import StepTemplate
 from trainer.graph.totals import Totals
 from trainer.mode import Mode
@@ -112,7 +113,8 @@ def make_steps(
         functions: list[Compute] = [functools.partial(compute, index) for index in range(len(at.compute))]
         is_alone = len(functions) == 1 and not sizes
         weights = shares if templates[0].is_weighted else None
-        averaged = functions[0] if is_alone else mirrored.average_over(at.compute, functions, source, sizes, weights)
-        return Step(averaged, rows)
+        if is_alone:
+            return Step(functions[0], rows)
+        return Step(device_average.average_over(at.compute, functions, source, sizes, weights), rows)
 
     return make_step

@@ -51,9 +51,6 @@
 {{- $strategy := toString $values.train.strategy -}}
 {{- if $packaged -}}
 {{- $alone := include "distributed-tensorflow.isAlone" . -}}
-{{- if and (eq $strategy "mirrored") (not $alone) -}}
-{{- fail "train.strategy: mirrored trains in a single process; set ps.replicas: 0 and worker.replicas: 1 (and neither a chief nor worker.maxReplicas), or use ps or allreduce." -}}
-{{- end -}}
 {{- if and (ne $strategy "allreduce") (not (int $values.ps.replicas)) (not $alone) -}}
 {{- if and (gt $addresses $replicas) (eq (add $replicas (int $values.chief.replicas) | int) 1) -}}
 {{- fail (printf "worker.maxReplicas: it is %d, but without parameter servers a single replica trains alone, and no worker can join it; remove worker.maxReplicas, or set ps.replicas to at least 1." $addresses) -}}
