@@ -38,6 +38,7 @@ def test_the_first_round_waits_for_replicas_that_are_awaited() -> None:
     assert (roster.expected, roster.late) == (2, [0, 1])
     roster.observe(0, [0, ABSENT, ABSENT], 1.0)
     assert (roster.expected, roster.late) == (2, [1])
+    assert roster.quiet(2 * QUIET_SECONDS) == [], "its program may not have started yet"
     roster.pass_over([1])
     assert (roster.expected, roster.late) == (1, [])
     roster.observe(0, [0, 0, ABSENT], 2.0)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hack.ports import free_ports
 from trainer.config import Settings
 from trainer.graph import parameters, replica
 from trainer.graph.replica import Replica
@@ -23,7 +24,7 @@ from trainer.models import Model, Parameter, mlp
 from trainer.models.ops_model import OpsModel
 from trainer.tensorflow import tf, tf1
 from trainer.training.callback import Callback
-from trainer.training.replica_monitor import ReplicaMonitor
+from trainer.training.replica_monitor import QUIET_SECONDS, ReplicaMonitor
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
@@ -456,6 +457,19 @@ def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_
         evaluating.is_evaluating_epoch = False
         assert update.result() == 1
         assert chief_steps.result() == 1
+
+
+def test_the_first_round_waits_for_a_replica_whose_program_has_not_started(begin: Any, servers: Servers) -> None:
+    chief, other = begin()
+    addresses = {"worker 0": servers.workers[0], "worker 1": f"localhost:{free_ports(1)[0]}"}  # where nothing answers
+    membership = chief.replica.replication.membership
+    settings = Settings(sync_replicas=True, train_steps=TRAIN_STEPS)
+    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, TRAIN_STEPS, Callback()):
+        chief_steps, update = chief.steps(0), ThreadPoolExecutor(1).submit(chief.update)
+        assert wait([update], timeout=2 * QUIET_SECONDS + 1).not_done
+        other_steps = other.steps(1)
+        assert update.result(60) == 1
+        assert [chief_steps.result(60), other_steps.result(60)] == [1, 1]
 
 
 def test_a_round_without_a_gradient_is_not_ended(begin: Any) -> None:

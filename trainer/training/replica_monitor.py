@@ -97,8 +97,11 @@ class Roster:
         return self.late or self.present
 
     def quiet(self, now: float) -> list[int]:
-        """Other replicas that take part or are awaited and have not contributed for a while, the longest first."""
-        those = {*self.present, *self.awaited} - {0}
+        """Other replicas that take part and have not contributed for a while, the longest first.
+
+        One that is awaited is not among them: nothing answers at its address until its program has started.
+        """
+        those = set(self.present) - {0}
         found = [index for index in those if now - self.contributed[index] >= QUIET_SECONDS]
         return sorted(found, key=lambda index: self.contributed[index])
 
