@@ -22,7 +22,7 @@ WORKERS = 200
 TASKS = WORKERS + WORKERS // 10 + 2
 RACK = "example.com/rack"
 POOL = "example.com/pool"
-RACKED = {
+RACKED: dict[str, Any] = {
     "worker": {"replicas": 2},
     "common": {"resources": {"requests": {"cpu": "1"}, "limits": None}},
     "trainingDirectory": {"nfs": {"server": "nfs.example.com", "path": "/models"}},
