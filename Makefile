@@ -139,18 +139,22 @@ SECRET = --secret id=ca,src=$(CA)
 engine:
 	@$(PYTHON) -m hack.cluster engine
 
-BUILD_COMMAND = $(CLIENT) build --file images/Dockerfile $(if $(CA),$(SECRET)) \
+# The package index is that of pip, as for `make setup`. A credential in its URL stays out of the images, not out of the log.
+INDEX_URL ?= $(or $(PIP_INDEX_URL),$(shell $(PYTHON) -m pip config get global.index-url 2> /dev/null))
+SOURCES = $(foreach name,BASE_IMAGE DEBIAN_MIRROR INDEX_URL,$(if $($(name)),--build-arg $(name)=$($(name))))
+
+BUILD_COMMAND = $(CLIENT) build --file images/Dockerfile $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(CA),$(SECRET)) $(SOURCES) \
 	--label org.opencontainers.image.licenses=Apache-2.0 --label org.opencontainers.image.version=$(VERSION) \
 	--label org.opencontainers.image.revision=$$($(DESCRIBE) --abbrev=40)
 BUILD = DOCKER_BUILDKIT=1 $(BUILD_COMMAND)
 PRINT_SIZE = @docker image inspect --format
 
-build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; cpu-mlflow: with MLflow's client; DATA=yes: with Lance; CA=FILE: certificates for pip)
+build-images: engine ## build the images of trainer and supervisor (TENSORFLOW=gpu: with CUDA; cpu-mlflow: with MLflow's client; DATA=yes: with Lance; PLATFORM=linux/amd64: for nodes of another kind than this machine; BASE_IMAGE, DEBIAN_MIRROR, INDEX_URL, CA=FILE: docs/kubernetes.md)
 	$(BUILD) --target supervisor $(addprefix --tag ,$(SUPERVISOR_NAMES)) .
 	$(BUILD) --target trainer $(addprefix --tag ,$(TRAINER_NAMES)) --build-arg TENSORFLOW=$(TENSORFLOW) \
 	  --build-arg DATA=$(DATA) .
-	$(PRINT_SIZE) 'built $(SUPERVISOR_NAMES): {{.Size}} bytes' $(firstword $(SUPERVISOR_NAMES))
-	$(PRINT_SIZE) 'built $(TRAINER_NAMES): {{.Size}} bytes' $(firstword $(TRAINER_NAMES))
+	$(PRINT_SIZE) 'built $(SUPERVISOR_NAMES): {{.Size}} bytes for {{.Os}}/{{.Architecture}}' $(firstword $(SUPERVISOR_NAMES))
+	$(PRINT_SIZE) 'built $(TRAINER_NAMES): {{.Size}} bytes for {{.Os}}/{{.Architecture}}' $(firstword $(TRAINER_NAMES))
 
 package-model: $(SETUP) engine ## build an image that serves one model: make package-model MODEL=runs/NAME (NAME=digits: its name in URLs)
 	@test -n '$(MODEL)' || { echo 'package-model: MODEL is not set: name the directory of a run, as in' \
@@ -159,11 +163,11 @@ package-model: $(SETUP) engine ## build an image that serves one model: make pac
 
 build-model-server: engine ## build the image that serves the models of runs and of MLflow, without packaging each
 	$(BUILD) --target model-server $(addprefix --tag ,$(MODEL_SERVER_NAMES)) .
-	$(PRINT_SIZE) 'built $(MODEL_SERVER_NAMES): {{.Size}} bytes' $(firstword $(MODEL_SERVER_NAMES))
+	$(PRINT_SIZE) 'built $(MODEL_SERVER_NAMES): {{.Size}} bytes for {{.Os}}/{{.Architecture}}' $(firstword $(MODEL_SERVER_NAMES))
 
 build-mlflow-image: engine ## build the image of an MLflow server, for those who have none
 	$(BUILD) --target mlflow $(addprefix --tag ,$(MLFLOW_NAMES)) .
-	$(PRINT_SIZE) 'built $(MLFLOW_NAMES): {{.Size}} bytes' $(firstword $(MLFLOW_NAMES))
+	$(PRINT_SIZE) 'built $(MLFLOW_NAMES): {{.Size}} bytes for {{.Os}}/{{.Architecture}}' $(firstword $(MLFLOW_NAMES))
 
 ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES)
 push-images: ## push the images that were built: make push-images REGISTRY=registry.example.com/team (IMAGES='NAME:TAG …': only these)

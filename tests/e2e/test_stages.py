@@ -65,9 +65,11 @@ def test_stages_run_in_order_and_an_upgrade_runs_only_what_has_changed(release: 
     prepare = a_stage("prepare", "test ! -e /training/run.json && date +%s > /training/prepared")
     evaluate = a_stage("evaluate", "test -s /training/result.json && cat /training/prepared")
     infer = a_stage("infer", 'echo "predicts $NUMBER"', env=[{"name": "NUMBER", "value": "1"}])
-    values = values_with(evaluate, infer, before=(prepare,))
+    values = values_with(evaluate, infer, before=(prepare,)) | {"commonLabels": {"team": "a"}}
     release.install(values)
     log = release.finish()
+    accounts = release.get("serviceaccounts", labelSelector="team=a")["items"]
+    assert [each for each in accounts if "-stage-prepare-" in each["metadata"]["name"]], "the supervisor has created it"
     lines = ["stage prepare starts", "stage prepare is done", "starting 1 ps, 1 worker", "the training succeeded"]
     lines += ["stage evaluate starts", "stage evaluate is done", "stage infer starts", "stage infer is done"]
     places = [log.find(line) for line in lines]
@@ -97,9 +99,13 @@ def test_stages_run_in_order_and_an_upgrade_runs_only_what_has_changed(release: 
 
 
 def test_a_stage_that_fails_ends_the_run_with_its_log_and_another_attempt_goes_on(release: Release) -> None:
+    """With an identity, so that the supervisor creates the Jobs."""
+    identity = {"serviceAccount": {"annotations": {"example.com/identity": "training"}}}
     count = a_stage("count", "echo x >> /training/count; wc -l < /training/count")
     failing = a_stage("infer", "echo the folder is absent; exit 2")
-    release.install(values_with(count, failing, a_stage("last", "true")))
+    values = values_with(count, failing, a_stage("last", "true"))
+    values["stages"] |= identity
+    release.install(values)
     log = release.finish("failed")
     assert "| infer: the folder is absent" in log
     assert "the run failed: stage infer failed with code 2" in log.splitlines()[-1]
@@ -107,9 +113,12 @@ def test_a_stage_that_fails_ends_the_run_with_its_log_and_another_attempt_goes_o
     assert set(release.scales().values()) == {0}
 
     corrected = values_with(count, a_stage("infer", "echo predicts"), a_stage("last", "true"))
+    corrected["stages"] |= identity
     log = upgrade_to_end(release, corrected)
     assert "only the stages after it are left" in log
     assert stage_log(release, "count") == "1\n"
+    (account,) = (each for each in release.get("serviceaccounts")["items"] if each["metadata"]["name"] == "mnist-stage")
+    assert account["metadata"]["annotations"]["example.com/identity"] == "training"
 
 
 def test_a_stage_before_the_training_that_fails_ends_the_run_before_it_trains(release: Release) -> None:

@@ -244,7 +244,7 @@ def test_a_parameter_server_strategy_run_ends_although_its_servers_never_end(rel
 
 
 @pytest.mark.parametrize("program", ["helm", pytest.param("helm3", marks=pytest.mark.long)])
-def test_the_life_of_a_release(release: Release, program: str) -> None:
+def test_the_life_of_a_release(release: Release, program: str, tmp_path: Path) -> None:
     """Helm 3 merges manifests; Helm 4 applies them on the server's side."""
     if not shutil.which(program):
         pytest.skip(f"{program} is not on PATH")
@@ -257,6 +257,20 @@ def test_the_life_of_a_release(release: Release, program: str) -> None:
     release.helm("rollback", "mnist", "1")
     wait(lambda: release.deployment_is_available("tensorboard"), 90, release.describe)
     assert release.containers() == before
+
+    newer = tmp_path / "newer"
+    shutil.copytree(CHART, newer)
+    for name, old, new in (
+        ("Chart.yaml", "\nversion: 0", "\nversion: 9"),
+        ("files/task.sh", "\n", "\n# another line\n"),
+    ):
+        text = (newer / name).read_text()
+        assert old in text
+        (newer / name).write_text(text.replace(old, new, 1))
+    supervisor = release.notes()["supervisor"]
+    assert "STATUS: deployed" in release.helm("upgrade", "mnist", str(newer), values=LONG)
+    assert (release.containers(), release.notes()["supervisor"]) == (before, supervisor), "the images are the same"
+    release.helm("rollback", "mnist", "1")
 
     release.upgrade(LONG | {"run": {"suspend": True}})
     assert "the run is suspended" in release.finish()

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from testinfra.host import Host
 from tests.images.conftest import IMAGE, SUPERVISOR_IMAGE, docker
 
 PYTHON = "/opt/trainer/bin/python"
+ROOT = Path(__file__).parents[2]
 
 
 pytestmark = pytest.mark.timeout(1200)  # building an image installs TensorFlow
@@ -78,3 +81,16 @@ def test_it_uses_precompiled_bytecode(container: Host) -> None:
     assert "/opt/trainer/lib/python3.11/site-packages/trainer/__pycache__/cli.cpython-311.pyc matches" in output
     assert "# could not create" not in output
     assert "# wrote" not in output
+
+
+def test_make_passes_the_platform_and_the_sources_of_packages_to_the_build() -> None:
+    given = {"BASE_IMAGE": "a.example/debian", "DEBIAN_MIRROR": "https://b.example", "INDEX_URL": "https://c.example"}
+    words = ["make", "--dry-run", "build-images", "PLATFORM=linux/amd64", *("=".join(pair) for pair in given.items())]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    builds = [line for line in done.stdout.splitlines() if " build --file images/Dockerfile" in line]
+    assert len(builds) == 2
+    arguments = (ROOT / "images" / "Dockerfile").read_text()
+    for name, value in given.items():
+        assert all(f"--build-arg {name}={value}" in line for line in builds)
+        assert f"\nARG {name}=" in arguments
+    assert all("--platform linux/amd64" in line for line in builds)
