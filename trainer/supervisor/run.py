@@ -218,7 +218,9 @@ class RunValues:
     backoff_limit: Annotated[int, Field(ge=0)] | None = None
     active_deadline_seconds: Seconds | None = None
     start_timeout_seconds: Seconds | None = None
+    scheduling_timeout_seconds: Seconds | None = None
     replacement_timeout_seconds: Seconds | None = None
+    node_wait_seconds: Seconds = 300
     node_loss_seconds: Seconds | None = None
     clean_pod_policy: CleanPodPolicy
     last_lines: Annotated[int, Field(ge=0)] = 0

@@ -110,12 +110,14 @@ def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int
 
     def watch(run: Run, connection: Connection, changes: Changes) -> None:
         def put() -> None:
-            changes.put(ScalesObserved(frozenset(components.values()), dict(scales)))
+            changes.put(ScalesObserved(frozenset(components.values()), dict(scales), dict(revisions)))
 
         # Not by the release: Argo CD may replace this label of the objects that it applies. Their names are unique.
         labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}
         listed = connection.client.list(kind, labels=labels)
-        scales = {components[_name(item)]: scale(item) for item in listed if _name(item) in components}
+        own = [item for item in listed if _name(item) in components]
+        scales = {components[_name(item)]: scale(item) for item in own}
+        revisions = {components[_name(item)]: _revision(item) for item in own}
         put()
         for change, item in connection.client.watch(
             kind, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
@@ -123,7 +125,7 @@ def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int
             if component := components.get(_name(item)):
                 scales.pop(component, None)
                 if change != "DELETED":
-                    scales[component] = scale(item)
+                    scales[component], revisions[component] = scale(item), _revision(item)
                 put()
 
     return watch
@@ -155,6 +157,10 @@ def _name(item: _Named) -> str:
 
 def _replicas(item: StatefulSet | Deployment) -> int:
     return (item.spec and item.spec.replicas) or 0
+
+
+def _revision(item: StatefulSet | Deployment | Job) -> str:
+    return (isinstance(item, StatefulSet) and item.status and item.status.updateRevision) or ""
 
 
 def _active(job: Job) -> int:
