@@ -74,6 +74,8 @@ class FakeCluster:
         """The names of all pods, in the order of their creation."""
         self.grace_seconds = 3.0
         """How long a pod takes to end."""
+        self.job: dict[str, Any] = {"metadata": {"annotations": {}}, "spec": {}}
+        """That of the supervisor that the release wants."""
         self.events: list[str] = []
         """The reasons of all events."""
         self.nodes = 100
@@ -255,9 +257,8 @@ class Client:
         self._call("get", name)
         if kind is ConfigMap:
             return self.cluster.maps[name]
-        return SimpleNamespace(
-            status=SimpleNamespace(failed=0), spec={"nodeLabels": {}}, metadata=ObjectMeta(name=name)
-        )
+        annotations = self.cluster.job["metadata"]["annotations"]
+        return SimpleNamespace(status=SimpleNamespace(failed=0), metadata=ObjectMeta(annotations=annotations))
 
     def list(self, kind: Any, **_: Any) -> Iterator[Any]:
         self._call("list", kind.__name__)
@@ -276,6 +277,10 @@ class Client:
                 fail(409)
             data = {key: value for key, value in {**(notes.data or {}), **change["data"]}.items() if value is not None}
             return cluster._touch(name, data=data)
+        if kind is Job and name == cluster.run.job:
+            cluster.job["metadata"]["annotations"].update(change.get("metadata", {}).get("annotations", {}))
+            cluster.job["spec"].update(change.get("spec", {}))
+            return None
         if name == "mnist":
             return self._patch_workload(change.get("status"))
         role, spec = name.removeprefix("mnist-"), change.get("spec", {})

@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.fake_cluster import FakeCluster, in_time_of
 from tests.unit.test_supervision import EXIT_CODE, a_run
+from trainer.supervisor import supervise
+from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
 from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
 
 ROLES = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4), "ps": Role(replicas=1, exits=EXIT_CODE)}
@@ -158,6 +160,26 @@ def test_a_scale_that_is_refused_is_set_later(cluster: FakeCluster) -> None:
     cluster.refused = lambda verb, what: False
     cluster.step(times=10)
     assert cluster.pods == {}
+
+
+def test_the_same_crash_five_times_ends_the_supervisors_job_with_its_reason(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise ValueError("invalid literal")
+
+    monkeypatch.setattr(supervise, "_supervise", crash)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    connection, limits = cluster.supervisors[0].connection, []
+    for _ in range(5):
+        with pytest.raises(ValueError, match="invalid literal"):
+            supervise.supervise(cluster.supervisors[0].run, connection)
+        limits.append(cluster.job["spec"]["backoffLimit"])
+    assert limits == [ENDLESS_RETRIES] * 4 + [0]
+    assert cluster.events[-5:] == ["SupervisorCrashed"] * 5
+    outcome = cluster.job["metadata"]["annotations"]["distributed-tensorflow/outcome"]
+    assert outcome.startswith("the supervisor crashed with ValueError: invalid literal (5 of at most 5 times)")
+    assert "the tasks go on without a supervisor" in outcome
 
 
 def test_a_pod_that_has_not_started_gets_the_settings_of_an_upgrade(cluster: FakeCluster) -> None:

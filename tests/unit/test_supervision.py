@@ -652,6 +652,7 @@ def a_clients_pod(minute: int) -> KubernetesPod:
         "name": f"mnist-client-12345678-a{minute}",
         "uid": str(minute),
         "labels": {"app.kubernetes.io/component": "client"},
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "mnist-client-12345678", "uid": "j"}],
         "creationTimestamp": f"2026-11-21T10:0{minute}:00Z",
     }
     return msgspec.convert(
@@ -662,6 +663,16 @@ def a_clients_pod(minute: int) -> KubernetesPod:
 def test_a_clients_pod_has_the_name_of_its_task_and_a_pod_name_for_its_log() -> None:
     found = pods.observe(a_clients_pod(1))
     assert (found.name, found.pod_name, found.role) == ("mnist-client-0", "mnist-client-12345678-a1", "client")
+
+
+def test_a_copy_of_a_pod_that_a_person_debugs_is_no_task() -> None:
+    metadata = {"name": "mnist-worker-0-debug", "labels": {"app.kubernetes.io/component": "worker"}}
+    spec = {"containers": [], "hostname": "mnist-worker-0"}
+    found = pods.observe(msgspec.convert({"metadata": metadata, "spec": spec}, KubernetesPod))
+    assert found.name == "mnist-worker-0-debug"
+    assert not a_run().is_task(found.name)
+    assert not a_run().lists(found.name)
+    assert a_run().is_task("mnist-evaluator-0"), "of a role that the run no longer has"
 
 
 def test_changes_of_a_replaced_pod_are_ignored() -> None:

@@ -6,6 +6,8 @@ of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. It deletes pods o
 watched, it creates and deletes the Jobs of stages.
 """
 
+import dataclasses
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +24,7 @@ from lightkube.types import CascadeType, PatchType
 
 from trainer.supervisor import stages
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
+from trainer.supervisor.crashes import CRASHES, Crashes, parse_crashes
 from trainer.supervisor.ownership import Ownership, may_take_over
 from trainer.supervisor.run import Run, Stage
 from trainer.supervisor.scales import TENSORBOARD
@@ -251,6 +254,18 @@ class KubernetesApi:
         """
         return self._connection.attempt(lambda: self._patch_job({"metadata": {"annotations": dict(annotations)}}))
 
+    def crashes(self) -> Crashes:
+        """The crashes of this Job's pods that are noted in its annotation; none if they cannot be read."""
+        found: list[Job] = []
+        self._connection.attempt(lambda: found.append(self._client.get(Job, self.run.job)))
+        metadata = (found and found[0].metadata) or ObjectMeta()
+        return parse_crashes((metadata.annotations or {}).get(CRASHES, ""))
+
+    def record_crash(self, crashes: Crashes, sentence: str) -> None:
+        """Note a crash of this supervisor in its Job, with an event, whether it owns the run or not."""
+        self.annotate_job({CRASHES: json.dumps(dataclasses.asdict(crashes))})
+        self._connection.attempt(lambda: self._create_event("Warning", "SupervisorCrashed", sentence))
+
     def _patch_job(self, change: Mapping[str, Any]) -> None:
         self._client.patch(Job, self.run.job, dict(change), patch_type=PatchType.MERGE)
 
@@ -260,6 +275,9 @@ class KubernetesApi:
         Raises:
             SupersededError: another supervisor owns the run.
         """
+        self._connection.attempt(self._owned(lambda: self._create_event(kind, reason, message)))
+
+    def _create_event(self, kind: str, reason: str, message: str) -> None:
         now = datetime.now(timezone.utc)
         job = ObjectReference(
             apiVersion="batch/v1",
@@ -279,4 +297,4 @@ class KubernetesApi:
             lastTimestamp=now,
             count=1,
         )
-        self._connection.attempt(self._owned(lambda: self._client.create(event)))
+        self._client.create(event)

@@ -109,7 +109,7 @@ def observe(pod: KubernetesPod) -> Pod:
     terminated = state.terminated or last.terminated
     conditions = {entry.type: entry for entry in status.conditions or []}
     return Pod(
-        name=(pod.spec and pod.spec.hostname) or metadata.name or "",
+        name=_task_name(pod, metadata),
         pod_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
@@ -171,6 +171,12 @@ def ended_by_itself(pod: Pod, now: float) -> bool:
     if not pod.terminating:
         return pod.running or pod.succeeded or now - pod.terminated.finished_at >= SETTLE_SECONDS
     return pod.disrupted_at is not None and pod.terminated.finished_at < pod.disrupted_at
+
+
+def _task_name(pod: KubernetesPod, metadata: ObjectMeta) -> str:
+    # A copy that `kubectl debug` makes keeps the hostname, and has no owner.
+    is_of_job = any(owner.kind == "Job" for owner in metadata.ownerReferences or [])
+    return (is_of_job and pod.spec and pod.spec.hostname) or metadata.name or ""
 
 
 def _terminated(state: ContainerStateTerminated) -> Terminated:

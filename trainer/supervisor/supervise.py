@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import data_watch, elastic, gang, lifecycle, policy, scales, watches
+from trainer.supervisor import crashes, data_watch, elastic, gang, lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
@@ -32,6 +32,7 @@ from trainer.supervisor.changes import (
     WorkloadObserved,
 )
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
+from trainer.supervisor.crashes import Crashes
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.kueue_api import KueueApi
@@ -42,7 +43,7 @@ from trainer.supervisor.ownership import SupersededError
 from trainer.supervisor.pods import Pod, lacks_termination, with_logged_termination
 from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.queue_control import QueueControl
-from trainer.supervisor.reporter import Reporter
+from trainer.supervisor.reporter import ANNOTATIONS, Reporter
 from trainer.supervisor.run import Run
 from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.task_logs import TaskLogs, cause_in
@@ -88,19 +89,34 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
         signal.signal(number, stop)
     api = KubernetesApi(run, connection)
     api.retry_job()
+    before, started = api.crashes(), time.monotonic()
     try:
-        outcome = _supervise(run, api, connection, changes)
+        outcome = _supervise(run, api, connection, changes, before.total)
     except (ApiError, ConfigurationError):
         api.fail_job()
+        raise
+    except StoppedError:
+        raise
+    except Exception as error:
+        _report_crash(api, crashes.after(before, error, time.monotonic() - started))
         raise
     if outcome and not outcome.succeeded:
         api.fail_job()
     return outcome
 
 
-def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Changes) -> Outcome | None:
+def _report_crash(api: KubernetesApi, found: Crashes) -> None:
+    """Report a crash, and end the Job if it is one too many."""
+    logger.error(str(found))
+    api.record_crash(found, str(found))
+    if found.too_many:
+        api.annotate_job({f"{ANNOTATIONS}/outcome": str(found)})
+        api.fail_job()
+
+
+def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Changes, crashed: int) -> Outcome | None:
     """Supervise the run whenever it is this supervisor's turn, until it has ended."""
-    metrics = RunMetrics(run, Notes())
+    metrics = RunMetrics(run, Notes(), crashed)
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
     watches.start(run, connection, changes)

@@ -79,11 +79,13 @@ def task_labels(run: Run) -> dict[str, Any]:
 def _pods(run: Run, connection: Connection, changes: Changes) -> None:
     labels = task_labels(run)
     listed = connection.client.list(Pod, labels=labels, chunk_size=PAGE)
-    changes.put(PodsListed([pods.observe(pod) for pod in listed]))
+    changes.put(PodsListed([pod for pod in map(pods.observe, listed) if run.is_task(pod.name)]))
     for kind, pod in connection.client.watch(
         Pod, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
     ):
-        changes.put(PodChanged(kind, pods.observe(pod)))
+        observed = pods.observe(pod)
+        if run.is_task(observed.name):
+            changes.put(PodChanged(kind, observed))
 
 
 def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
