@@ -291,6 +291,34 @@ def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(re
     assert "the run succeeded" in release.finish().splitlines()[-1]
 
 
+def test_an_upgrade_that_fails_leaves_one_supervisor(release: Release) -> None:
+    """The API server refuses an Ingress of the upgrade, so Helm does not delete the Job of the old supervisor."""
+    release.install(LONG)
+    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    before, old = release.containers(), release.notes()["job"]
+    backend = {"service": {"name": "mnist-worker", "port": {"number": 80}}}
+    paths = {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}
+    metadata = {"name": "wrong", "namespace": release.namespace}
+    ingress = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": metadata}
+    ingress["spec"] = {"rules": [{"host": "not a host", "http": paths}]}
+    changed = release.folder / "changed.yaml"
+    changed.write_text(yaml.safe_dump({"run": {"backoffLimit": 5}, "extraObjects": [ingress]}))
+    command = [release.program, "--namespace", release.namespace, "upgrade", "mnist", str(CHART), "--reuse-values"]
+    refused = subprocess.run([*command, "--values", str(changed)], capture_output=True, text=True)
+    assert "host" in refused.stderr, refused.stderr
+    wait(lambda: release.notes()["job"] != old, 120, release.describe)
+    wait(lambda: "this one waits" in release.supervisor_log(), 120, release.describe)
+    new, log = release.notes()["job"], release.supervisor_log()
+    time.sleep(30)
+    assert len(release.get("jobs", labelSelector=SUPERVISOR)["items"]) == 2
+    assert (release.notes()["job"], release.notes()["state"]) == (new, "Running")
+    assert release.containers() == before, "the tasks are not affected"
+    assert "set it again" not in log
+    release.helm("rollback", "mnist")
+    wait(lambda: release.notes()["job"] == old, 120, release.describe)
+    assert release.containers() == before
+
+
 @contextlib.contextmanager
 def denied(release: Release, resource: str, operation: str, is_denied: Callable[[], bool]) -> Iterator[None]:
     """A policy of the cluster denies an operation in the namespace of a release, from when `is_denied` on."""

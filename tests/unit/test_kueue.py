@@ -279,6 +279,19 @@ def test_an_evicted_run_ends_its_tasks_and_waits_again(
     assert control.advance(notes, again, NOW).state == "Starting"
 
 
+def test_nodes_that_kueue_has_chosen_are_named_and_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    content = answer({"worker": 4, "ps": 1}, QuotaReserved=RESERVED, Admitted=(True, "Admitted", ""))
+    content["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"] = {"levels": ["rack"]}
+    assert Control().advance(QUEUED, kueue.observe(content), NOW).state == "Starting"
+    assert "Kueue has chosen nodes for worker (topologyAssignment)" in caplog.text
+
+
+def test_the_workload_has_the_labels_that_a_policy_may_require() -> None:
+    templates: dict[str, Any] = {role: {"spec": {"containers": []}} for role in ROLES}
+    found = kueue.manifest(queued(labels={"team": "vision"}), templates, {})
+    assert found["metadata"]["labels"].items() >= {"team": "vision", "app.kubernetes.io/instance": "mnist"}.items()
+
+
 def test_the_workload_of_another_run_is_deleted_first() -> None:
     other = dataclasses.replace(ADMITTED, run_hash="old")
     control = Control()

@@ -764,6 +764,10 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ),
         ('CreateContainerConfigError: secret "s" not found', 'is absent (secret "s" not found)'),
         ("FailedMount: timed out", "a volume cannot be mounted"),
+        (
+            'FailedMount: MountVolume.SetUp failed for volume "x" : configmap "mine" not found',
+            "the ConfigMap mine does not exist",
+        ),
         ("words of a later Kubernetes", "words of a later Kubernetes"),
         ("", "Kubernetes has not reported a reason yet"),
     ],

@@ -118,6 +118,14 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "it keeps ending, and Kubernetes waits longer before each restart: see `kubectl logs --previous`",
     ),
     (
+        r"MountVolume.*configmap \"(?P<what>[^\"]+)\" not found",
+        "the ConfigMap {what} does not exist: create it, or correct {role}.extraVolumes",
+    ),
+    (
+        r"MountVolume.*secret \"(?P<what>[^\"]+)\" not found",
+        "the Secret {what} does not exist: create it, or correct {role}.extraVolumes",
+    ),
+    (
         r"(FailedMount|FailedAttachVolume|MountVolume)",
         "a volume cannot be mounted: see `kubectl describe pod`",
     ),

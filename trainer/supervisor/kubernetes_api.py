@@ -26,7 +26,7 @@ from trainer.supervisor import stages
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.crashes import CRASHES, Crashes, parse_crashes
 from trainer.supervisor.ownership import Ownership, may_take_over
-from trainer.supervisor.run import Run, Stage
+from trainer.supervisor.run import Run, Stage, labels_of
 from trainer.supervisor.scales import TENSORBOARD
 from trainer.supervisor.watches import task_labels
 from trainer.text import truncate
@@ -105,7 +105,9 @@ class KubernetesApi:
 
     def _provide_account(self, name: str, owner: OwnerReference, annotations: Mapping[str, str]) -> bool:
         """Create a service account without permissions, or update its annotations. It is deleted with its owner."""
-        metadata = ObjectMeta(name=name, annotations=dict(annotations), ownerReferences=[owner])
+        metadata = ObjectMeta(
+            name=name, labels=labels_of(self.run), annotations=dict(annotations), ownerReferences=[owner]
+        )
         account = ServiceAccount(metadata=metadata, automountServiceAccountToken=False)
 
         def provide() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.supervisor.pods import Pod
-from trainer.supervisor.run import Run
+from trainer.supervisor.run import Run, labels_of
 from trainer.text import truncate
 
 GATE = "distributed-tensorflow/queue"
@@ -65,6 +65,8 @@ class Workload:
     """By role: the names of the flavors of its resources."""
     updates: Mapping[str, "Placement"] = field(default_factory=dict)
     """By role: what admission checks add to its pods."""
+    topologies: Sequence[str] = ()
+    """The roles for whose pods Kueue has chosen nodes, which the supervisor does not pass on."""
     checks: Sequence[str] = ()
     """The admission checks that are not ready."""
 
@@ -146,6 +148,7 @@ def observe(content: Mapping[str, Any]) -> Workload:
         counts={each["name"]: each.get("count", asked.get(each["name"], 1)) for each in assigned},
         flavors={each["name"]: frozenset((each.get("flavors") or {}).values()) for each in assigned},
         updates=updates,
+        topologies=[each["name"] for each in assigned if each.get("topologyAssignment")],
         checks=[f"{check.get('name')} ({_text(check)})" for check in checks if check.get("state") != "Ready"],
     )
 
@@ -172,7 +175,6 @@ def manifest(
         count = run.roles[role].replicas
         pod_set = {"name": role, "count": count, "template": _reduced(templates[role])}
         pod_sets.append(pod_set | ({"minCount": least} if least < count else {}))
-    labels = {"app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
     spec: dict[str, Any] = {"queueName": run.gang.queue if run.gang else "", "podSets": pod_sets}
     if name := priority_class(templates):
         spec["priorityClassRef"] = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": name}
@@ -182,7 +184,7 @@ def manifest(
         "kind": "Workload",
         "metadata": {
             "name": run.fullname,
-            "labels": labels,
+            "labels": labels_of(run),
             "annotations": {RUN: run.hash},
             "ownerReferences": [dict(owner)],
         },

@@ -69,6 +69,11 @@ class QueueControl:
     def _start(self, notes: Notes, workload: Workload, now: float) -> Notes:
         counts = {role: workload.counts.get(role, scale) for role, scale in notes.replicas.items()}
         fewer = [f"{n} of {notes.replicas[role]} {role}" for role, n in counts.items() if n < notes.replicas[role]]
+        if workload.topologies:
+            logger.warning(
+                f"Kueue has chosen nodes for {', '.join(workload.topologies)} (topologyAssignment), and these tasks "
+                "may run on others: use flavors without topologyName, and scheduling.placement to keep tasks close"
+            )
         if fewer:
             logger.info(f"Kueue has admitted {', '.join(fewer)} (run.elastic)")
         elastic = ElasticNotes(wanted=counts.get("worker", 0))

@@ -206,7 +206,8 @@ class Reporter:
             if pod.terminated and after.counted.seen.get(pod.uid, 0) > before.counted.seen.get(pod.uid, 0):
                 limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
                 has_counted = after.counted.restarts != before.counted.restarts
-                count = f"incident {after.counted.incidents}{limit}" if has_counted else "not counted"
+                incident = f"restart {after.counted.restarts}, incident {after.counted.incidents}{limit}"
+                count = incident if has_counted else "not counted"
                 logger.info(f"{name} ended with {pod.ending} and restarts ({count})")
                 lost.add(name)
             if self._uids.setdefault(name, pod.uid) != pod.uid:
@@ -339,7 +340,10 @@ class Reporter:
         else:
             sentence = "the run is suspended; run.suspend=false resumes it from its last checkpoint"
         self._api.record_event("Normal", "RunSuspended", sentence)
-        self._annotate({"state": "Suspended"}, time.time())
+        # The Job is complete: this pod has ended, and the run has not.
+        self._api.annotate_job({f"{ANNOTATIONS}/state": "Suspended", f"{ANNOTATIONS}/outcome": sentence})
+        if TERMINATION_MESSAGE.exists():
+            TERMINATION_MESSAGE.write_text(sentence)
         logger.info(sentence)
 
     def report_cleaning(self, outcome: Outcome, pods: Mapping[str, Pod], now: float) -> None:

@@ -241,6 +241,8 @@ class Run(RunValues):
     chart: str
     """The chart's name, with which the release's name and a role select pods."""
     release: str
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The chart's commonLabels, of objects that the supervisor makes too: a policy of the cluster may require them."""
     job: str
     """The supervisor's own Job, which its events refer to."""
     job_uid: str = ""
@@ -336,6 +338,11 @@ class Run(RunValues):
     def stateful_set(self, role: str) -> str:
         """The name of a role's StatefulSet, and of its headless Service."""
         return f"{self.fullname}-{role}"
+
+
+def labels_of(run: Run) -> dict[str, str]:
+    """The labels of an object that the supervisor makes."""
+    return {**run.labels, "app.kubernetes.io/name": run.chart, "app.kubernetes.io/instance": run.release}
 
 
 def read(path: Path, job_uid: str, supervisor: str) -> Run:

@@ -1,7 +1,7 @@
 """Watches of the run's objects. Each runs in a thread of its own, and puts what it sees into the supervisor's queue."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import httpx2
@@ -56,8 +56,7 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
         (Deployment, deployments, _replicas),
         (Job, jobs, _active),
     ):
-        if components:
-            watches.append(_scales(kind, components, scale))
+        watches += [_scales(kind, name, component, scale) for name, component in components.items()]
     if run.stages.all:
         watches.append(_stages)
     if run.is_queued:
@@ -107,28 +106,21 @@ def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
     )
 
 
-def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int]) -> _Watch:
-    """A watch of the objects of one kind with these names."""
+def _scales(kind: Any, name: str, component: str, scale: Callable[[Any], int]) -> _Watch:
+    """A watch of one object. A namespace may have hundreds of runs, and each would see the objects of all others."""
 
     def watch(run: Run, connection: Connection, changes: Changes) -> None:
-        def put() -> None:
-            changes.put(ScalesObserved(frozenset(components.values()), dict(scales), dict(revisions)))
+        def put(item: Any | None) -> None:
+            scales, revisions = ({}, {}) if item is None else ({component: scale(item)}, {component: _revision(item)})
+            changes.put(ScalesObserved(frozenset({component}), scales, revisions))
 
-        # Not by the release: Argo CD may replace this label of the objects that it applies. Their names are unique.
-        labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}
-        listed = connection.client.list(kind, labels=labels)
-        own = [item for item in listed if _name(item) in components]
-        scales = {components[_name(item)]: scale(item) for item in own}
-        revisions = {components[_name(item)]: _revision(item) for item in own}
-        put()
+        fields: dict[str, Any] = {"metadata.name": name}
+        listed = connection.client.list(kind, fields=fields)
+        put(next(iter(listed), None))
         for change, item in connection.client.watch(
-            kind, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
+            kind, fields=fields, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
         ):
-            if component := components.get(_name(item)):
-                scales.pop(component, None)
-                if change != "DELETED":
-                    scales[component], revisions[component] = scale(item), _revision(item)
-                put()
+            put(None if change == "DELETED" else item)
 
     return watch
 

@@ -101,6 +101,7 @@
   "resultCommand" ($result | default nil)
   "metricsPort" (ternary .Values.metrics.port nil .Values.metrics.enabled)
 -}}
+{{- with include "distributed-tensorflow.common" (dict "root" . "key" "commonLabels") | fromYaml }}{{ $_ := set $facts "labels" . }}{{ end -}}
 {{- with .Values.data.watch -}}
 {{- if .enabled -}}
 {{- $data := dict "uri" ($.Values.data.uri | default $.Values.data.path) "tag" .tag "intervalSeconds" (int .intervalSeconds) -}}
