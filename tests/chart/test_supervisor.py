@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import ALL_ROLES, CHART, Manifests, render, template
+from trainer.supervisor.ownership import WANTED
 from trainer.supervisor.run import read
 
 DEFAULTS_FILES = (("values.yaml", ""), ("files/defaults.json", '"'))
@@ -47,6 +48,7 @@ def test_the_supervisor_reads_the_rendered_run_json(tmp_path: Any) -> None:
         "evaluator": (1, by_code),
     }
     assert run.job == manifests["Job/run"]["metadata"]["name"]
+    assert manifests["ConfigMap/run"]["metadata"]["annotations"] == {WANTED: run.job}
     assert (run.job_uid, run.supervisor, run.metrics_port) == ("uid", "pod", 9100)
     assert run.tensorboard
     assert (run.tensorboard.gated, run.tensorboard.service_account) == (True, "mnist-tensorboard")

@@ -1,7 +1,7 @@
 """Whether the host names of tasks resolve, with a resolver that knows some names."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +40,10 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return found
 
 
+def have_resolved(probe: DnsProbe, tasks: Sequence[tuple[str, str]]) -> bool:
+    return {name for name, _ in tasks} <= probe._resolved
+
+
 def look_up_until(probe: DnsProbe, condition: Callable[[], bool]) -> None:
     """Look up both tasks until the condition is true."""
     deadline = time.monotonic() + SECONDS
@@ -56,16 +60,16 @@ def test_a_name_is_looked_up_until_it_resolves(resolver: Resolver) -> None:
         probe, lambda: resolver.asked.count("mnist-ps-0.mnist-ps") >= 3 and set(probe.unresolved()) == {"mnist-ps-0"}
     )
     assert probe.unresolved()["mnist-ps-0"].host == "mnist-ps-0.mnist-ps"
-    assert probe.have_resolved(TASKS[:1])
+    assert have_resolved(probe, TASKS[:1])
     resolver.known.add("mnist-ps-0.mnist-ps")
-    look_up_until(probe, lambda: probe.have_resolved(TASKS))
+    look_up_until(probe, lambda: have_resolved(probe, TASKS))
     assert probe.unresolved() == {}
 
 
 def test_a_name_that_has_resolved_is_not_looked_up_again(resolver: Resolver) -> None:
     resolver.known = {"mnist-worker-0.mnist-worker", "mnist-ps-0.mnist-ps"}
     probe = DnsProbe(a_run())
-    look_up_until(probe, lambda: probe.have_resolved(TASKS))
+    look_up_until(probe, lambda: have_resolved(probe, TASKS))
     asked = len(resolver.asked)
     probe.look_up(PODS)
     assert len(resolver.asked) == asked
@@ -82,7 +86,7 @@ def test_a_name_is_not_looked_up_before_the_dns_can_know_it(
     late = a_pod("mnist-worker-1")
     resolver.known = {"mnist-worker-1.mnist-worker"}
     deadline = time.monotonic() + SECONDS
-    while not probe.have_resolved([(late.name, late.role)]):
+    while not have_resolved(probe, [(late.name, late.role)]):
         probe.look_up([*PODS, late])
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -102,6 +106,5 @@ def test_tasks_that_do_not_run_and_clients_are_not_looked_up(resolver: Resolver)
     roles = {"client": Role(replicas=1, exits=NEVER, job="mnist-client-1")}
     probe = DnsProbe(a_run(roles={**a_run().roles, **roles}))
     probe.look_up([a_pod("mnist-client-0"), a_pod("mnist-ps-0", running=False)])
-    assert probe.have_resolved([("mnist-client-0", "client")])
-    assert not probe.have_resolved([("mnist-ps-0", "ps")])
+    assert probe.unresolved() == {}
     assert resolver.asked == []

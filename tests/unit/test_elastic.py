@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from trainer.supervisor import elastic, policy, scales
-from trainer.supervisor.elastic import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, PATIENCE_SECONDS
+from trainer.supervisor.elastic import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Elastic, Role, Run
 
 from .test_supervision import EXIT_CODE, NEVER, NOW, RUNNING, a_pod, a_run
 
+PATIENCE_SECONDS = a_run().node_wait_seconds
 ROLES = {
     "worker": Role(replicas=4, exits=EXIT_CODE, addresses=6),
     "ps": Role(replicas=1, exits=NEVER),

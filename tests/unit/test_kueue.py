@@ -263,6 +263,9 @@ def test_an_evicted_run_ends_its_tasks_and_waits_again(
 ) -> None:
     caplog.set_level(logging.INFO)
     control = Control()
+    if workload is None:
+        assert control.advance(STARTED, None, NOW - 30) == STARTED, "one answer may be wrong"
+        assert control.advance(STARTED, None, NOW - 1) == STARTED
     notes = control.advance(STARTED, workload, NOW)
     assert notes.state == "Stopping"
     assert f"{why}: the tasks save a checkpoint and end, and the run waits in the queue again" in caplog.text
@@ -276,6 +279,13 @@ def test_an_evicted_run_ends_its_tasks_and_waits_again(
     assert control.advance(notes, workload, NOW).state == "Queued"
     again = dataclasses.replace(ADMITTED, conditions={**ADMITTED.conditions, "Evicted": {"status": "False"}})
     assert control.advance(notes, again, NOW).state == "Starting"
+
+
+def test_nodes_that_kueue_has_chosen_are_named_and_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    content = answer({"worker": 4, "ps": 1}, QuotaReserved=RESERVED, Admitted=(True, "Admitted", ""))
+    content["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"] = {"levels": ["rack"]}
+    assert Control().advance(QUEUED, kueue.observe(content), NOW).state == "Starting"
+    assert "Kueue has chosen nodes for worker (topologyAssignment)" in caplog.text
 
 
 def test_the_workload_of_another_run_is_deleted_first() -> None:

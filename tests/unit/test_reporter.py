@@ -119,7 +119,8 @@ def test_the_job_keeps_the_last_progress_and_no_estimated_end(
         reporter.report_pending(RUNNING, [], NOW + second)
     assert "distributed-tensorflow/estimated-end" in api.annotations
     reporter.close()
-    reporter.report_outcome(Outcome(True, "mnist-worker-0 ended with code 0"))
+    reporter.publish_outcome(outcome := Outcome(True, "mnist-worker-0 ended with code 0"))
+    reporter.report_outcome(outcome)
     assert api.annotations["distributed-tensorflow/progress"] == "step 250/300: loss 0.5000, 50.0 steps/s"
     assert api.annotations["distributed-tensorflow/estimated-end"] is None
     assert [" left" in line for line in caplog.messages] == [True, False, False]

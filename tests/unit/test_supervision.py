@@ -409,11 +409,11 @@ def test_pending_tasks(pod: Pod | None, started: bool, problem: str) -> None:
     assert task.unscheduled == (pod is None)
 
 
-def test_a_task_whose_name_does_not_resolve_has_not_started() -> None:
+def test_a_task_whose_name_does_not_resolve_is_reported() -> None:
     there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
     (found,) = pending_tasks(a_run(), there, {}, {"mnist-ps-0": Unresolved("mnist-ps-0.mnist-ps", NOW + 1)})
-    assert (found.name, found.started) == ("mnist-ps-0", False)
-    assert "DNS does not know mnist-ps-0.mnist-ps" in diagnosis.diagnose("ps", found.problem)
+    assert (found.name, found.started, found.unresolved) == ("mnist-ps-0", True, True)
+    assert "the supervisor's pod cannot resolve mnist-ps-0.mnist-ps" in diagnosis.diagnose("ps", found.problem)
 
 
 @pytest.mark.parametrize(
@@ -489,17 +489,43 @@ def test_scheduling_gates_stop_the_clock() -> None:
     assert start(the_run, there, {}, NOW + 631, known=known)
 
 
-def test_a_name_that_does_not_resolve_counts_from_its_first_lookup_and_only_before_the_run_was_running() -> None:
+def test_a_name_that_the_supervisor_cannot_resolve_fails_no_run() -> None:
     the_run = a_run(start_timeout_seconds=30, replacement_timeout_seconds=30)
     there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-worker-1", "mnist-ps-0")}
     unresolved = {"mnist-ps-0": Unresolved("mnist-ps-0.mnist-ps", NOW + 900)}
-    assert start(the_run, there, {}, NOW + 930, unresolved=unresolved) is None
-    found = start(the_run, there, {}, NOW + 931, unresolved=unresolved)
+    for known in (STARTED, RUNNING):
+        assert start(the_run, there, {}, NOW + 9000, unresolved=unresolved, known=known) is None
+    there["mnist-ps-0"] = a_pod("mnist-ps-0", 137)
+    assert pending_tasks(the_run, there, {}, unresolved) == [], "it keeps ending, and that is what is reported"
+
+
+@pytest.mark.parametrize(
+    ("problem", "limit"),
+    [
+        ("0/3 nodes are available: 3 Insufficient cpu.", "scheduling"),
+        ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "scheduling"),
+        ('persistentvolumeclaim "data" not found', "start"),
+        ("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "start"),
+        ("ErrImagePull: no", "start"),
+    ],
+)
+def test_what_waits_for_a_node_has_its_own_limit_and_starts_its_clock_with_the_node(problem: str, limit: str) -> None:
+    pending = a_pod("mnist-worker-1", running=False, node="", scheduled=0.0, problem=problem)
+    there = {pod.name: pod for pod in (a_pod("mnist-worker-0"), pending, a_pod("mnist-ps-0"))}
+    found = start(a_run(start_timeout_seconds=30, scheduling_timeout_seconds=30), there, {}, NOW + 31)
     assert found
-    assert "DNS does not know mnist-ps-0.mnist-ps" in found.reason
-    assert start(the_run, there, {}, NOW + 931, unresolved=unresolved, known=RUNNING) == found
-    resolved = dataclasses.replace(RUNNING, resolved=True)
-    assert start(the_run, there, {}, NOW + 9000, unresolved=unresolved, known=resolved) is None
+    assert f"run.{limit}TimeoutSeconds (30 s)" in found.reason
+    found = start(a_run(start_timeout_seconds=30), there, {}, NOW + 9000)
+    assert (found is None) == (limit == "scheduling")
+    there["mnist-worker-1"] = dataclasses.replace(pending, node="node-1", scheduled=NOW + 9000, problem="")
+    assert start(a_run(start_timeout_seconds=30), there, {}, NOW + 9030) is None
+    assert start(a_run(start_timeout_seconds=30), there, {}, NOW + 9031)
+
+
+def test_a_pod_that_the_quota_forbids_waits_like_one_without_a_node() -> None:
+    task = dataclasses.replace(pending_tasks(a_run(), {}, {})[0], problem="FailedCreate: exceeded quota: gpus, used: 8")
+    assert task.lacks_capacity
+    assert not dataclasses.replace(task, problem='violates PodSecurity "restricted"').lacks_capacity
 
 
 OBJECT: dict[str, Any] = {
@@ -626,6 +652,7 @@ def a_clients_pod(minute: int) -> KubernetesPod:
         "name": f"mnist-client-12345678-a{minute}",
         "uid": str(minute),
         "labels": {"app.kubernetes.io/component": "client"},
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "mnist-client-12345678", "uid": "j"}],
         "creationTimestamp": f"2026-11-21T10:0{minute}:00Z",
     }
     return msgspec.convert(
@@ -636,6 +663,16 @@ def a_clients_pod(minute: int) -> KubernetesPod:
 def test_a_clients_pod_has_the_name_of_its_task_and_a_pod_name_for_its_log() -> None:
     found = pods.observe(a_clients_pod(1))
     assert (found.name, found.pod_name, found.role) == ("mnist-client-0", "mnist-client-12345678-a1", "client")
+
+
+def test_a_copy_of_a_pod_that_a_person_debugs_is_no_task() -> None:
+    metadata = {"name": "mnist-worker-0-debug", "labels": {"app.kubernetes.io/component": "worker"}}
+    spec = {"containers": [], "hostname": "mnist-worker-0"}
+    found = pods.observe(msgspec.convert({"metadata": metadata, "spec": spec}, KubernetesPod))
+    assert found.name == "mnist-worker-0-debug"
+    assert not a_run().is_task(found.name)
+    assert not a_run().lists(found.name)
+    assert a_run().is_task("mnist-evaluator-0"), "of a role that the run no longer has"
 
 
 def test_changes_of_a_replaced_pod_are_ignored() -> None:
@@ -728,6 +765,10 @@ def test_why_a_pod_does_not_run(status: dict[str, Any], problem: str) -> None:
         ),
         ('CreateContainerConfigError: secret "s" not found', 'is absent (secret "s" not found)'),
         ("FailedMount: timed out", "a volume cannot be mounted"),
+        (
+            'FailedMount: MountVolume.SetUp failed for volume "x" : configmap "mine" not found',
+            "the ConfigMap mine does not exist",
+        ),
         ("words of a later Kubernetes", "words of a later Kubernetes"),
         ("", "Kubernetes has not reported a reason yet"),
     ],
@@ -859,7 +900,7 @@ def test_the_limits_of_a_gang_that_has_given_its_nodes_back_begin_again() -> Non
     there[names[2]] = a_pod(names[2], node="", running=False, problem="0/3 nodes are available")
     known = policy.observe_pods(the_run, RUNNING, there.values(), NOW)
     lost = pending_tasks(the_run, there, {}, known=known)
-    known, sentence = gang.give_back(the_run, known, lost, NOW + 61)
+    known, sentence = gang.give_back(the_run, known, lost, NOW + 301)
     assert "ending all tasks" in sentence
     known = policy.observe_pods(the_run, known, there.values(), NOW + 62)
     assert (known.state, known.admitted) == ("Stopping", 0.0), "those that end count nothing"
@@ -885,7 +926,7 @@ def test_a_single_task_of_a_gang_that_has_lost_its_node_waits_alone() -> None:
 
 
 def test_admitted_tasks_of_a_queue_have_the_limits_of_each_task() -> None:
-    the_run = a_run(gang=a_gang("kueue", queue="research"), start_timeout_seconds=60)
+    the_run = a_run(gang=a_gang("kueue", queue="research"), scheduling_timeout_seconds=60)
     there = {name: a_pod(name) for name in ("mnist-worker-1", "mnist-ps-0")}
     waiting = a_pod("mnist-worker-0", node="", running=False, problem="0/3 nodes are available", gated=True)
     known = policy.observe_pods(the_run, STARTED, [waiting], NOW)
@@ -903,15 +944,15 @@ def test_a_gang_that_has_lost_a_part_of_its_nodes_gives_back_the_others() -> Non
     there = {name: a_pod(name) for name in ("mnist-worker-0", "mnist-ps-0")}
     there["mnist-worker-1"] = a_pod("mnist-worker-1", node="", running=False, problem="1 Insufficient cpu")
     tasks = pending_tasks(the_run, there, {}, known=RUNNING)
-    assert gang.give_back(the_run, RUNNING, tasks, NOW + 59) == (RUNNING, "")
-    after, sentence = gang.give_back(the_run, RUNNING, tasks, NOW + 60)
+    assert gang.give_back(the_run, RUNNING, tasks, NOW + 299) == (RUNNING, "")
+    after, sentence = gang.give_back(the_run, RUNNING, tasks, NOW + 300)
     assert (after.state, after.running, after.counted.of_all) == ("Stopping", 0.0, 0)
     assert sentence.startswith("mnist-worker-1 has no node, and only 2 of the 3 tasks of the gang have one: ending all")
     assert lifecycle.advance(after, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(the_run)).state == "Starting"
 
     fewer = a_run(gang=Gang(kind="workload", members={"worker": 1, "ps": 1}), elastic=Elastic(min=1, max=2))
-    assert gang.give_back(fewer, RUNNING, tasks, NOW + 60) == (RUNNING, ""), "it goes on with fewer workers"
-    assert gang.give_back(a_run(), RUNNING, tasks, NOW + 60) == (RUNNING, ""), "it is no gang"
+    assert gang.give_back(fewer, RUNNING, tasks, NOW + 300) == (RUNNING, ""), "it goes on with fewer workers"
+    assert gang.give_back(a_run(), RUNNING, tasks, NOW + 300) == (RUNNING, ""), "it is no gang"
     none = {name: dataclasses.replace(there["mnist-worker-1"], name=name) for name in ("mnist-worker-0", "mnist-ps-0")}
     waiting = pending_tasks(the_run, none, {}, known=RUNNING)  # worker 1 has no pod, as with an exhausted quota
     assert gang.give_back(the_run, RUNNING, waiting, NOW + 600) == (RUNNING, ""), "it holds nothing"

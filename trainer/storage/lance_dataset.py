@@ -66,7 +66,8 @@ def require(what: str) -> None:
         import lance  # noqa: F401
     except ModuleNotFoundError:
         raise ConfigurationError(
-            f"{what} needs the package pylance: run pip install -r constraints/data.txt in a clone of this project."
+            f"{what} needs the package pylance: use an image that has it, from `make build-images DATA=yes`, or "
+            "outside of images run pip install -r constraints/data.txt in a clone of this project."
         ) from None
     # The launcher forks, and then executes another program.
     warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)

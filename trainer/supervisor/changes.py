@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightkube.resources.core_v1 import Event
 
@@ -35,6 +35,8 @@ class ScalesObserved:
     """The components with an object of this kind: roles, or `tensorboard`."""
     scales: Mapping[str, int]
     """By component; without the components whose object does not exist."""
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    """By role: the revision of the StatefulSet's template that new pods are made from."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"does not resolve: (?P<what>.*)",
-        "the cluster's DNS does not know {what}: check that this DNS runs and that the headless Service exists",
+        "the supervisor's pod cannot resolve {what}: if tasks cannot either, check that the cluster's DNS runs, that "
+        "the headless Service exists, and that network policies allow DNS",
     ),
     (
         r"violates PodSecurity \\?\"(?P<what>[^\"\\\\]+)",
@@ -122,10 +123,28 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
         "it keeps ending, and Kubernetes waits longer before each restart: see `kubectl logs --previous`",
     ),
     (
+        r"MountVolume.*configmap \"(?P<what>[^\"]+)\" not found",
+        "the ConfigMap {what} does not exist: create it, or correct {role}.extraVolumes",
+    ),
+    (
+        r"MountVolume.*secret \"(?P<what>[^\"]+)\" not found",
+        "the Secret {what} does not exist: create it, or correct {role}.extraVolumes",
+    ),
+    (
         r"(FailedMount|FailedAttachVolume|MountVolume)",
         "a volume cannot be mounted: see `kubectl describe pod`",
     ),
 )
+
+
+def lacks_capacity(problem: str) -> bool:
+    """Whether a pod waits for a node or for quota, which an autoscaler or the end of another run may give.
+
+    Args:
+        problem: `Pod.problem` of a pod without a node, or the message of an event about a pod that does not exist.
+    """
+    is_of_volume = re.search(r"persistentvolumeclaim", problem, re.IGNORECASE)
+    return bool(re.search(r"nodes are available|exceeded quota", problem)) and not is_of_volume
 
 
 @functools.lru_cache(maxsize=10_000)  # a thousand tasks may wait for the same reason, and each pass asks for all

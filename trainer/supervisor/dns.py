@@ -1,4 +1,6 @@
-"""Whether the cluster's DNS resolves the tasks' host names: look up each running task until its name resolves.
+"""Whether the supervisor's pod can resolve the tasks' host names: look up each running task until it resolves.
+
+That warns and decides nothing: a network policy may allow the tasks what it does not allow the supervisor.
 
 `supervise` calls this from one thread. A lookup may take many seconds, so a few other threads do them.
 """
@@ -59,10 +61,6 @@ class DnsProbe:
             if now >= self._next_lookup.setdefault(pod.name, now + LOOKUP_INTERVAL):
                 self._next_lookup[pod.name] = float("inf")  # until this lookup has ended
                 self._wanted.put(pod.name)
-
-    def have_resolved(self, tasks: Iterable[tuple[str, str]]) -> bool:
-        """Whether the host names of all these tasks, given as names and roles, have resolved."""
-        return all(name in self._resolved or self._run.roles[role].job for name, role in tasks)
 
     def unresolved(self) -> dict[str, Unresolved]:
         """By task: the host names that do not resolve although the grace period is over."""

@@ -11,8 +11,6 @@ from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Run
 
 ROLE = "worker"
-PATIENCE_SECONDS = 60.0
-"""A worker that cannot be scheduled for this long is given up for now."""
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 120.0, 1800.0
 """Seconds to the next try with the wanted number, after the first one and at most; the time doubles."""
 
@@ -34,7 +32,7 @@ def adjust(
     scale, wanted = notes.scales[ROLE], notes.elastic.wanted or run.roles[ROLE].replicas
     stuck = [task for task in pending if task.role == ROLE and task.unscheduled]
     gap = notes.elastic.gap or FIRST_RETRY_SECONDS
-    if any(now - task.since >= PATIENCE_SECONDS for task in stuck) and scale > run.elastic.min:
+    if any(now - task.since >= run.node_wait_seconds for task in stuck) and scale > run.elastic.min:
         fitting = max(run.elastic.min, scale - len(stuck))
         others = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
         return (

@@ -12,9 +12,6 @@ from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Run
 
-PATIENCE_SECONDS = 60.0
-"""A task that has no node for this long is given up for now. An elastic run has fewer workers after this time."""
-
 
 def give_back(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float) -> tuple[Notes, str]:
     """The notes with which all tasks end and start together again, and a sentence on why; empty if they go on.
@@ -29,7 +26,7 @@ def give_back(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float
         return notes, ""
     lost = [task for task in pending if task.unscheduled]
     placed = len(policy.expected_tasks(run, notes)) - len(lost)
-    stuck = [task for task in lost if now - task.since >= PATIENCE_SECONDS]
+    stuck = [task for task in lost if now - task.since >= run.node_wait_seconds]
     if not stuck or not 0 < placed < run.gang.size or any(task.in_gang for task in pending):
         return notes, ""
     others = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""

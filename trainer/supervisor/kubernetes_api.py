@@ -6,13 +6,14 @@ of the ConfigMaps FULLNAME-run and FULLNAME-ended, and events. It deletes pods o
 watched, it creates and deletes the Jobs of stages.
 """
 
+import dataclasses
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TypeVar, cast
 
-import httpx2
 from lightkube import ApiError
 from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
@@ -23,6 +24,8 @@ from lightkube.types import CascadeType, PatchType
 
 from trainer.supervisor import stages
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
+from trainer.supervisor.crashes import CRASHES, Crashes, parse_crashes
+from trainer.supervisor.ownership import Ownership, may_take_over
 from trainer.supervisor.run import Run, Stage
 from trainer.supervisor.scales import TENSORBOARD
 from trainer.supervisor.watches import task_labels
@@ -46,7 +49,17 @@ class KubernetesApi:
         self.run = run
         self._connection = connection
         self._client = connection.client
+        self.ownership = Ownership(run, connection)
         self._notes: ConfigMap | None = None
+
+    def _owned(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The call, which is made only if this supervisor owns the run: others feel what it writes."""
+
+        def check_first() -> object:
+            self.ownership.check()
+            return call()
+
+        return check_first
 
     def set_scale(self, component: str, replicas: int) -> None:
         """Set the replicas of a role or of TensorBoard. An absent object is no error: watches show its absence."""
@@ -58,7 +71,7 @@ class KubernetesApi:
 
     def try_scale(self, component: str, replicas: int) -> bool:
         """Set the replicas of a role or of TensorBoard, unless that is refused now; return whether they are set."""
-        return self._connection.attempt_in_pass(lambda: self._patch_scale(component, replicas))
+        return self._connection.attempt_in_pass(self._owned(lambda: self._patch_scale(component, replicas)))
 
     def _patch_scale(self, component: str, replicas: int) -> None:
         role = self.run.roles.get(component)
@@ -106,11 +119,11 @@ class KubernetesApi:
                     change = {"metadata": {"annotations": dict(annotations)}}
                     self._client.patch(ServiceAccount, name, change, patch_type=PatchType.MERGE)
 
-        return self._connection.attempt_in_pass(provide)
+        return self._connection.attempt_in_pass(self._owned(provide))
 
     def try_to_suspend(self, job: str, suspend: bool) -> None:
         """Suspend or resume the Job of a stage, unless that is refused now."""
-        self._connection.attempt_in_pass(lambda: self._patch_suspend(job, suspend))
+        self._connection.attempt_in_pass(self._owned(lambda: self._patch_suspend(job, suspend)))
 
     def create_stage_job(self, stage: Stage) -> None:
         """Create the Job of a stage for the run's version of the data, unless that is refused now.
@@ -126,11 +139,13 @@ class KubernetesApi:
             "ownerReferences": [self._notes_as_owner().to_dict()],
         }
         job = cast(Job, Job.from_dict(manifest))
-        self._connection.attempt_in_pass(lambda: self._client.create(job))
+        self._connection.attempt_in_pass(self._owned(lambda: self._client.create(job)))
 
     def delete_job(self, name: str) -> None:
         """Delete a Job and its pods, unless that is refused now."""
-        self._connection.attempt_in_pass(lambda: self._client.delete(Job, name, cascade=CascadeType.BACKGROUND))
+        self._connection.attempt_in_pass(
+            self._owned(lambda: self._client.delete(Job, name, cascade=CascadeType.BACKGROUND))
+        )
 
     def stage_pods(self, job: str) -> list[Pod]:
         """The pods of a stage's Job, the newest last."""
@@ -148,20 +163,25 @@ class KubernetesApi:
 
         The supervisor may not remove a pod of a role that the release no longer has.
         """
-        return self._connection.attempt(lambda: self._client.delete(Pod, name, grace_period=0))
+        return self._connection.attempt(self._owned(lambda: self._client.delete(Pod, name, grace_period=0)))
 
     def replace_pod(self, name: str, uid: str) -> bool:
         """Delete a pod, unless another one has its name by now, and return whether it is deleted."""
         address = f"/api/v1/namespaces/{self._client.namespace}/pods/{name}"
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         return self._connection.attempt(
-            lambda: self._connection.raw.request("DELETE", address, json=options).raise_for_status()
+            self._owned(lambda: self._connection.raw.request("DELETE", address, json=options).raise_for_status())
         )
 
     def read_notes(self) -> dict[str, str]:
         """The data of the ConfigMap FULLNAME-run."""
         self._notes = self._read("run")
         return self._notes.data or {}
+
+    def may_own(self, is_superseded: bool) -> bool:
+        """Whether this supervisor may take the run over, or owns it."""
+        self._notes = self._read("run")
+        return may_take_over(self.run, self._notes, is_superseded)
 
     def update_notes(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
         """Update the data of the ConfigMap FULLNAME-run from its current data; None removes a key."""
@@ -176,10 +196,14 @@ class KubernetesApi:
         self._await("run", write)
 
     def update_ended(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
-        """Update the data of the ConfigMap FULLNAME-ended, which only this supervisor writes; None removes a key."""
+        """Update the data of the ConfigMap FULLNAME-ended, if this supervisor owns the run; None removes a key."""
 
         def write() -> None:
-            change = {"data": dict(update(self._get("ended").data or {}))}
+            found = self._get("ended")
+            self.ownership.begin_pass()
+            self.ownership.check()  # after the read: a later owner's write changes the version, and is not overwritten
+            version = found.metadata and found.metadata.resourceVersion
+            change = {"metadata": {"resourceVersion": version}, "data": dict(update(found.data or {}))}
             self._client.patch(ConfigMap, f"{self.run.fullname}-ended", change, patch_type=PatchType.MERGE)
 
         self._await("ended", write)
@@ -231,11 +255,30 @@ class KubernetesApi:
         """
         return self._connection.attempt(lambda: self._patch_job({"metadata": {"annotations": dict(annotations)}}))
 
+    def crashes(self) -> Crashes:
+        """The crashes of this Job's pods that are noted in its annotation; none if they cannot be read."""
+        found: list[Job] = []
+        self._connection.attempt(lambda: found.append(self._client.get(Job, self.run.job)))
+        metadata = (found and found[0].metadata) or ObjectMeta()
+        return parse_crashes((metadata.annotations or {}).get(CRASHES, ""))
+
+    def record_crash(self, crashes: Crashes, sentence: str) -> None:
+        """Note a crash of this supervisor in its Job, with an event, whether it owns the run or not."""
+        self.annotate_job({CRASHES: json.dumps(dataclasses.asdict(crashes))})
+        self._connection.attempt(lambda: self._create_event("Warning", "SupervisorCrashed", sentence))
+
     def _patch_job(self, change: Mapping[str, Any]) -> None:
         self._client.patch(Job, self.run.job, dict(change), patch_type=PatchType.MERGE)
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
-        """Create an event for the supervisor's Job. Events are best effort, so a failure is ignored."""
+        """Create an event for the supervisor's Job. Events are best effort, so a failure is ignored.
+
+        Raises:
+            SupersededError: another supervisor owns the run.
+        """
+        self._connection.attempt(self._owned(lambda: self._create_event(kind, reason, message)))
+
+    def _create_event(self, kind: str, reason: str, message: str) -> None:
         now = datetime.now(timezone.utc)
         job = ObjectReference(
             apiVersion="batch/v1",
@@ -255,7 +298,4 @@ class KubernetesApi:
             lastTimestamp=now,
             count=1,
         )
-        try:
-            self._client.create(event)
-        except httpx2.HTTPError:
-            return
+        self._client.create(event)

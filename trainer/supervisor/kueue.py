@@ -65,6 +65,8 @@ class Workload:
     """By role: the names of the flavors of its resources."""
     updates: Mapping[str, "Placement"] = field(default_factory=dict)
     """By role: what admission checks add to its pods."""
+    topologies: Sequence[str] = ()
+    """The roles for whose pods Kueue has chosen nodes, which the supervisor does not pass on."""
     checks: Sequence[str] = ()
     """The admission checks that are not ready."""
 
@@ -146,6 +148,7 @@ def observe(content: Mapping[str, Any]) -> Workload:
         counts={each["name"]: each.get("count", asked.get(each["name"], 1)) for each in assigned},
         flavors={each["name"]: frozenset((each.get("flavors") or {}).values()) for each in assigned},
         updates=updates,
+        topologies=[each["name"] for each in assigned if each.get("topologyAssignment")],
         checks=[f"{check.get('name')} ({_text(check)})" for check in checks if check.get("state") != "Ready"],
     )
 

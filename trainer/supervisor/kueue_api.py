@@ -16,6 +16,7 @@ from trainer.supervisor import kueue
 from trainer.supervisor.changes import Changes, WorkloadObserved
 from trainer.supervisor.connection import WATCH_SECONDS, Connection
 from trainer.supervisor.kueue import Placement, Workload
+from trainer.supervisor.ownership import Ownership
 from trainer.supervisor.run import Run
 
 WORKLOAD = create_namespaced_resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
@@ -54,8 +55,18 @@ def watch(run: Run, connection: Connection, changes: Changes) -> None:
 class KueueApi:
     """The calls that one run needs. Each is repeated by the next passes of the loop if it is refused."""
 
-    def __init__(self, run: Run, connection: Connection) -> None:
+    def __init__(self, run: Run, connection: Connection, ownership: Ownership) -> None:
         self._run, self._connection, self._client = run, connection, connection.client
+        self._ownership = ownership
+
+    def _attempt(self, call: Callable[[], object]) -> bool:
+        """Make a call that the next passes repeat, if this supervisor owns the run; return whether it succeeded."""
+
+        def check_first() -> None:
+            self._ownership.check()
+            call()
+
+        return self._connection.attempt_in_pass(check_first)
 
     def create(self) -> bool:
         """Create the run's Workload, which is deleted together with the notes; return whether it is created.
@@ -63,7 +74,7 @@ class KueueApi:
         Raises:
             UnreadableError: the value of its priority class cannot be read.
         """
-        return self._connection.attempt_in_pass(self._create)
+        return self._attempt(self._create)
 
     def _create(self) -> None:
         run = self._run
@@ -97,7 +108,7 @@ class KueueApi:
 
     def delete(self) -> bool:
         """Delete the run's Workload, which frees its quota."""
-        return self._connection.attempt_in_pass(lambda: self._client.delete(WORKLOAD, self._run.fullname))
+        return self._attempt(lambda: self._client.delete(WORKLOAD, self._run.fullname))
 
     def set_conditions(
         self, workload: Workload, conditions: Mapping[str, tuple[bool, str, str]], *, frees_quota: bool = False
@@ -128,13 +139,11 @@ class KueueApi:
     def annotate_pod(self, name: str, annotations: Mapping[str, str]) -> bool:
         """Set annotations of the pod of a task."""
         change = {"metadata": {"annotations": dict(annotations)}}
-        return self._connection.attempt(lambda: self._client.patch(Pod, name, change, patch_type=PatchType.MERGE))
+        return self._attempt(lambda: self._client.patch(Pod, name, change, patch_type=PatchType.MERGE))
 
     def _patch(self, kind: Any, change: Mapping[str, Any]) -> bool:
         name = self._run.fullname
-        return self._connection.attempt_in_pass(
-            lambda: self._client.patch(kind, name, change, patch_type=PatchType.MERGE)
-        )
+        return self._attempt(lambda: self._client.patch(kind, name, change, patch_type=PatchType.MERGE))
 
     def flavor(self, name: str) -> Placement:
         """What a flavor adds to pods.
@@ -152,7 +161,7 @@ class KueueApi:
             return lambda: self._open_gate(pod, placement)
 
         with concurrent.futures.ThreadPoolExecutor(_CALLS) as pool:
-            list(pool.map(self._connection.attempt_in_pass, [call(pod, placement) for pod, placement in pods]))
+            list(pool.map(self._attempt, [call(pod, placement) for pod, placement in pods]))
 
     def _open_gate(self, name: str, placement: Placement) -> None:
         spec: dict[str, Any] = {"schedulingGates": [{"$patch": "delete", "name": kueue.GATE}]}

@@ -17,8 +17,9 @@ STATES = get_args(State)
 class RunMetrics(Collector):
     """The metrics of a run. The caller keeps `notes` and `queued` up to date."""
 
-    def __init__(self, run: Run, notes: Notes) -> None:
+    def __init__(self, run: Run, notes: Notes, crashes: int = 0) -> None:
         self._run = run
+        self._crashes = crashes
         self.notes = notes
         self.queued = False
         """Whether a task waits for a queue."""
@@ -37,7 +38,9 @@ class RunMetrics(Collector):
         restarts = CounterMetricFamily("trainer_run_restarts", "Restarts of tasks.", labels=["role"])
         for role in self._run.roles:
             restarts.add_metric([role], notes.counted.by_role.get(role, 0))
-        yield from (state, seconds, restarts)
+        crashes = CounterMetricFamily("trainer_supervisor_crashes", "Crashes of the supervisor of this run.")
+        crashes.add_metric([], self._crashes)
+        yield from (state, seconds, restarts, crashes)
 
 
 def state_of(notes: Notes, queued: bool = False) -> str:

@@ -76,6 +76,8 @@ class Notes:
     attempt: int = 0
     supervisor: str = ""
     """The uid of the pod that supervises the run. A supervisor in another pod must not write."""
+    job: str = ""
+    """The name of that pod's Job."""
     state: State | Literal[""] = ""
     """Empty before the first start."""
     reason: str = ""
@@ -88,8 +90,6 @@ class Notes:
     its place back. The run's deadline counts from then on."""
     running: float = 0.0
     """When every task had started, in seconds since 1970; 0 before that."""
-    resolved: bool = False
-    """Whether every task's host name has resolved at some time."""
     replicas: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By role: the number of tasks in the values."""
     scales: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -4,10 +4,9 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
-from trainer.errors import ConfigurationError
-from trainer.supervisor.connection import StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
-from trainer.supervisor.notes import Notes, parse, run_of_tasks, to_data, to_ended
+from trainer.supervisor.notes import Notes, run_of_tasks, to_data, to_ended
+from trainer.supervisor.ownership import SupersededError, owns
 
 INTERVAL = 2.0
 
@@ -30,18 +29,9 @@ class NotesWriter:
         """Write the notes if they have changed.
 
         Raises:
-            StoppedError: another supervisor has taken over the run.
+            SupersededError: another supervisor has taken over the run.
         """
         return self._write(notes) if notes != self._written else notes
-
-    def confirm(self) -> None:
-        """Check that no other supervisor has taken over the run.
-
-        Raises:
-            StoppedError: one has.
-        """
-        if self._written:
-            self._write(self._written)
 
     def write_later(self, notes: Notes) -> Notes:
         """Write the notes if they have changed, and the last time was long enough ago.
@@ -50,27 +40,21 @@ class NotesWriter:
         scale that is not in the notes for a user's wish.
 
         Raises:
-            StoppedError: another supervisor has taken over the run.
+            SupersededError: another supervisor has taken over the run.
         """
         before = self._written
         is_due = before is None or time.monotonic() - self._at >= INTERVAL
         acts = before is None or (notes.state, notes.scales) != (before.state, before.scales)
         return self.write(notes) if is_due or acts else notes
 
-    def _owns(self, data: Mapping[str, str]) -> bool:
-        try:
-            return parse(data).supervisor == self._supervisor
-        except ConfigurationError:  # they are those of a later version
-            return False
-
     def _write(self, notes: Notes, take_over: bool = False) -> Notes:
         def update(data: Mapping[str, str]) -> dict[str, str | None]:
             # During an upgrade two supervisors overlap for a moment. Only the later one may write.
-            if not take_over and not self._owns(data):
-                raise StoppedError("another supervisor has taken over the run")
+            if not take_over and not owns(self._supervisor, data):
+                raise SupersededError
             return to_data(notes, data)
 
-        notes = dataclasses.replace(notes, supervisor=self._supervisor)
+        notes = dataclasses.replace(notes, supervisor=self._supervisor, job=self._api.run.job)
         self._api.update_notes(update)
         waits = self._api.run.tasks_wait
         if (ended := (run_of_tasks(notes, waits), notes.finished)) != self._ended:

@@ -13,6 +13,7 @@ from lightkube.resources.core_v1 import Pod as KubernetesPod
 from trainer.telemetry import report
 
 COMPONENT = "app.kubernetes.io/component"
+REVISION = "controller-revision-hash"
 SETTLE_SECONDS = 10.0
 """After this time, the end of a container that has not started again counts as the task's own."""
 
@@ -86,6 +87,8 @@ class Pod:
     """Why the container does not run, as Kubernetes reports it; empty if it runs or Kubernetes reports no reason."""
     image: str = ""
     """The digest of the image that the container runs, as sha256:…; empty before the node has reported it."""
+    revision: str = ""
+    """The revision of the StatefulSet's template that the pod was made from; empty for a Job's pod."""
 
     @property
     def ending(self) -> str:
@@ -106,7 +109,7 @@ def observe(pod: KubernetesPod) -> Pod:
     terminated = state.terminated or last.terminated
     conditions = {entry.type: entry for entry in status.conditions or []}
     return Pod(
-        name=(pod.spec and pod.spec.hostname) or metadata.name or "",
+        name=_task_name(pod, metadata),
         pod_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
@@ -131,6 +134,7 @@ def observe(pod: KubernetesPod) -> Pod:
         or (state.waiting is not None and state.waiting.reason == "CrashLoopBackOff"),
         problem=_problem(status, conditions),
         image=_digest((container and container.imageID) or ""),
+        revision=(metadata.labels or {}).get(REVISION, ""),
     )
 
 
@@ -167,6 +171,12 @@ def ended_by_itself(pod: Pod, now: float) -> bool:
     if not pod.terminating:
         return pod.running or pod.succeeded or now - pod.terminated.finished_at >= SETTLE_SECONDS
     return pod.disrupted_at is not None and pod.terminated.finished_at < pod.disrupted_at
+
+
+def _task_name(pod: KubernetesPod, metadata: ObjectMeta) -> str:
+    # A copy that `kubectl debug` makes keeps the hostname, and has no owner.
+    is_of_job = any(owner.kind == "Job" for owner in metadata.ownerReferences or [])
+    return (is_of_job and pod.spec and pod.spec.hostname) or metadata.name or ""
 
 
 def _terminated(state: ContainerStateTerminated) -> Terminated:

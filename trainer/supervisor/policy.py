@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from trainer.supervisor.diagnosis import lacks_capacity
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, ended_by_itself
@@ -29,6 +30,8 @@ PROMPT_SECONDS = 2.0
 """Within this time the kubelet restarts a container that it does not delay, or reports that it ended the pod itself."""
 REPLACEMENT_SECONDS = 3.0
 """How long a new pod takes to start. A shorter delay is not worth one."""
+OUTDATED_SECONDS = 5.0
+"""A pod that is younger than this may be newer than what is known of its StatefulSet."""
 OVERDUE_SECONDS = 60.0
 """A pod that still exists this long after its grace period is on a node that no longer answers."""
 
@@ -145,6 +148,19 @@ def is_replaceable(run: Run, notes: Notes, pod: Pod, now: float) -> bool:
     )
 
 
+def is_outdated(pod: Pod, revision: str, now: float) -> bool:
+    """Whether a pod has never started, and an upgrade has changed its settings since: a new pod gets the new ones.
+
+    Args:
+        pod: The pod of a task, or of the same task in another run.
+        revision: The revision of the StatefulSet's template that new pods are made from; empty if that is not known.
+        now: Seconds since 1970.
+    """
+    # The watch of pods may be ahead of that of StatefulSets.
+    is_settled = now - pod.created >= OUTDATED_SECONDS
+    return is_settled and bool(revision) and pod.revision not in ("", revision) and not has_started(pod)
+
+
 def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outcome | RestartAll | None:
     """The run's outcome, or None while it continues.
 
@@ -240,7 +256,7 @@ class PendingTask:
     since: float
     """Seconds since 1970."""
     started: bool
-    """Whether it has run and its name resolved before: then it is restarting."""
+    """Whether it has run before: then it is restarting, or only its host name does not resolve."""
     problem: str
     """The reason that Kubernetes reports; empty if its pod has none."""
     gated: bool = False
@@ -258,6 +274,11 @@ class PendingTask:
     def waits(self) -> bool:
         """Whether a queue or a gang holds it back: then no limit applies."""
         return self.gated or self.in_gang
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """Whether it waits for a node or for quota, and nothing is wrong with the run itself."""
+        return self.unscheduled and lacks_capacity(self.problem)
 
 
 def pending_tasks(
@@ -304,16 +325,16 @@ def pending_tasks(
             unscheduled = bool(pod.problem) and not pod.node and not pod.gated and not gang_waits
             task = PendingTask(name, role, _since(run, notes, pod, placed), has_started(pod), pod.problem)
             found.append(dataclasses.replace(task, gated=pod.gated, in_gang=gang_waits, unscheduled=unscheduled))
-        elif lookup:
+        elif lookup and not pod.terminated:  # a task that keeps ending has no address for a while, each time
             since = max(_since(run, notes, pod, placed), lookup.since)
-            found.append(PendingTask(name, role, since, False, f"does not resolve: {lookup.host}", unresolved=True))
+            found.append(PendingTask(name, role, since, True, f"does not resolve: {lookup.host}", unresolved=True))
     return found
 
 
 def _since(run: Run, notes: Notes, pod: Pod, placed: float) -> float:
     """Since when a pod has been able to start, in seconds since 1970. `placed` is when the first one got its node."""
     queued = notes.admitted if run.gang else notes.ungated.get(pod.uid, 0.0)
-    return max(notes.started, pod.created, placed if run.is_placed_together else queued)
+    return max(notes.started, pod.created, pod.scheduled, placed if run.is_placed_together else queued)
 
 
 def start_outcome(
@@ -321,8 +342,8 @@ def start_outcome(
 ) -> Outcome | None:
     """The outcome of a run if one of its tasks did not start in time, else None.
 
-    Once every task has run, replacements have a limit of their own. Once every name has resolved, a name that does not
-    resolve fails no run: the tasks know each other's addresses by then.
+    Once every task has run, replacements have a limit of their own. A host name that does not resolve fails no run: the
+    supervisor asks from its own pod, which a network policy may keep from the DNS.
 
     Args:
         run: The run.
@@ -332,9 +353,11 @@ def start_outcome(
         explain: Returns a sentence on why a task does not run.
     """
     for task in pending:
-        if task.started or task.waits or task.held or (task.unresolved and notes.resolved):
+        if task.started or task.waits or task.held:
             continue
-        if notes.running and not task.unresolved:
+        if not notes.running and task.lacks_capacity:
+            name, limit = "run.schedulingTimeoutSeconds", run.scheduling_timeout_seconds
+        elif notes.running:
             name, limit = "run.replacementTimeoutSeconds", run.replacement_timeout_seconds
         else:
             name, limit = "run.startTimeoutSeconds", run.start_timeout_seconds

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 NOT_CREATED = "its Workload does not exist yet"
 PUBLISH_SECONDS = 60.0
 """The time between two annotations of the last checkpoint."""
+ABSENT_SECONDS = 30.0
+"""A Workload that is absent for this long is deleted. A server that has just started may answer 404."""
 PATIENCE_SECONDS = 5.0
 """A change is requested again if it is not observed within this time."""
 
@@ -37,6 +39,8 @@ class QueueControl:
         """Why there is no Workload: what the supervisor must read first."""
         self._unread_flavors: frozenset[str] = frozenset()
         """The flavors of an admission, of which one could not be read."""
+        self._absent_since: float | None = None
+        """Since when there is no Workload, in seconds since 1970; None if there is one."""
         self._published, self._published_at = 0, 0.0
         """The time of a checkpoint that is published, and when it was."""
 
@@ -46,6 +50,8 @@ class QueueControl:
         if not run.is_queued:
             return notes
         admitted = workload if workload and workload.admits(run) else None
+        self._absent_since = None if workload else (self._absent_since or now)
+        is_deleted = self._absent_since is not None and now - self._absent_since >= ABSENT_SECONDS
         if notes.state == "Queued":
             if admitted:
                 problem = self._place(admitted)
@@ -54,7 +60,7 @@ class QueueControl:
             if admitted and not problem:
                 return self._start(notes, admitted, now)
             self._reporter.report_queue(notes, problem, now)
-        elif notes.state in ("Starting", "Running") and not admitted:
+        elif notes.state in ("Starting", "Running") and (is_deleted or (workload and not admitted)):
             what = "the tasks save a checkpoint and end, and the run waits in the queue again"
             self._reporter.report_eviction(f"{_eviction(run, workload)}: {what}")
             return dataclasses.replace(notes, state="Stopping", admitted=0.0, running=0.0)
@@ -63,6 +69,11 @@ class QueueControl:
     def _start(self, notes: Notes, workload: Workload, now: float) -> Notes:
         counts = {role: workload.counts.get(role, scale) for role, scale in notes.replicas.items()}
         fewer = [f"{n} of {notes.replicas[role]} {role}" for role, n in counts.items() if n < notes.replicas[role]]
+        if workload.topologies:
+            logger.warning(
+                f"Kueue has chosen nodes for {', '.join(workload.topologies)} (topologyAssignment), and these tasks "
+                "may run on others: use flavors without topologyName, and scheduling.placement to keep tasks close"
+            )
         if fewer:
             logger.info(f"Kueue has admitted {', '.join(fewer)} (run.elastic)")
         elastic = ElasticNotes(wanted=counts.get("worker", 0))

@@ -3,6 +3,7 @@
 The log has each change once, pending tasks once a minute, and the progress, which a thread reads from the leader's log.
 """
 
+import dataclasses
 import logging
 import threading
 import time
@@ -13,10 +14,11 @@ from pathlib import Path
 from lightkube.resources.core_v1 import Event
 
 from trainer.supervisor import policy
-from trainer.supervisor.diagnosis import PART_OF_GANG, diagnose
+from trainer.supervisor.diagnosis import PART_OF_GANG, diagnose, lacks_capacity
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import state_of
 from trainer.supervisor.notes import Notes
+from trainer.supervisor.ownership import SupersededError
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome, PendingTask
 from trainer.supervisor.run import Run, Stage
@@ -94,11 +96,19 @@ class Reporter:
         owners = (job for job in [*jobs, *(stage.job for stage in self._run.stages.all)] if about.startswith(job))
         self._warnings[next(owners, about)] = f"{event.reason}: {event.message}"
 
-    def explain(self, task: PendingTask) -> str:
-        """Why a task does not run: from its pod's status, else the last warning about the pod or its owner."""
+    def with_problem(self, task: PendingTask) -> PendingTask:
+        """The task with why it does not run: from its pod's status, else the last warning about it or its owner."""
         owner = self._run.roles[task.role].job or self._run.stateful_set(task.role)
         warning = self._warnings.get(task.name) or self._warnings.get(owner, "")
-        return diagnose(task.role, task.problem or warning)
+        return dataclasses.replace(task, problem=task.problem or warning)
+
+    def explain(self, task: PendingTask) -> str:
+        """Why a task does not run, in one sentence with the remedy."""
+        return diagnose(task.role, self.with_problem(task).problem)
+
+    def stage_lacks_capacity(self, stage: Stage, problem: str) -> bool:
+        """Whether a stage waits for a node or for quota, from its pod's status, else the last warning about its Job."""
+        return lacks_capacity(problem or self._warnings.get(stage.job, ""))
 
     def report_beginning(self, before: Notes, notes: Notes) -> None:
         """Report what this supervisor does with the run that it finds."""
@@ -196,7 +206,8 @@ class Reporter:
             if pod.terminated and after.counted.seen.get(pod.uid, 0) > before.counted.seen.get(pod.uid, 0):
                 limit = "" if self._run.backoff_limit is None else f" of {self._run.backoff_limit}"
                 has_counted = after.counted.restarts != before.counted.restarts
-                count = f"incident {after.counted.incidents}{limit}" if has_counted else "not counted"
+                incident = f"restart {after.counted.restarts}, incident {after.counted.incidents}{limit}"
+                count = incident if has_counted else "not counted"
                 logger.info(f"{name} ended with {pod.ending} and restarts ({count})")
                 lost.add(name)
             if self._uids.setdefault(name, pod.uid) != pod.uid:
@@ -221,6 +232,11 @@ class Reporter:
         self._replaced.add(pod.name)
         ran = _duration(pod.terminated.ran_seconds if pod.terminated else 0.0)
         logger.info(f"{pod.name} ran for {ran}: a new pod restarts it without the kubelet's back-off; its last lines:")
+
+    def report_outdated(self, names: Sequence[str]) -> None:
+        """Report that pods that have never started are deleted, so that new ones get the settings of an upgrade."""
+        self._replaced.update(names)
+        logger.info(f"{_listed(set(names))} had not started before the upgrade: a new pod has its settings")
 
     def _report_lost(self, lost: set[str], pods: Mapping[str, Pod], notes: Notes) -> None:
         """Create one event for all tasks that were lost since the last pass, and one for those that are back."""
@@ -255,9 +271,11 @@ class Reporter:
                 if change := report.read(line, "replicas", str):
                     logger.info(change)
                 if checkpoint := report.read(line, "restored", str):
-                    self._api.record_event(
-                        "Normal", "CheckpointRestored", f"{leader.name} restored {truncate(checkpoint, LONGEST_TEXT)}"
-                    )
+                    sentence = f"{leader.name} restored {truncate(checkpoint, LONGEST_TEXT)}"
+                    try:
+                        self._api.record_event("Normal", "CheckpointRestored", sentence)
+                    except SupersededError:  # the loop's next write ends it
+                        return
             time.sleep(pause)  # the API server is unavailable, or does not report the end of the container yet
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -322,13 +340,29 @@ class Reporter:
         else:
             sentence = "the run is suspended; run.suspend=false resumes it from its last checkpoint"
         self._api.record_event("Normal", "RunSuspended", sentence)
-        self._annotate({"state": "Suspended"}, time.time())
+        # The Job is complete: this pod has ended, and the run has not.
+        self._api.annotate_job({f"{ANNOTATIONS}/state": "Suspended", f"{ANNOTATIONS}/outcome": sentence})
+        if TERMINATION_MESSAGE.exists():
+            TERMINATION_MESSAGE.write_text(sentence)
         logger.info(sentence)
 
+    def report_cleaning(self, outcome: Outcome, pods: Mapping[str, Pod], now: float) -> None:
+        """Report once a minute which tasks have not ended yet after the run."""
+        left = {name for name, pod in pods.items() if pod.terminating}
+        if left and now - self._stopping_reported > REMINDER_SECONDS:
+            self._stopping_reported = now
+            logger.info(f"{self._ending(outcome)}; waiting for {_listed(left)} to end")
+
+    def _ending(self, outcome: Outcome) -> str:
+        return f"the run{self._on_version} {'succeeded' if outcome.succeeded else 'failed'}: {outcome.reason}"
+
     def report_outcome(self, outcome: Outcome) -> None:
-        """Report how the run ended: in the Job's annotations, the termination message, an event, and the last line."""
-        word = "succeeded" if outcome.succeeded else "failed"
-        sentence = f"the run{self._on_version} {word}: {outcome.reason}"
+        """Report how the run ended, in the last line of the log."""
+        logger.info(self._ending(outcome))
+
+    def publish_outcome(self, outcome: Outcome) -> None:
+        """Publish how the run ended: in the Job's annotations, the termination message, and an event."""
+        word, sentence = "succeeded" if outcome.succeeded else "failed", self._ending(outcome)
         annotations = {"state": word.capitalize(), "outcome": sentence, "estimated-end": None}
         if self._last_progress:
             annotations["progress"] = _sentence(self._last_progress)
@@ -337,7 +371,6 @@ class Reporter:
             TERMINATION_MESSAGE.write_text(sentence)
         kind = "Normal" if outcome.succeeded else "Warning"
         self._api.record_event(kind, f"Run{word.capitalize()}", sentence)
-        logger.info(sentence)
 
     def close(self) -> None:
         """Report the last progress, and stop reading the log."""

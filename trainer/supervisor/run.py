@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -219,7 +220,9 @@ class RunValues:
     backoff_limit: Annotated[int, Field(ge=0)] | None = None
     active_deadline_seconds: Seconds | None = None
     start_timeout_seconds: Seconds | None = None
+    scheduling_timeout_seconds: Seconds | None = None
     replacement_timeout_seconds: Seconds | None = None
+    node_wait_seconds: Seconds = 300
     node_loss_seconds: Seconds | None = None
     clean_pod_policy: CleanPodPolicy
     last_lines: Annotated[int, Field(ge=0)] = 0
@@ -321,11 +324,15 @@ class Run(RunValues):
         """The role of a task with this name."""
         return task.removeprefix(f"{self.fullname}-").rpartition("-")[0]
 
+    def is_task(self, name: str) -> bool:
+        """Whether a task of this or an earlier run may have this name. Copies of `kubectl debug` have others."""
+        return re.fullmatch(rf"{re.escape(self.fullname)}-[a-z]+-[0-9]+", name) is not None
+
     def lists(self, task: str) -> bool:
         """Whether the cluster has an address for the task. Anybody may scale a StatefulSet further."""
         role = self.roles.get(self.role_of(task))
         limit = 0 if role is None else role.replicas if role.addresses is None else role.addresses
-        return int(task.rpartition("-")[2]) < limit
+        return self.is_task(task) and int(task.rpartition("-")[2]) < limit
 
     def tasks(self, role: str, replicas: int) -> list[str]:
         """The names of the first tasks of a role."""

@@ -128,8 +128,12 @@ class StageControl:
         problem = found[-1].problem if found else "" if stage.name in jobs else f"not created: {stage.job}"
         reason = self._reporter.explain_stage(stage, problem)
         self._reporter.report_pending_stage(stage, reason, now)
-        limit = self._run.start_timeout_seconds
+        name, limit = "run.startTimeoutSeconds", self._run.start_timeout_seconds
+        if self._reporter.stage_lacks_capacity(stage, problem):
+            name, limit = "run.schedulingTimeoutSeconds", self._run.scheduling_timeout_seconds
+        elif found:
+            since = max(since, found[-1].scheduled)
         if limit is None or now - since <= limit:
             return None
-        ending = f"did not start within run.startTimeoutSeconds ({limit} s): {reason}"
+        ending = f"did not start within {name} ({limit} s): {reason}"
         return Outcome(False, f"stage {stage.name} {ending}")

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import data_watch, elastic, gang, lifecycle, policy, scales, watches
+from trainer.supervisor import crashes, data_watch, elastic, gang, lifecycle, policy, scales, watches
 from trainer.supervisor.changes import (
     Change,
     Changes,
     DataVersionFound,
+    Observation,
     PodChanged,
     PodsListed,
     ScalesObserved,
@@ -31,16 +32,18 @@ from trainer.supervisor.changes import (
     WorkloadObserved,
 )
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
+from trainer.supervisor.crashes import Crashes
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.kueue_api import KueueApi
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, State, parse
 from trainer.supervisor.notes_writer import NotesWriter
+from trainer.supervisor.ownership import SupersededError
 from trainer.supervisor.pods import Pod, lacks_termination, with_logged_termination
 from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.queue_control import QueueControl
-from trainer.supervisor.reporter import Reporter
+from trainer.supervisor.reporter import ANNOTATIONS, Reporter
 from trainer.supervisor.run import Run
 from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.task_logs import TaskLogs, cause_in
@@ -60,6 +63,8 @@ GATHER_SECONDS = 0.2
 """The shortest time between two passes. A pass looks at every task, so changes in quick succession share one."""
 LEAVE_SECONDS = 60.0
 """How long the end of TensorBoard on the leader's node is waited for."""
+TURN_SECONDS = 10.0
+"""A supervisor that waits for its turn looks this often whether it is."""
 PATIENCE_SECONDS = 5.0
 """A scale that was set is set again if it is not observed within this time."""
 
@@ -70,7 +75,7 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
     If its data is watched, another run for the next version follows, without end.
 
     Raises:
-        StoppedError: SIGTERM or SIGINT arrived, or a later supervisor has taken over the run.
+        StoppedError: SIGTERM or SIGINT arrived.
         ConfigurationError: the port of the metrics is not available.
         lightkube.ApiError: an object that the supervisor cannot do without is deleted.
     """
@@ -84,18 +89,34 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
         signal.signal(number, stop)
     api = KubernetesApi(run, connection)
     api.retry_job()
+    before, started = api.crashes(), time.monotonic()
     try:
-        outcome = _supervise(run, parse(api.read_notes()), connection, changes)
+        outcome = _supervise(run, api, connection, changes, before.total)
     except (ApiError, ConfigurationError):
         api.fail_job()
+        raise
+    except StoppedError:
+        raise
+    except Exception as error:
+        _report_crash(api, crashes.after(before, error, time.monotonic() - started))
         raise
     if outcome and not outcome.succeeded:
         api.fail_job()
     return outcome
 
 
-def _supervise(run: Run, notes: Notes, connection: Connection, changes: Changes) -> Outcome | None:
-    metrics = RunMetrics(run, notes if notes.hash == run.hash else Notes())
+def _report_crash(api: KubernetesApi, found: Crashes) -> None:
+    """Report a crash, and end the Job if it is one too many."""
+    logger.error(str(found))
+    api.record_crash(found, str(found))
+    if found.too_many:
+        api.annotate_job({f"{ANNOTATIONS}/outcome": str(found)})
+        api.fail_job()
+
+
+def _supervise(run: Run, api: KubernetesApi, connection: Connection, changes: Changes, crashed: int) -> Outcome | None:
+    """Supervise the run whenever it is this supervisor's turn, until it has ended."""
+    metrics = RunMetrics(run, Notes(), crashed)
     if run.metrics_port is not None:
         serve(metrics, run.metrics_port)
     watches.start(run, connection, changes)
@@ -103,11 +124,47 @@ def _supervise(run: Run, notes: Notes, connection: Connection, changes: Changes)
     components |= {WORKLOAD} if run.is_queued else set()
     view = View(components, stages=None if run.stages.all else {})
     dns = DnsProbe(run)
+    if run.data_watch and not run.suspend:
+        data_watch.start(run.data_watch, connection.stopping, changes)
+    is_superseded = False
+    while True:
+        _await_turn(api, view, changes, is_superseded)
+        try:
+            return _run_to_end(run, parse(api.read_notes()), connection, metrics, changes, view, dns)
+        except SupersededError as error:
+            logger.info(f"{error}: this one changes nothing any more")
+            metrics.notes, is_superseded = Notes(), True
+            dns.forget()
+
+
+def _await_turn(api: KubernetesApi, view: View, changes: Changes, is_superseded: bool) -> None:
+    """Wait until this supervisor may take the run over, and keep the view up to date meanwhile."""
+    if not api.may_own(is_superseded):
+        logger.info(
+            "the release has another supervisor, because an upgrade has failed or is in progress: this one waits until "
+            "`helm rollback` asks for it again, or the next upgrade deletes its Job"
+        )
+        while not api.may_own(is_superseded):
+            until = time.monotonic() + TURN_SECONDS
+            while change := _next_change(changes, until - time.monotonic()):
+                if isinstance(change, Observation):
+                    view.apply(change)
+
+
+def _run_to_end(
+    run: Run,
+    notes: Notes,
+    connection: Connection,
+    metrics: RunMetrics,
+    changes: Changes,
+    view: View,
+    dns: DnsProbe,
+) -> Outcome | None:
+    """Bring the run to its end, and with watched data the runs for later versions, without end."""
     version = lifecycle.version_to_go_on(run, notes)
     loop = _Loop(run.on_version(version) if version else run, connection, metrics, changes, view, dns)
     if run.data_watch is None or run.suspend:
         return loop.run_to_end(takes_over=True)
-    data_watch.start(run.data_watch, connection.stopping, changes)
     loop.run_to_end(takes_over=True)
     while True:
         version = loop.await_data()
@@ -128,7 +185,7 @@ class _Loop:
         self._reporter = Reporter(run, api, self._logs)
         self._writer = NotesWriter(api, run.supervisor)
         self._stages = StageControl(run, api, self._logs, self._reporter)
-        self._queue = QueueControl(run, KueueApi(run, connection), self._reporter)
+        self._queue = QueueControl(run, KueueApi(run, connection, api.ownership), self._reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
         self._sent: dict[str, tuple[int, float]] = {}
@@ -150,13 +207,7 @@ class _Loop:
         Args:
             takes_over: Whether to take the run over from an earlier supervisor; otherwise it must still be this one's.
         """
-        before = parse(self._api.read_notes())
-        begin = self._writer.take_over if takes_over else self._writer.write
-        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, self._await_pods(), time.time()))
-        left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
-        self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
-        self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
-        self._reporter.report_beginning(before, self._notes)
+        self.begin(takes_over)
         try:
             while not self._is_settled():
                 self._observe(self._next_changes())
@@ -167,16 +218,32 @@ class _Loop:
         if self._notes.state == "Suspended":
             self._reporter.report_suspension()
             return None
-        outcome = Outcome(self._notes.state == "Succeeded", self._notes.reason)
-        self._reporter.report_outcome(outcome)
-        return outcome
+        self._reporter.report_outcome(self._outcome)
+        return self._outcome
+
+    @property
+    def _outcome(self) -> Outcome:
+        """How the run has ended."""
+        return Outcome(self._notes.state == "Succeeded", self._notes.reason)
+
+    def begin(self, takes_over: bool) -> None:
+        """Note what this supervisor does with the run that it finds, which it takes over or owns already."""
+        before = parse(self._api.read_notes())
+        begin = self._writer.take_over if takes_over else self._writer.write
+        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, self._await_pods(), time.time()))
+        left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
+        self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
+        self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
+        self._reporter.report_beginning(before, self._notes)
+        if self._notes.has_ended:
+            self._reporter.publish_outcome(self._outcome)
 
     def await_data(self) -> str:
         """Wait for another version of the data than that of this run, and return it."""
         while self.view.data_version in ("", self._run.data_version):
             self._observe(self._next_changes())
+            self._api.ownership.begin_pass()
             if not self._is_settled():
-                self._writer.confirm()  # that no other supervisor has taken over
                 self._reconcile(time.time())
         return self.view.data_version
 
@@ -252,6 +319,7 @@ class _Loop:
     def _take_pass(self, now: float) -> None:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
         run, before = self._run, self._notes
+        self._api.ownership.begin_pass()
         notes = scales.adopt(run, before, self._confirmed, self.view.scales)
         notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
         if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
@@ -276,6 +344,10 @@ class _Loop:
         if outcome:
             notes = self._end(notes, outcome, now)
         self._notes = self._metrics.notes = self._writer.write_later(notes)
+        if notes.has_ended and not before.has_ended:  # first: what follows may wait for a node that does not answer
+            self._reporter.publish_outcome(self._outcome)
+        elif notes.has_ended:
+            self._reporter.report_cleaning(self._outcome, self.view.pods or {}, now)
         self._reconcile(now)
 
     def _end(self, notes: Notes, outcome: Outcome, now: float) -> Notes:
@@ -311,10 +383,9 @@ class _Loop:
         notes = policy.observe_pods(run, notes, tasks.values(), now)
         there = {**(self.view.pods or {}), **tasks}
         pending = policy.pending_tasks(run, notes, there, self._absent, self.view.scales, self._dns.unresolved(), now)
+        pending = [self._reporter.with_problem(task) for task in pending]
         if notes.state == "Running" and not notes.running and all(task.started for task in pending):
             notes = dataclasses.replace(notes, running=now)
-        if not notes.resolved and self._dns.have_resolved(expected):
-            notes = dataclasses.replace(notes, resolved=True)
         self._reporter.report_changes(before, notes, tasks)
         self._reporter.report_pending(notes, pending, now)
         self._metrics.queued = any(task.waits for task in pending)
@@ -366,6 +437,7 @@ class _Loop:
             if lost and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
         if self._notes.state in ("Starting", "Running"):
+            self._replace_outdated(now)
             self._replace_pods(now)
 
     def _wanted(self, now: float) -> dict[str, int]:
@@ -384,6 +456,20 @@ class _Loop:
                 self._replaced.add(pod.uid)
                 self._reporter.report_replacement(pod)
                 _print_log(pod.name, lines)
+
+    def _replace_outdated(self, now: float) -> None:
+        """Delete the pods that have never started and have the settings from before an upgrade."""
+        if self._run.is_queued:  # Kueue has admitted what these pods ask for
+            return
+        replaced = [
+            pod.name
+            for pod in (self.view.pods or {}).values()
+            if not pod.terminating
+            and policy.is_outdated(pod, self.view.revisions.get(pod.role, ""), now)
+            and self._api.replace_pod(pod.pod_name, pod.uid)
+        ]
+        if replaced:
+            self._reporter.report_outdated(replaced)
 
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""

@@ -1,7 +1,7 @@
 """Watches of the run's objects. Each runs in a thread of its own, and puts what it sees into the supervisor's queue."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import httpx2
@@ -56,8 +56,7 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
         (Deployment, deployments, _replicas),
         (Job, jobs, _active),
     ):
-        if components:
-            watches.append(_scales(kind, components, scale))
+        watches += [_scales(kind, name, component, scale) for name, component in components.items()]
     if run.stages.all:
         watches.append(_stages)
     if run.is_queued:
@@ -79,11 +78,13 @@ def task_labels(run: Run) -> dict[str, Any]:
 def _pods(run: Run, connection: Connection, changes: Changes) -> None:
     labels = task_labels(run)
     listed = connection.client.list(Pod, labels=labels, chunk_size=PAGE)
-    changes.put(PodsListed([pods.observe(pod) for pod in listed]))
+    changes.put(PodsListed([pod for pod in map(pods.observe, listed) if run.is_task(pod.name)]))
     for kind, pod in connection.client.watch(
         Pod, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
     ):
-        changes.put(PodChanged(kind, pods.observe(pod)))
+        observed = pods.observe(pod)
+        if run.is_task(observed.name):
+            changes.put(PodChanged(kind, observed))
 
 
 def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
@@ -105,26 +106,21 @@ def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
     )
 
 
-def _scales(kind: Any, components: Mapping[str, str], scale: Callable[[Any], int]) -> _Watch:
-    """A watch of the objects of one kind with these names."""
+def _scales(kind: Any, name: str, component: str, scale: Callable[[Any], int]) -> _Watch:
+    """A watch of one object. A namespace may have hundreds of runs, and each would see the objects of all others."""
 
     def watch(run: Run, connection: Connection, changes: Changes) -> None:
-        def put() -> None:
-            changes.put(ScalesObserved(frozenset(components.values()), dict(scales)))
+        def put(item: Any | None) -> None:
+            scales, revisions = ({}, {}) if item is None else ({component: scale(item)}, {component: _revision(item)})
+            changes.put(ScalesObserved(frozenset({component}), scales, revisions))
 
-        # Not by the release: Argo CD may replace this label of the objects that it applies. Their names are unique.
-        labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}
-        listed = connection.client.list(kind, labels=labels)
-        scales = {components[_name(item)]: scale(item) for item in listed if _name(item) in components}
-        put()
+        fields: dict[str, Any] = {"metadata.name": name}
+        listed = connection.client.list(kind, fields=fields)
+        put(next(iter(listed), None))
         for change, item in connection.client.watch(
-            kind, labels=labels, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
+            kind, fields=fields, resource_version=listed.resourceVersion, server_timeout=WATCH_SECONDS
         ):
-            if component := components.get(_name(item)):
-                scales.pop(component, None)
-                if change != "DELETED":
-                    scales[component] = scale(item)
-                put()
+            put(None if change == "DELETED" else item)
 
     return watch
 
@@ -155,6 +151,10 @@ def _name(item: _Named) -> str:
 
 def _replicas(item: StatefulSet | Deployment) -> int:
     return (item.spec and item.spec.replicas) or 0
+
+
+def _revision(item: StatefulSet | Deployment | Job) -> str:
+    return (isinstance(item, StatefulSet) and item.status and item.status.updateRevision) or ""
 
 
 def _active(job: Job) -> int:

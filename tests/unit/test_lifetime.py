@@ -1,0 +1,198 @@
+"""A release from start to end: losses, upgrades that fail, rollbacks, refused calls; with each pair of modes."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.fake_cluster import FakeCluster, in_time_of
+from tests.unit.test_supervision import EXIT_CODE, a_run
+from trainer.supervisor import supervise
+from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
+from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
+
+ROLES = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4), "ps": Role(replicas=1, exits=EXIT_CODE)}
+MEMBERS: Any = {"worker": 2, "ps": 1}
+PREPARE = Stage(name="prepare", digest="1", job="mnist-prepare")
+MADE = dataclasses.replace(PREPARE, manifest={"metadata": {"name": "mnist-prepare"}}, template="t")
+MODES: Mapping[str, dict[str, Any]] = {
+    "gang": {"gang": Gang(kind="workload", members=MEMBERS)},
+    "queue": {"gang": Gang(kind="kueue", members=MEMBERS, queue="research")},
+    "elastic": {"elastic": Elastic(min=1, max=4)},
+    "watch": {"data_watch": DataWatch(uri="/data", tag="", interval_seconds=60)},
+    "stages": {"stages": Stages(before=[PREPARE])},
+    "suspend": {},
+}
+PAIRS = [pair for pair in itertools.combinations(MODES, 2) if pair != ("gang", "queue")]
+
+
+def a_release(*modes: str, **more: Any) -> Run:
+    settings: dict[str, Any] = {
+        "roles": ROLES,
+        "tensorboard": None,
+        "start_timeout_seconds": 600,
+        "job": "mnist-run-old",
+    }
+    for mode in modes:
+        settings |= MODES[mode]
+    if {"watch", "stages"} <= {*modes}:
+        settings["stages"] = Stages(before=[MADE])
+    return a_run(**settings | more)
+
+
+def changed(run: Run, **more: Any) -> Run:
+    """The run after an upgrade that changes it."""
+    stages = Stages(before=[dataclasses.replace(stage, digest="2") for stage in run.stages.before])
+    return dataclasses.replace(run, job="mnist-run-new", hash="new", definition="new", stages=stages, **more)
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """The cluster with a release in the modes of the parameter, whose tasks run."""
+    run = a_release(*getattr(request, "param", ()))
+    with in_time_of(FakeCluster(run), monkeypatch) as found:
+        found.until("Running")
+        found.step(times=3)
+        yield found
+
+
+def writers(cluster: FakeCluster) -> set[str]:
+    """The supervisors that have changed something since the calls were cleared."""
+    return {supervisor.split()[2] for supervisor, verb, _ in cluster.calls if verb not in ("get", "list")}
+
+
+def settle(cluster: FakeCluster, run: Run) -> None:
+    """Step until the run's tasks run, and then for ten minutes: nothing else happens."""
+    cluster.until("Stopping")
+    cluster.until("Running")
+    cluster.step(times=10)
+    assert {pod.run_hash for pod in cluster.pods.values()} == {run.hash}
+    count = len(cluster.created)
+    cluster.calls.clear()
+    cluster.step(5, times=120)
+    assert (len(cluster.created), cluster.notes.state, cluster.notes.hash) == (count, "Running", run.hash)
+    assert writers(cluster) <= {run.job}
+
+
+@pytest.mark.parametrize("cluster", PAIRS, indirect=True, ids="-".join)
+def test_a_release_in_two_modes_outlives_a_loss_and_upgrades_that_fail(cluster: FakeCluster) -> None:
+    old = cluster.run
+    assert len(cluster.created) == 3
+    cluster.lose("mnist-worker-1")
+    cluster.nodes += 1
+    cluster.step(times=10)
+    assert len(cluster.created) == 4
+
+    new = changed(old)
+    cluster.install(new, old_jobs_stay=True)  # the API server refuses a later object
+    settle(cluster, new)
+    assert len(cluster.created) == 7, "no pod is created twice"
+
+    cluster.install(old)  # helm rollback
+    settle(cluster, old)
+    assert len(cluster.created) == 10
+
+    cluster.install(new, old_jobs_stay=True)
+    settle(cluster, new)
+    cluster.install(new)  # the same upgrade, which succeeds now
+    cluster.step(times=60)
+    assert len(cluster.created) == 13
+
+    cluster.install(suspended := dataclasses.replace(new, job="mnist-run-suspended", suspend=True))
+    cluster.until("Suspended")
+    cluster.step(times=10)
+    assert (suspended.hash, cluster.pods) == (new.hash, {})
+    cluster.install(new)
+    cluster.until("Running")
+    cluster.step(times=5)
+    cluster.end("mnist-worker-0")
+    cluster.until("Succeeded")
+    cluster.step(times=10)
+    assert cluster.pods == {}
+
+
+def test_an_upgrade_that_fails_before_its_supervisor_exists_leaves_the_run_to_the_present_one(
+    cluster: FakeCluster,
+) -> None:
+    cluster.install(changed(cluster.run), old_jobs_stay=True, job=False)
+    cluster.run = dataclasses.replace(cluster.run, hash="abc")
+    (present,) = cluster.supervisors
+    cluster.supervisors = [type(present)(cluster, present.run)]  # its pod is replaced meanwhile
+    cluster.step(times=30)
+    assert (cluster.notes.state, cluster.notes.job, len(cluster.created)) == ("Running", "mnist-run-old", 3)
+
+
+def test_an_upgrade_back_to_earlier_values_leaves_the_run_to_the_supervisor_that_it_names(cluster: FakeCluster) -> None:
+    old = cluster.run
+    cluster.install(changed(old), old_jobs_stay=True)
+    settle(cluster, cluster.run)
+    cluster.install(old, old_jobs_stay=True)  # Helm forgets the objects of the release that failed
+    settle(cluster, old)
+
+
+@pytest.mark.parametrize("cluster", [("queue",)], indirect=True)
+def test_one_answer_404_about_the_workload_evicts_no_run(cluster: FakeCluster) -> None:
+    cluster.has_kueue = False
+    cluster.step(times=5)
+    cluster.has_kueue = True
+    cluster.step(times=60)
+    assert (cluster.notes.state, len(cluster.created)) == ("Running", 3)
+
+
+@pytest.mark.parametrize("cluster", [("queue",)], indirect=True)
+def test_a_queued_run_reports_its_outcome_although_a_pod_is_on_a_dead_node(cluster: FakeCluster) -> None:
+    cluster.grace_seconds = 1e6
+    cluster.end("mnist-worker-0")
+    cluster.until("Succeeded")
+    cluster.step(times=120)
+    assert cluster.events[-1] == "RunSucceeded"
+    assert cluster.supervisors[0].outcome is None, "it cleans up"
+
+
+def test_a_scale_that_is_refused_is_set_later(cluster: FakeCluster) -> None:
+    cluster.end("mnist-worker-0")
+    cluster.refused = lambda verb, what: verb == "patch" and what == "mnist-worker"
+    cluster.step(times=60)
+    assert cluster.notes.state == "Succeeded"
+    assert "mnist-worker-0" in cluster.pods
+    cluster.refused = lambda verb, what: False
+    cluster.step(times=10)
+    assert cluster.pods == {}
+
+
+def test_the_same_crash_five_times_ends_the_supervisors_job_with_its_reason(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise ValueError("invalid literal")
+
+    monkeypatch.setattr(supervise, "_supervise", crash)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    connection, limits = cluster.supervisors[0].connection, []
+    for _ in range(5):
+        with pytest.raises(ValueError, match="invalid literal"):
+            supervise.supervise(cluster.supervisors[0].run, connection)
+        limits.append(cluster.job["spec"]["backoffLimit"])
+    assert limits == [ENDLESS_RETRIES] * 4 + [0]
+    assert cluster.events[-5:] == ["SupervisorCrashed"] * 5
+    outcome = cluster.job["metadata"]["annotations"]["distributed-tensorflow/outcome"]
+    assert outcome.startswith("the supervisor crashed with ValueError: invalid literal (5 of at most 5 times)")
+    assert "the tasks go on without a supervisor" in outcome
+
+
+def test_a_pod_that_has_not_started_gets_the_settings_of_an_upgrade(cluster: FakeCluster) -> None:
+    cluster.lose("mnist-worker-1")
+    cluster.nodes = 2
+    cluster.step(times=20)
+    assert not cluster.pods["mnist-worker-1"].node
+    before = {name: pod.uid for name, pod in cluster.pods.items()}
+    cluster.install(dataclasses.replace(cluster.run, job="mnist-run-2"))
+    cluster.step(times=20)
+    replaced = [name for name, pod in cluster.pods.items() if pod.uid != before[name]]
+    assert replaced == ["mnist-worker-1"]
+    assert cluster.pods["mnist-worker-1"].revision == cluster.revision
+    count = len(cluster.created)
+    cluster.step(times=60)
+    assert len(cluster.created) == count

@@ -1,0 +1,80 @@
+"""Which supervisor of a run may change the cluster. At most one may, although a release can have several Jobs of them.
+
+An upgrade that fails leaves the Job of the old supervisor beside the new one. The chart names the Job that the newest
+release wants, in an annotation of the ConfigMap FULLNAME-run. Its supervisor takes the run over: it notes its pod there
+as the owner. An owner looks at these notes before each write that others feel. Another supervisor waits, and does not
+end: a rollback may want it again, and Helm does not start a Job again that is complete.
+"""
+
+from collections.abc import Mapping
+
+from lightkube.resources.core_v1 import ConfigMap
+
+from trainer.errors import ConfigurationError
+from trainer.supervisor.connection import Connection, StoppedError
+from trainer.supervisor.notes import Notes, parse
+from trainer.supervisor.run import Run
+
+WANTED = "distributed-tensorflow/supervisor"
+"""The annotation with the name of the Job that the newest release wants, from templates/supervisor/configmaps.yaml."""
+
+
+class SupersededError(StoppedError):
+    """Another supervisor has taken over the run."""
+
+    def __init__(self) -> None:
+        super().__init__("another supervisor has taken over the run")
+
+
+class Ownership:
+    """What one supervisor knows about the owner of its run."""
+
+    def __init__(self, run: Run, connection: Connection) -> None:
+        self._run, self._connection = run, connection
+        self._is_confirmed = False
+
+    def begin_pass(self) -> None:
+        """Forget what is known: the next write looks again."""
+        self._is_confirmed = False
+
+    def check(self) -> None:
+        """Check that this supervisor owns the run: once a pass, and only in a pass that writes.
+
+        Raises:
+            SupersededError: another supervisor owns it.
+            lightkube.ApiError: the notes cannot be read, so nothing may be written.
+        """
+        if self._is_confirmed:
+            return
+        found = self._connection.client.get(ConfigMap, f"{self._run.fullname}-run")
+        if not owns(self._run.supervisor, found.data or {}):
+            raise SupersededError
+        self._is_confirmed = True
+
+
+def owns(supervisor: str, data: Mapping[str, str]) -> bool:
+    """Whether the notes in this data are those of the supervisor in the pod with this uid."""
+    return _owner(data).supervisor == supervisor
+
+
+def may_take_over(run: Run, found: ConfigMap, is_superseded: bool) -> bool:
+    """Whether a supervisor may become the owner, or is it.
+
+    An upgrade that fails early names a Job that it has not created. The present Job then keeps the run.
+
+    Args:
+        run: The run, with the supervisor's Job.
+        found: The ConfigMap FULLNAME-run.
+        is_superseded: Whether another supervisor has taken the run over from this one.
+    """
+    wanted = ((found.metadata and found.metadata.annotations) or {}).get(WANTED)
+    if wanted is None:  # somebody has created this ConfigMap anew: the first to come owns the run
+        return not is_superseded
+    return wanted == run.job or _owner(found.data or {}).job == run.job
+
+
+def _owner(data: Mapping[str, str]) -> Notes:
+    try:
+        return parse(data)
+    except ConfigurationError:  # they are those of a later version
+        return Notes(supervisor="unknown")
