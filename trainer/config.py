@@ -292,10 +292,6 @@ class TaskSettings:
     profile_steps: Steps | None = _setting(
         None, "range of global steps that the chief profiles for TensorBoard, such as 100-150 (default: none)"
     )
-    step_time_breakdown: bool = _setting(
-        False,
-        "trace a few executions and print how the step time splits into waiting, reading, computing and applying",
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from tests.fuzzing import examples, limits, may_refuse, mutations, nest, structu
 from trainer.supervisor import lifecycle, notes, pods, run
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.reporter import progress_annotations
-from trainer.telemetry import progress, report, result, step_time
+from trainer.telemetry import progress, report, result
 
 RUN: dict[str, Any] = {
     "successPolicy": "Chief",
@@ -38,11 +38,9 @@ NOTES = Notes(hash="0", state="Running", started=1.0, scales={"worker": 2}, coun
 NAMES = [field.name for field in dataclasses.fields(Notes)]
 PROGRESS = {"step": 1, "train_steps": 2, "loss": 0.5, "metrics": {"accuracy": 0.5}, "steps_per_second": 1.0}
 RESULT = {"global_step": 1, "test_accuracy": 0.5, "test_loss": 0.5, "best": {"global_step": 1, "test_accuracy": 0.6}}
-STEP_TIME = {"waiting": 1.0, "reading": 1.0, "computing": 1.0, "applying": 1.0, "steps": 1}
 REPORTS: dict[str, Any] = {
     "progress": PROGRESS,
     "result": RESULT,
-    "step_time": STEP_TIME,
     "parked": {"exitCode": 0},
     "restored": "x",
 }
@@ -109,7 +107,5 @@ def test_reports_in_log_lines(text: str) -> None:
             progress_annotations(found, now=1.8e9)
         if (ended := result.parse(line)) is not None:
             assert len(result.describe(ended) + result.early_end(ended)) < 1000
-        if measured := step_time.parse(line):
-            str(step_time.mean([measured]))
         pods.parse_parked(line)
         report.read(line, "restored", str)

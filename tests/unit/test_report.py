@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.telemetry import progress, report, step_time
+from trainer.telemetry import progress, report
 from trainer.telemetry.progress import Progress
-from trainer.telemetry.step_time import StepTime
 
 PROGRESS = Progress(120, 200, 0.3456, {"accuracy": 0.91}, 48.5)
-STEP_TIME = StepTime(waiting=1.25, reading=0.5, computing=0.75, applying=0.0625, steps=150)
 steps = st.integers(0, 10**12)
 measures = st.floats(0)
 
@@ -45,8 +43,8 @@ def test_people_see_the_sentence() -> None:
 
 
 def test_a_report_holds_only_what_was_reported() -> None:
-    line = logged("a sentence", step_time=asdict(STEP_TIME))
-    assert step_time.parse(line) == STEP_TIME
+    line = logged("a sentence", restored="model.ckpt-7")
+    assert report.read(line, "restored", str) == "model.ckpt-7"
     assert progress.parse(line) is None
 
 

@@ -140,8 +140,7 @@ def launch(plan: Plan, reserved: Sequence[int]) -> int:
             store = ObjectStore(directory.uri, "train_dir")
             store.download("result.json", directory.path / "result.json")
             store.download(config.SETTINGS_FILE, directory.settings)
-        breakdowns = [process.step_time_breakdown for process in processes if process.step_time_breakdown]
-        show_result(directory, plan, breakdowns)
+        show_result(directory, plan)
         if plan.tensorboard:
             warn(f"TensorBoard stays at {address} until Ctrl-C.")
             lock.close()

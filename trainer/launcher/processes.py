@@ -12,8 +12,6 @@ from typing import IO
 from trainer.launcher.display import Display
 from trainer.launcher.log_volume import LogVolume
 from trainer.launcher.plan import TaskProgram
-from trainer.telemetry import step_time
-from trainer.telemetry.step_time import StepTime
 
 POLL_SECONDS = 0.1
 LEAVING_SECONDS = 60.0
@@ -31,8 +29,6 @@ class Process:
         self.handle: subprocess.Popen[bytes] | None = None
         self.restarts = 0
         self.ended = False
-        self.step_time_breakdown: StepTime | None = None
-        """The step time that a replica has logged, if any."""
         self._output = self.log.open("ab")  # once: when the volume is read-only, a restart could not open it
         self._read = self.log.stat().st_size
 
@@ -89,7 +85,6 @@ def run_processes(processes: list[Process], max_restarts: int, display: Display)
             code = process.poll()  # poll before reading the log, so that its last line is included
             for line in process.new_lines():
                 display.line(process.task, line)
-                process.step_time_breakdown = step_time.parse(line) or process.step_time_breakdown
             if code is None:
                 continue
             if code == 0:

@@ -1,8 +1,7 @@
 """What the launcher prints at the end of a run: the result, the reason of a failure, and the next command."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable
 
 from trainer import config
 from trainer.errors import ConfigurationError
@@ -11,8 +10,7 @@ from trainer.launcher.plan import CONFIG, MAX_RESTARTS, Plan
 from trainer.launcher.processes import Process
 from trainer.run_directory.next_commands import next_commands
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.telemetry import report, result, step_time
-from trainer.telemetry.step_time import StepTime
+from trainer.telemetry import report, result
 from trainer.text.command_lines import command_line
 
 LAST_LINES = 20
@@ -35,17 +33,16 @@ def explain_failure(failed: Process, code: int) -> None:
         warn(f"    {line}")
 
 
-def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[StepTime]) -> None:
+def show_result(directory: TrainingDirectory, plan: Plan) -> None:
     """Print the result of a run, as text or as one line of JSON.
 
     Raises:
         ConfigurationError: the JSON cannot be written.
     """
     found = directory.read_result()
-    step_time_mean = step_time.mean(step_times) if step_times else None
     if plan.json:
         try:
-            write(json.dumps(found | ({"step_time_breakdown": asdict(step_time_mean)} if step_time_mean else {})))
+            write(json.dumps(found))
         except OSError as error:
             raise ConfigurationError(
                 f"--json: the result cannot be printed ({error.strerror}); it is in {directory}/result.json."
@@ -61,7 +58,7 @@ def show_result(directory: TrainingDirectory, plan: Plan, step_times: Sequence[S
   model        {found["export"]} (SavedModel)
   summaries    {directory.public(directory.train_summaries)}, {directory.public(directory.test_summaries)}
   logs         {directory.logs}
-{_format_step_time(step_time_mean, len(step_times)) if plan.settings.step_time_breakdown else ""}
+
 next:
   {_tensorboard(directory)}          # show the curves
   {_resume_command(plan, directory, *_more_steps(plan, directory))}   # train on from here
@@ -102,15 +99,3 @@ def print_resume_command(plan: Plan, directory: TrainingDirectory) -> None:
     step = directory.newest_step()
     saved = "no checkpoint was saved; start again" if step is None else f"saved step {step}; continue"
     warn(f"{saved} with: {_resume_command(plan, directory)}")
-
-
-def _format_step_time(step_time_mean: StepTime | None, replicas: int) -> str:
-    """Return the step time breakdown as lines."""
-    if step_time_mean is None:
-        return "\nthe run was too short for a trace: step_time_breakdown needs more train_steps\n"
-    parts = "".join(
-        f"  {name:12} {milliseconds:7.3f} ms {milliseconds / step_time_mean.milliseconds:6.1%}\n"
-        for name, milliseconds in step_time_mean.parts.items()
-    )
-    of = f"mean of {step_time_mean.steps} traced steps of {replicas} replicas"
-    return f"\na step of a replica, {step_time_mean.milliseconds:.3f} ms, {of}:\n{parts}"

@@ -25,7 +25,7 @@ def main(words: Sequence[str]) -> int:
     """
     parser = Parser(
         prog="trainer report",
-        description="Write one HTML page about a run: result, curves, misread examples, step times, faults, settings.\n"
+        description="Write one HTML page about a run: result, curves, misread examples, rates, faults, settings.\n"
         "The page needs no network and no other file. The run may be going on, or have failed.\n"
         "If its data is elsewhere now, name it with --data_dir.",
     )

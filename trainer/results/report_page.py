@@ -25,7 +25,6 @@ from trainer.results.html import (
 from trainer.results.predictions import Predictions
 from trainer.run_directory.run import Run
 from trainer.run_directory.task_logs import Event
-from trainer.telemetry import step_time
 
 MATRIX_CLASSES = 30
 """The most classes of which the matrix is shown."""
@@ -228,14 +227,7 @@ def _speed(run: Run) -> str:
             ("the slowest report", f"{times[-1]:.3g} ms", ""),
         ]
         parts.append(facts(items))
-    traced = [task.step_time for task in run.tasks if task.step_time]
     columns = []
-    if traced:
-        mean = step_time.mean(traced)
-        rows = [(name, f"{each:.3f}", f"{each / mean.milliseconds:.1%}") for name, each in mean.parts.items()]
-        of = f"mean of {mean.steps} traced steps of {_plural(len(traced), 'replica')}"
-        note = f"A step of a replica, {mean.milliseconds:.3f} ms: {of}."
-        columns.append(f"<div><h3>Step time</h3>{table(['part', ' ms', ' share'], rows, note)}</div>")
     if run.pauses:
         pauses = [(f"{each.step:,}", write_time(each.time), write_duration(each.seconds)) for each in run.pauses[:10]]
         head = f"<h3>Pauses: {len(run.pauses)}</h3>"

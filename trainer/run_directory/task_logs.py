@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.telemetry import report, step_time
-from trainer.telemetry.step_time import StepTime
+from trainer.telemetry import report
 
 SIGNALS = (130, 143)
 """Exit codes after SIGINT and SIGTERM."""
@@ -32,7 +31,6 @@ class TaskLog:
 
     task: str
     events: Sequence[Event]
-    step_time: StepTime | None
 
     @property
     def starts(self) -> int:
@@ -53,12 +51,11 @@ def read(folder: Path) -> list[TaskLog]:
 
 def _read(path: Path) -> TaskLog:
     task = path.stem.replace("-", " ")
-    events, found = [], None
+    events = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             _, content = report.split(line) if report.MARK in line else ("", {})
             for kind in ("started", "restored", "lost", "ended", "result"):
                 if kind in content and isinstance(content.get("time"), (int, float)):
                     events.append(Event(task, kind, content["time"], content[kind]))
-            found = step_time.parse(line) or found if "step_time" in content else found
-    return TaskLog(task, events, found)
+    return TaskLog(task, events)

@@ -1,1 +1,1 @@
-"""What a task reports: progress, metrics, summaries, profiles, step times."""
+"""What a task reports: progress, metrics, summaries, profiles."""

@@ -1,7 +1,4 @@
-"""A TensorBoard profile of a range of global steps: the ops of this process, with their time, thread and device.
-
-A profile shows single ops. `trainer.telemetry.step_time` summarises the time of a step in four numbers.
-"""
+"""A TensorBoard profile of a range of global steps: the ops of this process, with their time, thread and device."""
 
 import logging
 from pathlib import Path

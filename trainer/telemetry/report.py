@@ -11,7 +11,6 @@ The line begins with a sentence for people. Programs read only the JSON after th
     saved       seconds since the epoch         beside the progress: when the chief saved its last checkpoint
     lost        {"reason": …}                   the task has lost another one, and reconnects or restarts
     ended       {"code": …, "reason": …}        the process ends, but the run is not done
-    step_time   see `trainer.telemetry.step_time`
     result      the content of result.json; the run is done
 """
 

@@ -2,11 +2,10 @@
 
 import logging
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
-from trainer.telemetry import report
 from trainer.tensorflow_types import Session
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
@@ -47,7 +46,7 @@ def take_steps(
     check_rounds(replica.mode.local_steps, step, last_step)
     logger.info(f"at step {min(step, last_step)} of {last_step}")
 
-    executions = Executions(replica, session, callback, settings.step_time_breakdown)
+    executions = Executions(replica, session)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
     epochs = replace(replica.epochs, begun=course.begun) if replica.epochs else None
     planner = ExecutionPlanner(
@@ -94,5 +93,3 @@ def take_steps(
                 session.run(replica.end_early)
         callback.on_train_end(is_complete=not watchdog.stopping)
     coordinator.withdraw(session)
-    if step_time := executions.step_time:
-        report.log(logger, str(step_time), step_time=asdict(step_time))
