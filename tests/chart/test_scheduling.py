@@ -1,6 +1,5 @@
 """Gangs, queues and placement: what `scheduling` adds to the pods of tasks and to the release."""
 
-import json
 from typing import Any
 
 import pytest
@@ -144,20 +143,6 @@ FOREIGN = {
         {"labels": {"scheduling.x-k8s.io/pod-group": "mnist"}},
         "scheduler-plugins-scheduler",
     ),
-    "kai": (
-        "scheduling.run.ai/v2alpha2/PodGroup",
-        {
-            "minMember": 3,
-            "queue": "research",
-            "priorityClassName": "high",
-            "subGroups": [{"name": "ps", "minMember": 1}, {"name": "worker", "minMember": 2}],
-        },
-        {
-            "labels": {"kai.scheduler/queue": "research", "kai.scheduler/subgroup-name": "worker"},
-            "annotations": {"kai.scheduler/skip-podgrouper": "true", "pod-group-name": "mnist"},
-        },
-        "kai-scheduler",
-    ),
 }
 
 
@@ -175,32 +160,6 @@ def test_the_pod_group_and_the_marks_of_another_scheduler(kind: str) -> None:
     assert pod["metadata"]["labels"]["team"] == "vision"
     assert (pod["spec"]["schedulerName"], manifests.pods()["ps"]["spec"]["schedulerName"]) == (scheduler, "mine")
     assert "schedulerName" not in manifests.pods()["tensorboard"]["spec"]
-
-
-def test_yunikorn_reads_the_gang_from_annotations_of_every_pod() -> None:
-    values = {"scheduling.gang": "yunikorn", "scheduling.queue": "root.research", "worker.gpus": 4}
-    manifests = render({**values, "ps.nodeSelector": {"pool": "cpu"}})
-    assert not manifests.of("PodGroup")
-    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    requests = {"cpu": "250m", "memory": "768Mi"}
-    groups = [
-        {
-            "name": "worker",
-            "minMember": 2,
-            "minResource": {**requests, "nvidia.com/gpu": "4"},
-            "tolerations": [toleration],
-        },
-        {"name": "ps", "minMember": 1, "minResource": requests, "nodeSelector": {"pool": "cpu"}},
-    ]
-    for role in ("worker", "ps"):
-        pod = manifests.pods()[role]
-        assert pod["spec"]["schedulerName"] == "yunikorn"
-        assert pod["metadata"]["labels"]["queue"] == "root.research"
-        assert pod["metadata"]["labels"]["applicationId"].startswith("mnist-")
-        annotations = pod["metadata"]["annotations"]
-        assert annotations["yunikorn.apache.org/task-group-name"] == role
-        assert json.loads(annotations["yunikorn.apache.org/task-groups"]) == groups
-        assert annotations["yunikorn.apache.org/schedulingPolicyParameters"] == "gangSchedulingStyle=Hard"
 
 
 def test_spread_puts_the_tasks_of_each_role_evenly_over_nodes_or_other_domains() -> None:

@@ -180,7 +180,7 @@ class Gang:
 
     __pydantic_config__ = CAMEL_CASE
 
-    kind: Literal["workload", "kueue", "volcano", "coscheduling", "kai", "yunikorn"]
+    kind: Literal["workload", "kueue", "volcano", "coscheduling"]
     """Who sees to it; named as in scheduling.gang."""
     members: Mapping[RoleName, Annotated[int, Field(ge=1)]]
     """How many tasks of each role must start together."""

@@ -8,8 +8,6 @@
   "kueue" (dict "apis" (list "kueue.x-k8s.io/v1beta2/Workload") "queue" "required")
   "volcano" (dict "apis" (list "scheduling.volcano.sh/v1beta1/PodGroup") "queue" "optional" "scheduler" "volcano")
   "coscheduling" (dict "apis" (list "scheduling.x-k8s.io/v1alpha1/PodGroup") "scheduler" "scheduler-plugins-scheduler")
-  "kai" (dict "apis" (list "scheduling.run.ai/v2alpha2/PodGroup") "queue" "required" "scheduler" "kai-scheduler")
-  "yunikorn" (dict "queue" "optional" "scheduler" "yunikorn")
   | toJson -}}
 {{- end }}
 
@@ -68,13 +66,6 @@ minMember: {{ include "distributed-tensorflow.gangSize" . }}
 {{- with .Values.scheduling.queue }}
 queue: {{ . | quote }}
 {{- end }}
-{{- if eq $gang "kai" }}
-subGroups:
-  {{- range $role, $count := include "distributed-tensorflow.gangMembers" . | fromJson }}
-  - name: {{ $role }}
-    minMember: {{ $count }}
-  {{- end }}
-{{- end }}
 {{- end }}
 {{- with (include "distributed-tensorflow.leaderSpec" . | fromJson).priorityClassName }}
 {{- if ne $gang "coscheduling" }}
@@ -112,9 +103,7 @@ priorityClassName: {{ . | quote }}
 {{/* The labels and annotations with which a pod names its gang to a scheduler beside Kubernetes' own, as YAML. (dict root spec) */}}
 {{- define "distributed-tensorflow.gangMarks" -}}
 {{- $root := .root -}}
-{{- $role := .spec.role -}}
 {{- $gang := $root.Values.scheduling.gang -}}
-{{- $queue := $root.Values.scheduling.queue -}}
 {{- $name := include "distributed-tensorflow.podGroup" $root | quote -}}
 {{- if eq $gang "volcano" -}}
 annotations:
@@ -122,47 +111,7 @@ annotations:
 {{- else if eq $gang "coscheduling" -}}
 labels:
   scheduling.x-k8s.io/pod-group: {{ $name }}
-{{- else if eq $gang "kai" -}}
-labels:
-  kai.scheduler/queue: {{ $queue | quote }}
-  kai.scheduler/subgroup-name: {{ $role }}
-annotations:
-  # The PodGroup is the chart's. Otherwise each StatefulSet would get one of its own.
-  kai.scheduler/skip-podgrouper: "true"
-  pod-group-name: {{ $name }}
-{{- else if eq $gang "yunikorn" -}}
-labels:
-  applicationId: {{ printf "%s-%s" (include "distributed-tensorflow.fullname" $root) (include "distributed-tensorflow.exclusiveValue" $root) | quote }}
-  {{- with $queue }}
-  queue: {{ . | quote }}
-  {{- end }}
-annotations:
-  yunikorn.apache.org/task-group-name: {{ $role }}
-  yunikorn.apache.org/task-groups: {{ include "distributed-tensorflow.taskGroups" $root | quote }}
-  # The default, Soft, starts the tasks one by one when the gang has not started within 15 minutes.
-  yunikorn.apache.org/schedulingPolicyParameters: gangSchedulingStyle=Hard
 {{- end -}}
-{{- end }}
-
-{{/* The task groups of YuniKorn as JSON: of each role the number and the requests of its tasks. */}}
-{{- define "distributed-tensorflow.taskGroups" -}}
-{{- $members := include "distributed-tensorflow.gangMembers" . | fromJson -}}
-{{- $groups := list -}}
-{{- range $spec := include "distributed-tensorflow.roles" . | fromJsonArray -}}
-{{- $resources := $spec.resources | default dict -}}
-{{- $requests := dict -}}
-{{- range $name, $quantity := merge (deepCopy ($resources.requests | default dict)) ($resources.limits | default dict) -}}
-{{- $_ := set $requests $name (toString $quantity) -}}
-{{- end -}}
-{{- $group := dict "name" $spec.role "minMember" (int (get $members $spec.role)) "minResource" $requests -}}
-{{- $tolerations := $spec.tolerations | default list -}}
-{{- if $spec.gpus }}{{ $tolerations = append $tolerations (dict "key" $.Values.gpu.resourceName "operator" "Exists") }}{{ end -}}
-{{- range $key, $value := dict "nodeSelector" $spec.nodeSelector "tolerations" $tolerations -}}
-{{- with $value }}{{ $_ := set $group $key . }}{{ end -}}
-{{- end -}}
-{{- $groups = append $groups $group -}}
-{{- end -}}
-{{- toJson $groups -}}
 {{- end }}
 
 {{/* The node label whose values are the domains of scheduling.placement. */}}
