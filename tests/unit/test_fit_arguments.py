@@ -177,6 +177,15 @@ def test_a_callback_that_fails_is_named(load: Load) -> None:
     assert str(failed.value) == "model=mine.py: on_train_begin() of a callback failed: KeyError: 'absent'."
 
 
+def test_a_run_that_a_callback_has_ended_stays_ended_with_another_number_of_learners(load: Load) -> None:
+    found = load("{'epochs': 10}", batch_size=45)
+    ended = {"state": "done", "global_step": 5, "stopped_before": 10, "stopped_before_epochs": 10}
+    assert found.settings.train_steps > 10, "of smaller batches"
+    assert found.was_stopped(ended)
+    assert not found.was_stopped(ended | {"stopped_before_epochs": 9})
+    assert not found.was_stopped({"state": "done", "global_step": 5, "stopped_before": 10})
+
+
 def test_an_epoch_that_is_trained_again_after_a_loss_ends_once(load: Load, tmp_path: Path) -> None:
     found = load("{'callbacks': [keras.callbacks.History()]}", batch_size=45)
     (history,) = found.fit.callbacks

@@ -292,7 +292,7 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
         **shapes,
         **slots,
         "global_step": (),
-        "trainer/course": (5,),
+        "trainer/course": (6,),
     }
     assert before["global_step"] == 1
     assert before["hidden/weights/Adam"].any()

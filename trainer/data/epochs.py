@@ -60,10 +60,13 @@ class Epochs:
         steps = max(0, self._rest + (epochs - self.begun.epoch - 1) * self.steps)
         return self.begun.step + -(-steps // multiple) * multiple
 
-    def continued(self, begun: Position, per_step: int, step: int) -> "Epochs":
-        """These epochs for a run whose steps have taken `per_step` examples since `begun`, from a global step on.
+    def continued(self, before: "Epochs", step: int) -> "Epochs":
+        """These epochs for a run that had other ones before, from a global step on.
 
-        Steps of another size than before take what is left of the epoch.
+        Steps of another size take what is left of the epoch. If an epoch has another number of examples, or is counted
+        in another unit, the same share of it is taken.
         """
-        before = replace(self, begun=begun, per_step=per_step)
-        return replace(self, begun=begun if per_step == self.per_step else before.at(step))
+        if (before.examples, before.per_step) == (self.examples, self.per_step):
+            return before
+        at = before.at(step)
+        return replace(self, begun=replace(at, taken=at.taken * self.examples // before.examples))

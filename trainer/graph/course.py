@@ -8,9 +8,11 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data.epochs import START, Position
+from trainer.data.epochs import START, Epochs, Position
 from trainer.tensorflow import tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
+
+NONE = Epochs(0, 0)
 
 
 @dataclass(frozen=True)
@@ -18,21 +20,25 @@ class Course:
     """The course of a run."""
 
     last_step: int
-    begun: Position = START
-    """Where steps of the present size have begun."""
-    per_step: int = 0
-    """The examples of a step; 0 if that is not known."""
+    epochs: Epochs | None = None
+    """The epochs since steps of the present size have begun; None if an epoch is not known."""
+
+    @property
+    def begun(self) -> Position:
+        """Where steps of the present size have begun."""
+        return self.epochs.begun if self.epochs else START
 
     @property
     def array(self) -> npt.NDArray[np.int64]:
-        """int64 [5]."""
-        return np.array([self.last_step, *astuple(self.begun), self.per_step], np.int64)
+        """int64 [6]."""
+        epochs = self.epochs or NONE
+        return np.array([self.last_step, epochs.examples, epochs.per_step, *astuple(epochs.begun)], np.int64)
 
     @classmethod
     def of(cls, array: npt.NDArray[np.int64]) -> "Course":
         """The course with this `array`."""
-        last_step, step, epoch, taken, per_step = map(int, array)
-        return cls(last_step, Position(step, epoch, taken), per_step)
+        last_step, examples, per_step, *begun = map(int, array)
+        return cls(last_step, Epochs(examples, per_step, Position(*begun)) if examples else None)
 
 
 class SharedCourse:

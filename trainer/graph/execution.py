@@ -50,7 +50,7 @@ def check_rounds(local_steps: int, step: int, last_step: int) -> None:
     if step < last_step and (last_step - step) % local_steps:
         raise ConfigurationError(
             f"local_steps: the run is at step {step}, from which rounds of {local_steps} steps do not end at "
-            f"train_steps {last_step}; choose others."
+            f"the last step, {last_step}; choose local_steps that divide {last_step - step}."
         )
 
 

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -76,15 +77,22 @@ class Problem:
         """The course of the run from this global step on, which had the course `before` until then."""
         if self.epochs is None:
             return Course(self.settings.train_steps)
-        epochs = self.epochs.continued(before.begun, before.per_step, step) if before.per_step else self.epochs
+        epochs = self.epochs.continued(before.epochs, step) if before.epochs else self.epochs
         last_step = self.settings.train_steps
         if self.settings.epochs:
             last_step = epochs.last_step(self.settings.epochs, self.mode.local_steps)
-        return Course(last_step, epochs.begun, epochs.per_step)
+        return Course(last_step, epochs)
 
     def continued(self, before: Course, step: int) -> "Problem":
         """The problem with the last step of a run whose newest checkpoint has this course and global step."""
         return replace(self, settings=replace(self.settings, train_steps=self.course(before, step).last_step))
+
+    def was_stopped(self, found: Mapping[str, Any]) -> bool:
+        """Whether a result says that a callback has ended a run of this length, or of a longer one."""
+        epochs = found.get("stopped_before_epochs")
+        if epochs and self.settings.epochs:
+            return bool(epochs >= self.settings.epochs)
+        return bool(found.get("stopped_before", 0) >= self.settings.train_steps)
 
     def evaluator(self, device: str = CPU) -> CheckpointEvaluator:
         """Return an evaluator of checkpoints on the held-out split, which computes on this device."""

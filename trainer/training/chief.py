@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -110,11 +109,12 @@ class Chief(Callback):
         before = shared.read(self._session) if is_continued else saver.course
         saver.course = self._course = self._run.course(before, step)
         shared.write(self._session, self._course)
-        if 0 < before.per_step != self._course.per_step:
-            begun = self._course.begun
+        old, new = before.epochs, self._course.epochs
+        if old and new and (old.examples, old.per_step) != (new.examples, new.per_step):
+            at, last_step = new.begun, self._course.last_step
             logger.info(
-                f"a step takes {self._course.per_step} examples instead of {before.per_step}: the run goes on in epoch "
-                f"{begun.epoch + 1}, after {begun.taken} of its examples, and its last step is {self._course.last_step}"
+                f"an epoch has {new.steps} steps instead of {old.steps}: the run goes on in epoch {at.epoch + 1}, of "
+                f"which {at.taken / new.examples:.0%} was taken, and its last step is {last_step}"
             )
 
     def _set_rate(self) -> None:
@@ -145,7 +145,7 @@ class Chief(Callback):
         if self._run.fit:
             assert self._replica.epochs  # noqa: S101 - or there would be no callbacks
             step = int(self._session.run(self._replica.global_step))
-            epochs = replace(self._replica.epochs, begun=self._course.begun)
+            epochs = self._course.epochs or self._replica.epochs
             self._follow(self._run.fit.begin(step, self._course.last_step, epochs, self._read_values()))
 
     @property

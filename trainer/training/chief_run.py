@@ -15,7 +15,7 @@ import trainer
 from trainer import config
 from trainer.data.files import write_atomically
 from trainer.errors import ModelError, RollBackError, SupersededError
-from trainer.graph.checkpoints import CheckpointList, step_of
+from trainer.graph.checkpoints import CheckpointList, newest_course, step_of
 from trainer.graph.replica import Replica
 from trainer.models.keras_model import KerasModel
 from trainer.run_directory import best
@@ -51,6 +51,8 @@ class ClaimedDirectory:
     directory: TrainingDirectory
     run_id: str
     """Identifies the run on the parameter servers."""
+    problem: Problem
+    """The problem with the last step of the run, which depends on the epochs that it has taken before."""
 
 
 @contextlib.contextmanager
@@ -76,7 +78,8 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
         else:
             path = Path(train_dir) if train_dir else new_path()
             directory = TrainingDirectory(path, writer=make_writer(str(path)))
-        settings = dataclasses.replace(context.settings, train_dir=str(directory))
+        problem = problem.continued(*newest_course(directory.path))
+        settings = dataclasses.replace(problem.settings, train_dir=str(directory))
 
         def claim() -> None:
             directory.create()
@@ -93,7 +96,7 @@ def claimed_directory(context: TaskContext, problem: Problem) -> Iterator[Claime
             logger.info(f"the run continues with other settings: {truncate(', '.join(changes), 500)}")
         kept = {key: each for key, each in problem.identity.items() if key != "model"}  # its source may change
         run_id = json.dumps([kept, directory.uri or str(directory.path.resolve())])
-        yield ClaimedDirectory(directory, run_id)
+        yield ClaimedDirectory(directory, run_id, problem)
 
 
 class ChiefRun:
@@ -103,8 +106,8 @@ class ChiefRun:
         self._context, self._problem, self._replica = context, problem, replica
         self._directory = claimed.directory
         earlier = self._directory.read_result()
-        steps = max(earlier.get("global_step", 0), earlier.get("stopped_before", 0))
-        self.was_done = _is_done(earlier) and steps >= context.settings.train_steps
+        has_all_steps = earlier.get("global_step", 0) >= context.settings.train_steps
+        self.was_done = _is_done(earlier) and (has_all_steps or problem.was_stopped(earlier))
         """Whether an earlier process has finished the run."""
         context.clock.earlier = float(earlier.get("seconds", 0.0))
         self._record = RunRecord(
@@ -132,7 +135,7 @@ class ChiefRun:
             self._evaluation,
             Background("checkpoint"),
             problem.model.untrained_loss,
-            self.was_done and earlier.get("global_step", 0) < context.settings.train_steps,
+            self.was_done and not has_all_steps,
             self._fit,
             problem.model.optimizer,
         )
@@ -249,7 +252,9 @@ class ChiefRun:
             self._pictures.write(self._record.summaries, evaluator, score.global_step, is_last=True)
         export = self._export(evaluator, score)
         is_stopped = self._fit is not None and self._fit.is_over
-        stopped = {"stopped_before": self._context.settings.train_steps} if is_stopped else {}
+        settings = self._context.settings
+        stopped = {"stopped_before": settings.train_steps} if is_stopped else {}
+        stopped |= {"stopped_before_epochs": settings.epochs} if is_stopped and settings.epochs else {}
         written = self._record.write_done(self.checkpoint, score, str(export), stopped)
         for folder in (self._directory.candidate, self._directory.saving):
             shutil.rmtree(folder, ignore_errors=True)

@@ -13,6 +13,7 @@ from typing import NoReturn
 from trainer.cluster import peers
 from trainer.cluster.poll import poll_until
 from trainer.cluster.spec import Cluster, Task
+from trainer.data.epochs import Epochs
 from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersError
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
@@ -57,8 +58,12 @@ class Coordinator:
             LostPeersError: a task does not respond within `seconds`.
         """
 
-    def join(self, session: Session) -> None:
+    def join(self, session: Session, epochs: Epochs | None) -> None:
         """Wait for the chief's variables, on a replica that is not the chief.
+
+        Args:
+            session: The session.
+            epochs: The epochs by the settings of this task; None if they are not known.
 
         Raises:
             LostPeersError: the chief does not respond in time.
@@ -168,7 +173,7 @@ class ParameterServerCoordinator(ClusterCoordinator):
             needed |= {str(task): cluster.address(task) for task in replicas if task != cluster.task}
         return needed
 
-    def join(self, session: Session) -> None:
+    def join(self, session: Session, epochs: Epochs | None) -> None:
         context, cluster = self._context, self._cluster
         context.watchdog.operation = "reading whether the run has begun"
         address, seconds = cluster.address(cluster.chief_task), context.settings.wait_seconds
@@ -176,7 +181,13 @@ class ParameterServerCoordinator(ClusterCoordinator):
 
         def not_ready() -> str:
             if session.run(self._replica.is_ready):
-                return ""
+                found = self._replica.course.read(session).epochs
+                if not (found and epochs and found.examples == epochs.examples and found.per_step != epochs.per_step):
+                    return ""
+                return (
+                    f"its steps take {found.per_step} examples and those of this task {epochs.per_step}, so it must "
+                    "restart with the same settings"
+                )
             context.watchdog.progress()
             return "it has not initialized the parameters yet"
 
@@ -260,7 +271,7 @@ class CollectiveCoordinator(ClusterCoordinator):
         super().__init__(context, cluster, replica, own_server, cluster.replicas)
         self._group = group
 
-    def join(self, session: Session) -> None:
+    def join(self, session: Session, epochs: Epochs | None) -> None:
         self._context.watchdog.operation = "initializing the parameters"
         session.run(self._replica.initialize)  # the chief's values replace these
 

@@ -93,7 +93,7 @@ def _wait_for_checkpoints(
         checkpoints = CheckpointList(directory.path, keep=1).paths
         pending[:] = [checkpoint for checkpoint in checkpoints if _step_of(checkpoint) not in evaluated]
         result = directory.read_result()
-        is_over = result.get("state") == "done" and result.get("stopped_before", 0) >= problem.settings.train_steps
+        is_over = result.get("state") == "done" and problem.was_stopped(result)
         return "" if pending or is_over else "next" if checkpoints else "first"
 
     poll_until(

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from dataclasses import replace
 
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
@@ -48,7 +47,7 @@ def take_steps(
 
     executions = Executions(replica, session)
     replicas = max(1, replication.independent_replicas - settings.spare_workers)
-    epochs = replace(replica.epochs, begun=course.begun) if replica.epochs else None
+    epochs = course.epochs if replica.epochs else None
     planner = ExecutionPlanner(
         settings,
         replica.mode.local_steps,

@@ -8,9 +8,9 @@ import contextlib
 import logging
 from dataclasses import replace
 
+from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError, RollBackError
 from trainer.graph import devices
-from trainer.graph.checkpoints import newest_course
 from trainer.graph.replica import Replica, build
 from trainer.run_directory import data_version, unused_settings
 from trainer.run_directory.problem import Problem
@@ -49,20 +49,21 @@ def train(context: TaskContext) -> bool:
         )
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
         if claimed:
-            problem = problem.continued(*newest_course(claimed.directory.path))
+            problem = claimed.problem
             context = replace(context, settings=problem.settings)
             logger.info(problem.summary)
             logger.info(f"the best checkpoint is that with {problem.best_metric}")
             for sentence in unused_settings.describe(problem.settings, problem.model):
                 logger.warning(sentence)
-        return _train(context, problem, claimed)
+        return _train(context, problem, claimed, settings)
 
 
-def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | None) -> bool:
+def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | None, of_all: Settings) -> bool:
+    """Train the problem. The settings `of_all` replicas do not depend on what the chief finds in its directory."""
     settings, cluster = context.settings, context.cluster
     gpus = devices.count_gpus(settings)
     replica = build(
-        settings,
+        of_all,
         cluster,
         problem.model,
         problem.parameters,
@@ -132,7 +133,7 @@ def _train_in_session(
 ) -> bool:
     """Train in one session; return False if the run diverges and must be rolled back in the next session."""
     if run is None:
-        coordinator.join(session)
+        coordinator.join(session, problem.epochs)
         if replica.mode.has_servers:
             data_version.check(problem.dataset.version, session.run(replica.run_id))
         take_steps(context, replica, session, coordinator, Callback())
