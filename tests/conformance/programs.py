@@ -149,6 +149,24 @@ DATA: dict[str, Row] = {
         """,
         targets="random.permutation(8) % 3",
     ),
+    "lookups_of_texts_and_numbers": program(
+        """
+        def model():
+            numbers = keras.Input((1,), dtype="int64")
+            texts = layers.Lambda(tf.strings.as_string, dtype="string")(numbers)
+            options = {"num_oov_indices": 1, "output_mode": "one_hot"}
+            found = [
+                layers.IntegerLookup(vocabulary=[1, 3, 5], **options)(numbers),
+                layers.StringLookup(vocabulary=["1", "2"], **options)(texts),
+            ]
+            network = keras.Model(numbers, layers.Dense(2)(layers.Concatenate()(found)))
+            network.compile(optimizers.SGD(0.05), "mse")
+            return network
+        """,
+        "random.integers(0, 6, size=(8, 1))",
+        "random.normal(size=(8, 2))",
+        quick=True,
+    ),
     "a_weight_for_each_output": program(
         """
         def model():

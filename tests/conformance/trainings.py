@@ -162,6 +162,22 @@ TRAININGS: dict[str, Training] = {
         """
     ),
     "weights_that_a_callback_sets": of(PRUNE),
+    "an_end_within_an_epoch_and_weights_that_are_set_there": of(
+        """
+        class Stop(callbacks.Callback):
+            steps = 0
+
+            def on_train_batch_end(self, batch, logs=None):
+                self.steps += 1
+                self.model.stop_training = self.steps == 10
+
+            def on_train_end(self, logs=None):
+                self.model.layers[0].kernel.assign(0.5 * self.model.layers[0].kernel)
+
+        CALLBACKS += [Stop()]
+        """,
+        quick=True,
+    ),
     "a_variable_of_the_file_that_a_callback_raises": of(
         """
         beta, limit = keras.Variable(0.0, trainable=False), tf.Variable(2, dtype=tf.int64)

@@ -718,9 +718,15 @@ class KerasModel:
         traced = concrete(call, *self._specs(), tf.TensorSpec([2], tf.int32))
         found: dict[str, Any] = {}
         for variable in traced.graph.variables:
-            is_number = variable.dtype.is_floating or variable.dtype.is_integer
-            if is_number and variable.shape.num_elements() <= MOST_OUTER_VALUES:
-                found[scope_name(f"outer_{len(found)}/{variable.name.partition(':')[0]}")] = variable
+            is_number, name = variable.dtype.is_floating or variable.dtype.is_integer, variable.name.partition(":")[0]
+            size = variable.shape.num_elements()
+            if is_number and size > MOST_OUTER_VALUES:
+                logger.warning(
+                    f"the step reads {name}, a variable of {size:,} values: what a callback sets in it has no effect; "
+                    f"up to {MOST_OUTER_VALUES:,} values are followed"
+                )
+            elif is_number:
+                found[scope_name(f"outer_{len(found)}/{name}")] = variable
         return found
 
     def _specs(self) -> tuple[list[Any], list[Any]]:

@@ -149,10 +149,9 @@ class _Held:
         It has the same content; a variable with a `source`, the name of a node, has the value of that.
         """
         for keys, values in self.entries:
-            try:
-                found = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
-            except tf.errors.InvalidArgumentError:  # a table of other types, or a variable
+            if not _has_types(handle, keys, values):
                 continue
+            found = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
             _add_constant(definition, f"{name}/keys", found.keys)
             _add_constant(definition, f"{name}/values", found.values)
             made = _add_node(definition, "HashTableV2", f"{name}/held", [], key_dtype=keys, value_dtype=values)
@@ -185,6 +184,16 @@ class _Held:
             )
         made.attr["shared_name"].s = uuid.uuid4().hex.encode()
         _add_node(definition, "Identity", name, [f"{name}/held", f"^{name}/fill"], T=tf.resource.as_datatype_enum)
+
+
+def _has_types(handle: Tensor, keys: int, values: int) -> bool:
+    """Whether this is a table with keys and values of these types. An export with others would end the process."""
+    nothing, default = (tf.zeros(shape, tf.as_dtype(each)) for shape, each in (([0], keys), ([], values)))
+    try:
+        tf.raw_ops.LookupTableFindV2(table_handle=handle, keys=nothing, default_value=default)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
 
 
 @functools.cache

@@ -71,7 +71,8 @@ class Problem:
         model = f"{self.settings.model} with {values:,} parameters"
         epochs, steps = self.settings.epochs, self.settings.train_steps
         length = f"; {epochs} epochs are {steps:,} steps" if epochs else ""
-        return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}{length}"
+        size = self.settings.batch_size
+        return f"{model} learns {data.name}{place}: {counted}, {held_out}{classes}, in batches of {size}{length}"
 
     def course(self, before: Course, step: int) -> Course:
         """The course of the run from this global step on, which had the course `before` until then."""

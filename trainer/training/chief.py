@@ -225,6 +225,12 @@ class Chief(Callback):
         if changes:  # a parameter server that is lost now would lose them
             self.checkpoints.save_and_wait()
 
+    def _end_callbacks(self, fit: FitCallbacks) -> None:
+        """End the epoch within which a callback has ended the run, and let the callbacks follow."""
+        if fit.is_over and fit.is_within_epoch and self._replica.totals:
+            self._end_epoch(fit, self._replica.totals, int(self._session.run(self._replica.global_step)))
+        self._follow(fit.end(self._read_values()))
+
     def _take_totals(self, totals: Totals) -> npt.NDArray[np.float32]:
         """The totals of the epoch that ends. Other replicas add theirs as soon as they know that the step is done."""
         wanted, deadline = self._replica.examples_of_epoch or 0, time.monotonic() + TOTALS_SECONDS
@@ -241,7 +247,10 @@ class Chief(Callback):
         Raises:
             DivergedError: the run is complete, and its parameters are not finite.
             StoreError: the run is complete, and the volume has no room for its last checkpoint.
+            ModelError: a callback failed.
         """
+        if is_complete and self._run.fit:
+            self._end_callbacks(self._run.fit)
         self._has_saved_the_end = self.checkpoints.save_and_wait(may_merge=False)
         if self._has_saved_the_end or not is_complete:
             return

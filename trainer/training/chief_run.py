@@ -221,8 +221,6 @@ class ChiefRun:
                 result_of = lambda: found.update(self._write_result(evaluator, score))  # noqa: E731
                 what, settings = f"the result in {self._directory}", self._context.settings
                 retry_writing(what, result_of, settings.wait_seconds, self._context.watchdog.pause)
-                if self._fit:
-                    self._fit.end()
         steps = f"{found['global_step']} steps in {found['seconds']:.1f} s ({found['steps_per_second']:.1f} steps/s)"
         path = self._directory.public(self._directory.path / "result.json")
         loss = "" if self._problem.best_metric.name == LOSS else f", test loss {score.loss:.4f}"

@@ -192,7 +192,7 @@ class FitCallbacks:
         score = evaluator.score(checkpoint)
         logs = self._logs(vector, totals)
         held_out = {"loss": score.loss, **score.metrics}
-        epoch = self._at(step).epoch - 1
+        epoch = max(self._epoch, self._at(step).epoch - 1)  # a callback may end the run within an epoch
         self._outcomes, self._epoch = [], epoch + 1
         if epoch <= self._ended:
             return score, {}
@@ -208,15 +208,20 @@ class FitCallbacks:
                     self._list.on_epoch_begin(self._epoch)
         return score, changes
 
-    def end(self) -> None:
-        """End the run.
+    @property
+    def is_within_epoch(self) -> bool:
+        """Whether steps were taken since the last epoch ended."""
+        return bool(self._outcomes)
+
+    def end(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """End the run, with these values of the parameters but for tables; return what the callbacks have changed.
 
         Raises:
             ModelError: a callback failed.
         """
-        if self._list:
-            with self._errors("on_train_end"):
-                self._list.on_train_end()
+        with self._changes(values) as changes, self._errors("on_train_end"):
+            self._list.on_train_end()
+        return changes
 
     def _at(self, step: int) -> Position:
         assert self._epochs  # noqa: S101 - the run has begun
