@@ -29,7 +29,7 @@ from trainer.supervisor.changes import (
     StagesObserved,
     WorkloadObserved,
 )
-from trainer.supervisor.connection import Connection
+from trainer.supervisor.connection import Connection, StoppedError
 from trainer.supervisor.kueue import Workload
 from trainer.supervisor.kueue_api import WORKLOAD as WORKLOADS
 from trainer.supervisor.metrics import RunMetrics
@@ -209,11 +209,13 @@ class Supervisor:
         self.dns = Dns()
         self.loop: supervise._Loop | None = None
         self.superseded = False
+        self.stopped = ""
+        """Why it has stopped before the end of the run."""
         self.outcome: Outcome | None = None
         self.metrics = RunMetrics(self.run, Notes())
 
     def step(self) -> None:
-        if self.outcome:
+        if self.outcome or self.stopped:
             return
         try:
             if self.loop is None:
@@ -225,6 +227,8 @@ class Supervisor:
                     self.outcome = Outcome(self.loop._notes.state == "Succeeded", self.loop._notes.reason)
         except SupersededError:
             self.loop, self.superseded = None, True
+        except StoppedError as error:
+            self.stopped = str(error)
 
     def _begin(self) -> None:
         loop = self._new_loop()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fake_cluster import FakeCluster, in_time_of
+from tests.unit.fake_cluster import FakeCluster, Supervisor, in_time_of
 from tests.unit.test_supervision import EXIT_CODE, a_run
 from trainer.supervisor import supervise
 from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
@@ -196,3 +196,16 @@ def test_a_pod_that_has_not_started_gets_the_settings_of_an_upgrade(cluster: Fak
     count = len(cluster.created)
     cluster.step(times=60)
     assert len(cluster.created) == count
+
+
+def test_of_two_pods_of_one_job_the_older_one_ends(cluster: FakeCluster) -> None:
+    (old,) = cluster.supervisors
+    new = Supervisor(cluster, cluster.run)  # the node of the old pod was cut off, and is back
+    cluster.supervisors.append(new)
+    for seconds in range(40):
+        if seconds % 4 == 0:
+            cluster.scales["ps"] = 0  # both have something to write
+        cluster.step()
+    assert cluster.notes.supervisor == new.run.supervisor
+    assert old.stopped == "the Job mnist-run-old has a newer pod, which supervises the run"
+    assert not new.superseded

@@ -3,7 +3,8 @@
 An upgrade that fails leaves the Job of the old supervisor beside the new one. The chart names the Job that the newest
 release wants, in an annotation of the ConfigMap FULLNAME-run. Its supervisor takes the run over: it notes its pod there
 as the owner. An owner looks at these notes before each write that others feel. Another supervisor waits, and does not
-end: a rollback may want it again, and Helm does not start a Job again that is complete.
+end: a rollback may want it again, and Helm does not start a Job again that is complete. Of two pods of one Job, as
+after a node was cut off and is back, the one that began later owns the run, and the other one ends.
 """
 
 from collections.abc import Mapping
@@ -66,11 +67,17 @@ def may_take_over(run: Run, found: ConfigMap, is_superseded: bool) -> bool:
         run: The run, with the supervisor's Job.
         found: The ConfigMap FULLNAME-run.
         is_superseded: Whether another supervisor has taken the run over from this one.
+
+    Raises:
+        StoppedError: a newer pod of the same Job has taken the run over: this one would only take it back.
     """
+    owner = _owner(found.data or {})
+    if is_superseded and owner.job == run.job and owner.supervisor != run.supervisor:
+        raise StoppedError(f"the Job {run.job} has a newer pod, which supervises the run")
     wanted = ((found.metadata and found.metadata.annotations) or {}).get(WANTED)
     if wanted is None:  # somebody has created this ConfigMap anew: the first to come owns the run
         return not is_superseded
-    return wanted == run.job or _owner(found.data or {}).job == run.job
+    return run.job in (wanted, owner.job)
 
 
 def _owner(data: Mapping[str, str]) -> Notes:
