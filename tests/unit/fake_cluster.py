@@ -141,7 +141,7 @@ class FakeCluster:
         """Let time pass, and give each supervisor a pass."""
         for _ in range(times):
             self.now += seconds
-            self._control()
+            self.control()
             for supervisor in self.supervisors:
                 supervisor.step()
 
@@ -153,7 +153,7 @@ class FakeCluster:
             self.step()
         raise AssertionError(f"{self.notes.state} instead of {state} after {seconds} s: {self.calls[-5:]}")
 
-    def _control(self) -> None:
+    def control(self) -> None:
         """What the controllers of Kubernetes do in a second."""
         for name, pod in list(self.pods.items()):
             if pod.deadline is not None and self.now >= pod.deadline:

@@ -11,6 +11,7 @@ from tests.unit.fake_cluster import FakeCluster, Supervisor, in_time_of
 from tests.unit.test_supervision import EXIT_CODE, a_run
 from trainer.supervisor import supervise
 from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
+from trainer.supervisor.pods import Pod
 from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
 
 ROLES = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4), "ps": Role(replicas=1, exits=EXIT_CODE)}
@@ -209,3 +210,26 @@ def test_of_two_pods_of_one_job_the_older_one_ends(cluster: FakeCluster) -> None
     assert cluster.notes.supervisor == new.run.supervisor
     assert old.stopped == "the Job mnist-run-old has a newer pod, which supervises the run"
     assert not new.superseded
+
+
+def test_a_supervisor_that_takes_over_goes_by_the_notes_that_it_replaces(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await_pods, (old,) = supervise._Loop._await_pods, cluster.supervisors
+
+    def await_pods_while_the_run_ends(loop: supervise._Loop) -> list[Pod]:
+        cluster.end("mnist-worker-0")
+        for _ in range(20):
+            cluster.now += 1
+            cluster.control()
+            old.step()
+        return await_pods(loop)
+
+    count = len(cluster.created)
+    cluster.install(dataclasses.replace(cluster.run, job="mnist-run-2"), old_jobs_stay=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(supervise._Loop, "_await_pods", await_pods_while_the_run_ends)
+        cluster.supervisors[1].step()
+    assert (cluster.notes.state, cluster.notes.job) == ("Succeeded", "mnist-run-2")
+    cluster.step(times=30)
+    assert (cluster.notes.state, len(cluster.created)) == ("Succeeded", count)

@@ -228,9 +228,14 @@ class _Loop:
 
     def begin(self, takes_over: bool) -> None:
         """Note what this supervisor does with the run that it finds, which it takes over or owns already."""
-        before = parse(self._api.read_notes())
-        begin = self._writer.take_over if takes_over else self._writer.write
-        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, self._await_pods(), time.time()))
+        before, pods = Notes(), self._await_pods()
+
+        def notes_after(data: Mapping[str, str]) -> Notes:
+            nonlocal before
+            before = parse(data)
+            return lifecycle.begin(self._run, before, pods, time.time())
+
+        self._notes = self._metrics.notes = self._writer.begin(notes_after, takes_over)
         left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
         self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
         self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
