@@ -25,7 +25,7 @@ class NotesWriter:
         """Write the first notes of this supervisor, and return them.
 
         Args:
-            begin: The notes that follow from the data that they replace. It is called again if the data changes meanwhile.
+            begin: The notes that follow from the data that they replace. It is called again if these change meanwhile.
             take_over: Whether the data may be that of another supervisor, which stops at its next write.
 
         Raises:
