@@ -35,7 +35,7 @@ from trainer.supervisor.kueue_api import WORKLOAD as WORKLOADS
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, parse
 from trainer.supervisor.ownership import WANTED, SupersededError
-from trainer.supervisor.pods import Pod, Terminated
+from trainer.supervisor.pods import Pod, Template, Terminated
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import Run
 from trainer.supervisor.scales import TENSORBOARD
@@ -190,8 +190,8 @@ class FakeCluster:
     def changes(self) -> list[Change]:
         """What the watches show."""
         roles = frozenset(self.run.roles)
-        revisions = dict.fromkeys(roles, self.revision)
-        scales = ScalesObserved(roles | {TENSORBOARD}, {**self.scales, TENSORBOARD: 1}, revisions)
+        templates = dict.fromkeys(roles, Template(self.revision, self.run.hash))
+        scales = ScalesObserved(roles | {TENSORBOARD}, {**self.scales, TENSORBOARD: 1}, templates)
         changes: list[Change] = [PodsListed(list(self.pods.values())), scales, StagesObserved(dict(self.stages))]
         if self.run.data_watch:
             changes.append(DataVersionFound(self.version))

@@ -118,7 +118,6 @@ def test_an_upgrade_that_fails_before_its_supervisor_exists_leaves_the_run_to_th
     cluster: FakeCluster,
 ) -> None:
     cluster.install(changed(cluster.run), old_jobs_stay=True, job=False)
-    cluster.run = dataclasses.replace(cluster.run, hash="abc")
     (present,) = cluster.supervisors
     cluster.supervisors = [type(present)(cluster, present.run)]  # its pod is replaced meanwhile
     cluster.step(times=30)
@@ -233,3 +232,17 @@ def test_a_supervisor_that_takes_over_goes_by_the_notes_that_it_replaces(
     assert (cluster.notes.state, cluster.notes.job) == ("Succeeded", "mnist-run-2")
     cluster.step(times=30)
     assert (cluster.notes.state, len(cluster.created)) == ("Succeeded", count)
+
+
+def test_a_pod_that_waits_for_a_node_is_not_replaced_by_one_of_another_run(cluster: FakeCluster) -> None:
+    cluster.lose("mnist-worker-1")
+    cluster.nodes = 2
+    cluster.step(times=20)
+    waiting, old = cluster.pods["mnist-worker-1"], cluster.run
+    cluster.install(changed(old), old_jobs_stay=True, job=False)  # its StatefulSets are there, and its Job is not
+    cluster.step(times=30)
+    assert cluster.pods["mnist-worker-1"] == waiting
+    cluster.nodes = 3
+    cluster.step(times=5)
+    assert cluster.pods["mnist-worker-1"].running
+    assert {pod.run_hash for pod in cluster.pods.values()} == {old.hash}

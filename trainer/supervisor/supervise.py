@@ -470,7 +470,7 @@ class _Loop:
             pod.name
             for pod in (self.view.pods or {}).values()
             if not pod.terminating
-            and policy.is_outdated(pod, self.view.revisions.get(pod.role, ""), now)
+            and policy.is_outdated(self._run, pod, self.view.templates.get(pod.role), now)
             and self._api.replace_pod(pod.pod_name, pod.uid)
         ]
         if replaced:
