@@ -9,11 +9,13 @@ import dataclasses
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx2
 from lightkube import ApiError
+from lightkube.models.batch_v1 import JobCondition, JobStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.batch_v1 import Job
@@ -100,6 +102,9 @@ class FakeCluster:
         for stage in run.stages.all:
             self.stages.setdefault(stage.name, StageJob(stage.job, False, False, False, ""))
         if not old_jobs_stay:
+            for gone in self.supervisors:
+                if gone.run.job != run.job:
+                    gone.stop()
             self.supervisors = [each for each in self.supervisors if each.run.job == run.job]
         if job and not any(each.run.job == run.job for each in self.supervisors):
             self.supervisors.append(Supervisor(self, run))
@@ -203,6 +208,7 @@ class Supervisor:
 
     def __init__(self, cluster: FakeCluster, run: Run) -> None:
         self.cluster = cluster
+        self.created = cluster.now
         self.run = dataclasses.replace(run, supervisor=f"pod of {run.job} {cluster.now}")
         self.connection = Connection(cast(Any, cluster.client(self.run.supervisor)), cast(Any, None))
         object.__setattr__(self.connection, "raw", self.connection.client)
@@ -229,6 +235,17 @@ class Supervisor:
             self.loop, self.superseded = None, True
         except StoppedError as error:
             self.stopped = str(error)
+
+    def stop(self) -> None:
+        """Stop as at SIGTERM."""
+        if self.loop:
+            self.loop.leave()
+
+    def job(self) -> Job:
+        """Its Job, which is complete after the end of the run."""
+        created = datetime.fromtimestamp(self.created, timezone.utc)
+        conditions = [JobCondition(type="Complete", status="True")] if self.outcome else []
+        return Job(metadata=ObjectMeta(creationTimestamp=created), status=JobStatus(conditions=conditions))
 
     def _begin(self) -> None:
         loop = self._new_loop()
@@ -264,8 +281,10 @@ class Client:
         annotations = self.cluster.job["metadata"]["annotations"]
         return SimpleNamespace(status=SimpleNamespace(failed=0), metadata=ObjectMeta(annotations=annotations))
 
-    def list(self, kind: Any, **_: Any) -> Iterator[Any]:
+    def list(self, kind: Any, fields: Mapping[str, Any] | None = None, **_: Any) -> Iterator[Any]:
         self._call("list", kind.__name__)
+        if kind is Job and fields:
+            return iter([each.job() for each in self.cluster.supervisors if each.run.job == fields["metadata.name"]])
         if kind is not StatefulSet:
             return iter(())
         spec = SimpleNamespace(template=SimpleNamespace(to_dict=lambda: {"spec": {"containers": []}}))

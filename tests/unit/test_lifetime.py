@@ -12,6 +12,7 @@ from tests.unit.test_supervision import EXIT_CODE, a_run
 from trainer.supervisor import supervise
 from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
 from trainer.supervisor.pods import Pod
+from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
 
 ROLES = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4), "ps": Role(replicas=1, exits=EXIT_CODE)}
@@ -246,3 +247,29 @@ def test_a_pod_that_waits_for_a_node_is_not_replaced_by_one_of_another_run(clust
     cluster.step(times=5)
     assert cluster.pods["mnist-worker-1"].running
     assert {pod.run_hash for pod in cluster.pods.values()} == {old.hash}
+
+
+@pytest.mark.parametrize("is_rollback", [True, False], ids=["rollback", "upgrade"])
+def test_going_back_to_a_run_that_has_ended_suspends_the_run_that_it_replaces(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, is_rollback: bool
+) -> None:
+    old = cluster.run
+    cluster.end("mnist-worker-0")
+    cluster.until("Succeeded")
+    cluster.step(times=20)
+    assert cluster.supervisors[0].outcome
+    cluster.install(changed(old), old_jobs_stay=True)
+    cluster.until("Running")
+    cluster.step(times=10)
+    caplog.set_level("INFO")
+    cluster.install(old, old_jobs_stay=not is_rollback)  # an upgrade has forgotten the Job of the one that failed
+    cluster.step(times=120)
+    assert (cluster.notes.state, cluster.pods, set(cluster.scales.values())) == ("Suspended", {}, {0})
+    assert "mnist-run-old, has ended: raise run.attempt" in caplog.text
+
+
+def test_a_wanted_supervisor_that_fails_at_once_does_not_end_the_run_of_the_present_one(cluster: FakeCluster) -> None:
+    cluster.install(changed(cluster.run), old_jobs_stay=True)
+    cluster.supervisors[1].outcome = Outcome(False, "its metrics.port is in use")
+    cluster.step(times=200)
+    assert (cluster.notes.state, cluster.notes.job, len(cluster.pods)) == ("Running", "mnist-run-old", 3)

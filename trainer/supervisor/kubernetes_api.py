@@ -183,6 +183,16 @@ class KubernetesApi:
         self._notes = self._read("run")
         return may_take_over(self.run, self._notes, is_superseded)
 
+    def ended_predecessor(self) -> str:
+        """The name of the older Job that the release wants again, if it has ended; empty otherwise, or if it is unknown.
+
+        Raises:
+            SupersededError: another supervisor owns the run.
+        """
+        found: list[str] = []
+        self._connection.attempt(lambda: found.append(self.ownership.ended_predecessor()))
+        return found[0] if found else ""
+
     def update_notes(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
         """Update the data of the ConfigMap FULLNAME-run from its current data; None removes a key."""
 

@@ -6,6 +6,7 @@ the notes in the ConfigMap FULLNAME-run, so a restarted supervisor continues fro
 package interpret the Kubernetes objects.
 """
 
+import contextlib
 import dataclasses
 import logging
 import queue
@@ -65,6 +66,8 @@ LEAVE_SECONDS = 60.0
 """How long the end of TensorBoard on the leader's node is waited for."""
 TURN_SECONDS = 10.0
 """A supervisor that waits for its turn looks this often whether it is."""
+PREDECESSOR_SECONDS = 60.0
+"""An owner looks this often whether the release wants an earlier supervisor again, which has ended."""
 PATIENCE_SECONDS = 5.0
 """A scale that was set is set again if it is not observed within this time."""
 
@@ -166,11 +169,12 @@ def _run_to_end(
     if run.data_watch is None or run.suspend:
         return loop.run_to_end(takes_over=True)
     loop.run_to_end(takes_over=True)
-    while True:
+    while not loop.is_replaced:
         version = loop.await_data()
         dns.forget()
         loop = _Loop(run.on_version(version), connection, metrics, changes, loop.view, dns)
         loop.run_to_end(takes_over=False)
+    return None
 
 
 class _Loop:
@@ -196,6 +200,10 @@ class _Loop:
         self._notes = Notes()
         self._tasks = {name: pod for name, pod in (view.pods or {}).items() if self._is_own(pod)}
         """The pods of this run, by task."""
+        self.is_replaced = False
+        """Whether the release has gone back to a supervisor that has ended, so that this run is suspended."""
+        self._looked = time.time()
+        """When that was last asked, in seconds since 1970."""
         self._early: list[Change] = []
         """Changes that were observed before the run began."""
         self._passed = 0.0
@@ -213,13 +221,39 @@ class _Loop:
                 self._observe(self._next_changes())
                 if self.view.complete:
                     self._take_pass(time.time())
+        except SupersededError:
+            raise
+        except StoppedError:
+            self.leave()
+            raise
         finally:
             self._reporter.close()
         if self._notes.state == "Suspended":
-            self._reporter.report_suspension()
+            if not self.is_replaced:
+                self._reporter.report_suspension()
             return None
         self._reporter.report_outcome(self._outcome)
         return self._outcome
+
+    def leave(self) -> None:
+        """Suspend the run at SIGTERM, if the release has gone back to a supervisor that has ended."""
+        with contextlib.suppress(StoppedError):  # the API server is unavailable, or another supervisor owns the run
+            self._suspend_if_replaced()
+            if self.is_replaced:
+                self._api.ownership.begin_pass()
+                self._reconcile(time.time())
+
+    def _suspend_if_replaced(self) -> None:
+        """Suspend the run if the release has gone back to a supervisor that has ended: nothing would end or free it."""
+        self._looked = time.time()
+        if self._notes.state in ("Suspended", "Succeeded", "Failed") or not (job := self._api.ended_predecessor()):
+            return
+        logger.warning(
+            f"the run is suspended, because the supervisor that the release wants again, the Job {job}, has ended: "
+            "raise run.attempt in an upgrade to run with the present values"
+        )
+        self.is_replaced = True
+        self._notes = self._writer.write(dataclasses.replace(self._notes, state="Suspended", reason=""))
 
     @property
     def _outcome(self) -> Outcome:
@@ -323,8 +357,10 @@ class _Loop:
 
     def _take_pass(self, now: float) -> None:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
-        run, before = self._run, self._notes
         self._api.ownership.begin_pass()
+        if now - self._looked >= PREDECESSOR_SECONDS:
+            self._suspend_if_replaced()
+        run, before = self._run, self._notes
         notes = scales.adopt(run, before, self._confirmed, self.view.scales)
         notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
         if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
