@@ -184,7 +184,7 @@ class KubernetesApi:
         return may_take_over(self.run, self._notes, is_superseded)
 
     def ended_predecessor(self) -> str:
-        """The name of the older Job that the release wants again, if it has ended; empty otherwise, or if it is unknown.
+        """The name of the older Job that the release wants again, if it has ended; else, or if unknown, empty.
 
         Raises:
             SupersededError: another supervisor owns the run.

@@ -59,7 +59,7 @@ class Ownership:
     def ended_predecessor(self) -> str:
         """The name of the older Job that the release wants again, if it has ended; empty otherwise.
 
-        Helm does not start it again, and a rollback deletes this supervisor's Job: nothing ends or frees the tasks then.
+        Helm does not start it again, and a rollback deletes this supervisor's Job: nothing frees the tasks then.
 
         Raises:
             SupersededError: another supervisor owns the run.
