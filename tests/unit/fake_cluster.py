@@ -89,6 +89,7 @@ class FakeCluster:
         self.version = "1"
         """Of the data."""
         self.refused: Callable[[str, str], bool] = lambda verb, what: False
+        self.refused_code = 503
         self.calls: list[tuple[str, str, str]] = []
         """The uid of the supervisor's pod, the verb, and the object."""
         self.supervisors: list[Supervisor] = []
@@ -272,7 +273,7 @@ class Client:
     def _call(self, verb: str, what: str) -> None:
         self.cluster.calls.append((self.supervisor, verb, what))
         if self.cluster.refused(verb, what):
-            fail(503)
+            fail(self.cluster.refused_code)
 
     def get(self, kind: Any, name: str) -> Any:
         self._call("get", name)

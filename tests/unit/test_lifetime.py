@@ -11,7 +11,7 @@ from tests.unit.fake_cluster import FakeCluster, Supervisor, in_time_of
 from tests.unit.test_supervision import EXIT_CODE, a_run
 from trainer.supervisor import supervise
 from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
-from trainer.supervisor.pods import Pod
+from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
 
@@ -273,3 +273,50 @@ def test_a_wanted_supervisor_that_fails_at_once_does_not_end_the_run_of_the_pres
     cluster.supervisors[1].outcome = Outcome(False, "its metrics.port is in use")
     cluster.step(times=200)
     assert (cluster.notes.state, cluster.notes.job, len(cluster.pods)) == ("Running", "mnist-run-old", 3)
+
+
+def test_a_supervisor_that_may_not_change_its_job_ends_after_a_minute(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (supervisor,) = cluster.supervisors
+    assert supervisor.loop
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) > 20
+
+    monkeypatch.setattr(supervisor.connection.stopping, "wait", pause)
+    cluster.refused_code, cluster.refused = 403, lambda verb, what: what == "mnist-run-old"
+    supervisor.loop._api.fail_job()
+    assert sum(pauses) <= 60
+    assert "the Job mnist-run-old cannot be ended" in caplog.text
+
+
+def test_a_pod_that_may_not_be_deleted_is_not_asked_for_in_each_pass(cluster: FakeCluster) -> None:
+    cluster.lose("mnist-worker-1")
+    cluster.nodes = 2
+    cluster.step(times=20)
+    cluster.refused = lambda verb, what: verb == "delete"
+    cluster.install(dataclasses.replace(cluster.run, job="mnist-run-2"))
+    cluster.calls.clear()
+    cluster.step(times=65)
+    asked = [call for call in cluster.calls if call[1:] == ("delete", "mnist-worker-1")]
+    assert 1 <= len(asked) <= 13
+    cluster.refused = lambda verb, what: False
+    cluster.step(times=10)
+    assert cluster.pods["mnist-worker-1"].revision == cluster.revision
+
+
+def test_a_task_in_back_off_is_not_replaced_by_a_pod_of_another_run(cluster: FakeCluster) -> None:
+    waiting = dataclasses.replace(
+        cluster.pods["mnist-worker-1"],
+        terminated=Terminated(137, "", cluster.now, 100.0),
+        restart_count=3,
+        running=False,
+        awaits_restart=True,
+    )
+    cluster.pods["mnist-worker-1"] = waiting
+    cluster.install(changed(cluster.run), old_jobs_stay=True, job=False)
+    cluster.step(times=10)
+    assert cluster.pods["mnist-worker-1"].uid == waiting.uid

@@ -23,7 +23,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, Pod, ServiceAccount
 from lightkube.types import CascadeType, PatchType
 
 from trainer.supervisor import stages
-from trainer.supervisor.connection import STOPPED, Connection, StoppedError
+from trainer.supervisor.connection import STOPPED, Connection, StoppedError, is_refusal
 from trainer.supervisor.crashes import CRASHES, Crashes, parse_crashes
 from trainer.supervisor.ownership import Ownership, may_take_over
 from trainer.supervisor.run import Run, Stage
@@ -248,13 +248,27 @@ class KubernetesApi:
                 raise StoppedError(STOPPED)
 
     def fail_job(self) -> None:
-        """Make the next failure of the supervisor's pod the last one of its Job."""
+        """Make the next failure of the supervisor's pod the last one of its Job.
+
+        If that is refused again and again, as after an upgrade that failed half-way, the next pod of the Job tries it.
+        """
+        refusals = 0
 
         def fail() -> None:
-            status = self._client.get(Job, self.run.job).status
-            failed = (status and status.failed) or 0
-            # A lower limit would end the Job at once, and remove this pod with its log.
-            self._patch_job({"spec": {"backoffLimit": failed}})
+            nonlocal refusals
+            try:
+                status = self._client.get(Job, self.run.job).status
+                failed = (status and status.failed) or 0
+                # A lower limit would end the Job at once, and remove this pod with its log.
+                self._patch_job({"spec": {"backoffLimit": failed}})
+            except ApiError as error:
+                refusals += is_refusal(error)
+                if refusals < _ATTEMPTS:
+                    raise
+                logger.warning(
+                    f"the Job {self.run.job} cannot be ended, so it starts the supervisor again: "
+                    f"{error.status.message}; complete or roll back the last upgrade, or delete the Job"
+                )
 
         self._connection.retry(fail)
 

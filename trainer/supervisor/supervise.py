@@ -69,7 +69,7 @@ TURN_SECONDS = 10.0
 PREDECESSOR_SECONDS = 60.0
 """An owner looks this often whether the release wants an earlier supervisor again, which has ended."""
 PATIENCE_SECONDS = 5.0
-"""A scale that was set is set again if it is not observed within this time."""
+"""A scale that was set is set again if it is not observed within this time; a refused deletion is repeated after it."""
 
 
 def supervise(run: Run, connection: Connection) -> Outcome | None:
@@ -195,6 +195,8 @@ class _Loop:
         self._sent: dict[str, tuple[int, float]] = {}
         self._has_account = not (run.tensorboard and run.tensorboard.service_account)
         self._replaced: set[str] = set()
+        self._deleted: dict[str, float] = {}
+        """By uid of a pod: when its deletion was last tried, in seconds since 1970."""
         self._tensorboard_leaves = False
         """Whether TensorBoard is ending on the leader's node, to start on another one."""
         self._notes = Notes()
@@ -475,7 +477,7 @@ class _Loop:
         limit = self._run.node_loss_seconds
         for pod in (self.view.pods or {}).values():
             lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
-            if lost and self._api.delete_pod(pod.pod_name):
+            if lost and self._is_due(pod, now) and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
         if self._notes.state in ("Starting", "Running"):
             self._replace_outdated(now)
@@ -491,6 +493,9 @@ class _Loop:
         for pod in self._tasks.values():
             if pod.uid in self._replaced or not policy.is_replaceable(self._run, self._notes, pod, now):
                 continue
+            template = self.view.templates.get(pod.role)
+            if (template and template.run_hash != self._run.hash) or not self._is_due(pod, now):
+                continue  # an upgrade has failed half-way: the new pod would belong to its run
             lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
             self._writer.write(self._notes)  # first: the new pod does not show the restart
             if self._api.replace_pod(pod.pod_name, pod.uid):
@@ -507,10 +512,18 @@ class _Loop:
             for pod in (self.view.pods or {}).values()
             if not pod.terminating
             and policy.is_outdated(self._run, pod, self.view.templates.get(pod.role), now)
+            and self._is_due(pod, now)
             and self._api.replace_pod(pod.pod_name, pod.uid)
         ]
         if replaced:
             self._reporter.report_outdated(replaced)
+
+    def _is_due(self, pod: Pod, now: float) -> bool:
+        """Whether to delete a pod now: not soon after the last try, which may have been refused."""
+        if now - self._deleted.get(pod.uid, 0.0) < PATIENCE_SECONDS:
+            return False
+        self._deleted[pod.uid] = now
+        return True
 
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""
