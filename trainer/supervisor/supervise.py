@@ -578,7 +578,7 @@ def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None,
     reason = "; ".join(filter(None, (outcome.reason, early_end, f"{result.describe(found)}{command}")))
     if (result.written(found) or started) < started:
         why = "the run had ended" if early_end else "all steps were done"
-        remedy = "raise train.train_steps, or use another trainingDirectory.subPath"
+        remedy = "raise train.train_steps, or use another trainingDirectory.subPath and raise run.attempt"
         reason = f"nothing was trained, because {why} before; {remedy}; {reason}"
     return dataclasses.replace(outcome, reason=reason)
 
