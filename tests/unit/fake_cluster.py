@@ -78,6 +78,8 @@ class FakeCluster:
         """How long a pod takes to end."""
         self.job: dict[str, Any] = {"metadata": {"annotations": {}}, "spec": {}}
         """That of the supervisor that the release wants."""
+        self.failed_pods = 0
+        """Of that Job."""
         self.events: list[str] = []
         """The reasons of all events."""
         self.nodes = 100
@@ -280,7 +282,9 @@ class Client:
         if kind is ConfigMap:
             return self.cluster.maps[name]
         annotations = self.cluster.job["metadata"]["annotations"]
-        return SimpleNamespace(status=SimpleNamespace(failed=0), metadata=ObjectMeta(annotations=annotations))
+        return SimpleNamespace(
+            status=SimpleNamespace(failed=self.cluster.failed_pods), metadata=ObjectMeta(annotations=annotations)
+        )
 
     def list(self, kind: Any, fields: Mapping[str, Any] | None = None, **_: Any) -> Iterator[Any]:
         self._call("list", kind.__name__)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.fake_cluster import FakeCluster, Supervisor, in_time_of
 from tests.unit.test_supervision import EXIT_CODE, a_run
 from trainer.supervisor import supervise
+from trainer.supervisor.connection import STOPPED, StoppedError
 from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
 from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.policy import Outcome
@@ -167,20 +168,47 @@ def test_the_same_crash_five_times_ends_the_supervisors_job_with_its_reason(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:
-        raise ValueError("invalid literal")
+        raise ValueError(f"invalid literal {len(limits)}")
 
+    limits: list[int] = []
     monkeypatch.setattr(supervise, "_supervise", crash)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    connection, limits = cluster.supervisors[0].connection, []
-    for _ in range(5):
+    connection = cluster.supervisors[0].connection
+    for cluster.failed_pods in range(5):
         with pytest.raises(ValueError, match="invalid literal"):
             supervise.supervise(cluster.supervisors[0].run, connection)
         limits.append(cluster.job["spec"]["backoffLimit"])
-    assert limits == [ENDLESS_RETRIES] * 4 + [0]
+    assert limits == [ENDLESS_RETRIES] * 4 + [4]
     assert cluster.events[-5:] == ["SupervisorCrashed"] * 5
     outcome = cluster.job["metadata"]["annotations"]["distributed-tensorflow/outcome"]
-    assert outcome.startswith("the supervisor crashed with ValueError: invalid literal (5 of at most 5 times)")
+    assert outcome.startswith("the supervisor crashed: ValueError: invalid literal 4 (5 of at most 5 times)")
     assert "the tasks go on without a supervisor" in outcome
+
+
+def test_a_supervisor_that_is_killed_again_and_again_ends_its_job_and_one_that_is_evicted_does_not(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise StoppedError(STOPPED)
+
+    monkeypatch.setattr(supervise, "_supervise", stop)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    run, connection = cluster.supervisors[0].run, cluster.supervisors[0].connection
+    for cluster.failed_pods in range(8):
+        with pytest.raises(StoppedError):
+            supervise.supervise(run, connection)
+    assert "SupervisorCrashed" not in cluster.events
+    for _ in range(4):
+        cluster.failed_pods += 2  # the one that has stopped, and another one that was killed
+        with pytest.raises(StoppedError):
+            supervise.supervise(run, connection)
+    cluster.failed_pods += 2
+    outcome = supervise.supervise(run, connection)
+    assert outcome
+    assert not outcome.succeeded
+    assert "for memory (supervisor.resources.limits.memory)" in outcome.reason
+    assert cluster.job["spec"]["backoffLimit"] == cluster.failed_pods
+    assert cluster.events.count("SupervisorCrashed") == 5
 
 
 def test_a_pod_that_has_not_started_gets_the_settings_of_an_upgrade(cluster: FakeCluster) -> None:

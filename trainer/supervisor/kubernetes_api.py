@@ -279,16 +279,19 @@ class KubernetesApi:
         """
         return self._connection.attempt(lambda: self._patch_job({"metadata": {"annotations": dict(annotations)}}))
 
-    def crashes(self) -> Crashes:
-        """The crashes of this Job's pods that are noted in its annotation; none if they cannot be read."""
+    def crashes(self) -> tuple[Crashes, int]:
+        """The noted crashes of this Job's pods, and how many of these have failed; none if they cannot be read."""
         found: list[Job] = []
         self._connection.attempt(lambda: found.append(self._client.get(Job, self.run.job)))
-        metadata = (found and found[0].metadata) or ObjectMeta()
-        return parse_crashes((metadata.annotations or {}).get(CRASHES, ""))
+        metadata, status = (found and found[0].metadata) or ObjectMeta(), found and found[0].status
+        return parse_crashes((metadata.annotations or {}).get(CRASHES, "")), (status and status.failed) or 0
 
-    def record_crash(self, crashes: Crashes, sentence: str) -> None:
-        """Note a crash of this supervisor in its Job, with an event, whether it owns the run or not."""
+    def note_crashes(self, crashes: Crashes) -> None:
+        """Note the crashes of this Job's pods in its annotation, whether this supervisor owns the run or not."""
         self.annotate_job({CRASHES: json.dumps(dataclasses.asdict(crashes))})
+
+    def record_crash(self, sentence: str) -> None:
+        """Create an event for a crash, whether this supervisor owns the run or not."""
         self._connection.attempt(lambda: self._create_event("Warning", "SupervisorCrashed", sentence))
 
     def _patch_job(self, change: Mapping[str, Any]) -> None:

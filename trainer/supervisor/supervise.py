@@ -92,17 +92,26 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
         signal.signal(number, stop)
     api = KubernetesApi(run, connection)
     api.retry_job()
-    before, started = api.crashes(), time.monotonic()
+    before, failed = api.crashes()
+    found = crashes.begin(before, failed, time.time())
+    api.note_crashes(found)
     try:
-        outcome = _supervise(run, api, connection, changes, before.total)
+        if found.total > before.total:
+            _report_crash(api, found)
+            if found.too_many:
+                return Outcome(False, str(found))
+        outcome = _supervise(run, api, connection, changes, found.total)
     except (ApiError, ConfigurationError):
         api.fail_job()
         raise
     except StoppedError:
         raise
     except Exception as error:
-        _report_crash(api, crashes.after(before, error, time.monotonic() - started))
+        found = crashes.after(found, error, time.time())
+        _report_crash(api, found)
         raise
+    finally:  # whatever follows, this pod was not killed
+        api.note_crashes(dataclasses.replace(found, failed=found.failed + 1))
     if outcome and not outcome.succeeded:
         api.fail_job()
     return outcome
@@ -111,7 +120,7 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
 def _report_crash(api: KubernetesApi, found: Crashes) -> None:
     """Report a crash, and end the Job if it is one too many."""
     logger.error(str(found))
-    api.record_crash(found, str(found))
+    api.record_crash(str(found))
     if found.too_many:
         api.annotate_job({f"{ANNOTATIONS}/outcome": str(found)})
         api.fail_job()
