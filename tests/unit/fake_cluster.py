@@ -9,11 +9,13 @@ import dataclasses
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx2
 from lightkube import ApiError
+from lightkube.models.batch_v1 import JobCondition, JobStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.batch_v1 import Job
@@ -29,13 +31,13 @@ from trainer.supervisor.changes import (
     StagesObserved,
     WorkloadObserved,
 )
-from trainer.supervisor.connection import Connection
+from trainer.supervisor.connection import Connection, StoppedError
 from trainer.supervisor.kueue import Workload
 from trainer.supervisor.kueue_api import WORKLOAD as WORKLOADS
 from trainer.supervisor.metrics import RunMetrics
 from trainer.supervisor.notes import Notes, parse
 from trainer.supervisor.ownership import WANTED, SupersededError
-from trainer.supervisor.pods import Pod, Terminated
+from trainer.supervisor.pods import Pod, Template, Terminated
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import Run
 from trainer.supervisor.scales import TENSORBOARD
@@ -76,6 +78,8 @@ class FakeCluster:
         """How long a pod takes to end."""
         self.job: dict[str, Any] = {"metadata": {"annotations": {}}, "spec": {}}
         """That of the supervisor that the release wants."""
+        self.failed_pods = 0
+        """Of that Job."""
         self.events: list[str] = []
         """The reasons of all events."""
         self.nodes = 100
@@ -87,6 +91,7 @@ class FakeCluster:
         self.version = "1"
         """Of the data."""
         self.refused: Callable[[str, str], bool] = lambda verb, what: False
+        self.refused_code = 503
         self.calls: list[tuple[str, str, str]] = []
         """The uid of the supervisor's pod, the verb, and the object."""
         self.supervisors: list[Supervisor] = []
@@ -100,6 +105,9 @@ class FakeCluster:
         for stage in run.stages.all:
             self.stages.setdefault(stage.name, StageJob(stage.job, False, False, False, ""))
         if not old_jobs_stay:
+            for gone in self.supervisors:
+                if gone.run.job != run.job:
+                    gone.stop()
             self.supervisors = [each for each in self.supervisors if each.run.job == run.job]
         if job and not any(each.run.job == run.job for each in self.supervisors):
             self.supervisors.append(Supervisor(self, run))
@@ -141,7 +149,7 @@ class FakeCluster:
         """Let time pass, and give each supervisor a pass."""
         for _ in range(times):
             self.now += seconds
-            self._control()
+            self.control()
             for supervisor in self.supervisors:
                 supervisor.step()
 
@@ -153,7 +161,7 @@ class FakeCluster:
             self.step()
         raise AssertionError(f"{self.notes.state} instead of {state} after {seconds} s: {self.calls[-5:]}")
 
-    def _control(self) -> None:
+    def control(self) -> None:
         """What the controllers of Kubernetes do in a second."""
         for name, pod in list(self.pods.items()):
             if pod.deadline is not None and self.now >= pod.deadline:
@@ -190,8 +198,8 @@ class FakeCluster:
     def changes(self) -> list[Change]:
         """What the watches show."""
         roles = frozenset(self.run.roles)
-        revisions = dict.fromkeys(roles, self.revision)
-        scales = ScalesObserved(roles | {TENSORBOARD}, {**self.scales, TENSORBOARD: 1}, revisions)
+        templates = dict.fromkeys(roles, Template(self.revision, self.run.hash))
+        scales = ScalesObserved(roles | {TENSORBOARD}, {**self.scales, TENSORBOARD: 1}, templates)
         changes: list[Change] = [PodsListed(list(self.pods.values())), scales, StagesObserved(dict(self.stages))]
         if self.run.data_watch:
             changes.append(DataVersionFound(self.version))
@@ -203,17 +211,20 @@ class Supervisor:
 
     def __init__(self, cluster: FakeCluster, run: Run) -> None:
         self.cluster = cluster
+        self.created = cluster.now
         self.run = dataclasses.replace(run, supervisor=f"pod of {run.job} {cluster.now}")
         self.connection = Connection(cast(Any, cluster.client(self.run.supervisor)), cast(Any, None))
         object.__setattr__(self.connection, "raw", self.connection.client)
         self.dns = Dns()
         self.loop: supervise._Loop | None = None
         self.superseded = False
+        self.stopped = ""
+        """Why it has stopped before the end of the run."""
         self.outcome: Outcome | None = None
         self.metrics = RunMetrics(self.run, Notes())
 
     def step(self) -> None:
-        if self.outcome:
+        if self.outcome or self.stopped:
             return
         try:
             if self.loop is None:
@@ -225,6 +236,19 @@ class Supervisor:
                     self.outcome = Outcome(self.loop._notes.state == "Succeeded", self.loop._notes.reason)
         except SupersededError:
             self.loop, self.superseded = None, True
+        except StoppedError as error:
+            self.stopped = str(error)
+
+    def stop(self) -> None:
+        """Stop as at SIGTERM."""
+        if self.loop:
+            self.loop.leave()
+
+    def job(self) -> Job:
+        """Its Job, which is complete after the end of the run."""
+        created = datetime.fromtimestamp(self.created, timezone.utc)
+        conditions = [JobCondition(type="Complete", status="True")] if self.outcome else []
+        return Job(metadata=ObjectMeta(creationTimestamp=created), status=JobStatus(conditions=conditions))
 
     def _begin(self) -> None:
         loop = self._new_loop()
@@ -251,17 +275,21 @@ class Client:
     def _call(self, verb: str, what: str) -> None:
         self.cluster.calls.append((self.supervisor, verb, what))
         if self.cluster.refused(verb, what):
-            fail(503)
+            fail(self.cluster.refused_code)
 
     def get(self, kind: Any, name: str) -> Any:
         self._call("get", name)
         if kind is ConfigMap:
             return self.cluster.maps[name]
         annotations = self.cluster.job["metadata"]["annotations"]
-        return SimpleNamespace(status=SimpleNamespace(failed=0), metadata=ObjectMeta(annotations=annotations))
+        return SimpleNamespace(
+            status=SimpleNamespace(failed=self.cluster.failed_pods), metadata=ObjectMeta(annotations=annotations)
+        )
 
-    def list(self, kind: Any, **_: Any) -> Iterator[Any]:
+    def list(self, kind: Any, fields: Mapping[str, Any] | None = None, **_: Any) -> Iterator[Any]:
         self._call("list", kind.__name__)
+        if kind is Job and fields:
+            return iter([each.job() for each in self.cluster.supervisors if each.run.job == fields["metadata.name"]])
         if kind is not StatefulSet:
             return iter(())
         spec = SimpleNamespace(template=SimpleNamespace(to_dict=lambda: {"spec": {"containers": []}}))

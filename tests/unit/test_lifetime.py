@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fake_cluster import FakeCluster, in_time_of
+from tests.unit.fake_cluster import FakeCluster, Supervisor, in_time_of
 from tests.unit.test_supervision import EXIT_CODE, a_run
 from trainer.supervisor import supervise
+from trainer.supervisor.connection import STOPPED, StoppedError
 from trainer.supervisor.kubernetes_api import ENDLESS_RETRIES
+from trainer.supervisor.pods import Pod, Terminated
+from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
 
 ROLES = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4), "ps": Role(replicas=1, exits=EXIT_CODE)}
@@ -117,7 +120,6 @@ def test_an_upgrade_that_fails_before_its_supervisor_exists_leaves_the_run_to_th
     cluster: FakeCluster,
 ) -> None:
     cluster.install(changed(cluster.run), old_jobs_stay=True, job=False)
-    cluster.run = dataclasses.replace(cluster.run, hash="abc")
     (present,) = cluster.supervisors
     cluster.supervisors = [type(present)(cluster, present.run)]  # its pod is replaced meanwhile
     cluster.step(times=30)
@@ -166,20 +168,47 @@ def test_the_same_crash_five_times_ends_the_supervisors_job_with_its_reason(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:
-        raise ValueError("invalid literal")
+        raise ValueError(f"invalid literal {len(limits)}")
 
+    limits: list[int] = []
     monkeypatch.setattr(supervise, "_supervise", crash)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    connection, limits = cluster.supervisors[0].connection, []
-    for _ in range(5):
+    connection = cluster.supervisors[0].connection
+    for cluster.failed_pods in range(5):
         with pytest.raises(ValueError, match="invalid literal"):
             supervise.supervise(cluster.supervisors[0].run, connection)
         limits.append(cluster.job["spec"]["backoffLimit"])
-    assert limits == [ENDLESS_RETRIES] * 4 + [0]
+    assert limits == [ENDLESS_RETRIES] * 4 + [4]
     assert cluster.events[-5:] == ["SupervisorCrashed"] * 5
     outcome = cluster.job["metadata"]["annotations"]["distributed-tensorflow/outcome"]
-    assert outcome.startswith("the supervisor crashed with ValueError: invalid literal (5 of at most 5 times)")
+    assert outcome.startswith("the supervisor crashed: ValueError: invalid literal 4 (5 of at most 5 times)")
     assert "the tasks go on without a supervisor" in outcome
+
+
+def test_a_supervisor_that_is_killed_again_and_again_ends_its_job_and_one_that_is_evicted_does_not(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise StoppedError(STOPPED)
+
+    monkeypatch.setattr(supervise, "_supervise", stop)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    run, connection = cluster.supervisors[0].run, cluster.supervisors[0].connection
+    for cluster.failed_pods in range(8):
+        with pytest.raises(StoppedError):
+            supervise.supervise(run, connection)
+    assert "SupervisorCrashed" not in cluster.events
+    for _ in range(4):
+        cluster.failed_pods += 2  # the one that has stopped, and another one that was killed
+        with pytest.raises(StoppedError):
+            supervise.supervise(run, connection)
+    cluster.failed_pods += 2
+    outcome = supervise.supervise(run, connection)
+    assert outcome
+    assert not outcome.succeeded
+    assert "for memory (supervisor.resources.limits.memory)" in outcome.reason
+    assert cluster.job["spec"]["backoffLimit"] == cluster.failed_pods
+    assert cluster.events.count("SupervisorCrashed") == 5
 
 
 def test_a_pod_that_has_not_started_gets_the_settings_of_an_upgrade(cluster: FakeCluster) -> None:
@@ -196,3 +225,126 @@ def test_a_pod_that_has_not_started_gets_the_settings_of_an_upgrade(cluster: Fak
     count = len(cluster.created)
     cluster.step(times=60)
     assert len(cluster.created) == count
+
+
+def test_of_two_pods_of_one_job_the_older_one_ends(cluster: FakeCluster) -> None:
+    (old,) = cluster.supervisors
+    new = Supervisor(cluster, cluster.run)  # the node of the old pod was cut off, and is back
+    cluster.supervisors.append(new)
+    for seconds in range(40):
+        if seconds % 4 == 0:
+            cluster.scales["ps"] = 0  # both have something to write
+        cluster.step()
+    assert cluster.notes.supervisor == new.run.supervisor
+    assert old.stopped == "the Job mnist-run-old has a newer pod, which supervises the run"
+    assert not new.superseded
+
+
+def test_a_supervisor_that_takes_over_goes_by_the_notes_that_it_replaces(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await_pods, (old,) = supervise._Loop._await_pods, cluster.supervisors
+
+    def await_pods_while_the_run_ends(loop: supervise._Loop) -> list[Pod]:
+        cluster.end("mnist-worker-0")
+        for _ in range(20):
+            cluster.now += 1
+            cluster.control()
+            old.step()
+        return await_pods(loop)
+
+    count = len(cluster.created)
+    cluster.install(dataclasses.replace(cluster.run, job="mnist-run-2"), old_jobs_stay=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(supervise._Loop, "_await_pods", await_pods_while_the_run_ends)
+        cluster.supervisors[1].step()
+    assert (cluster.notes.state, cluster.notes.job) == ("Succeeded", "mnist-run-2")
+    cluster.step(times=30)
+    assert (cluster.notes.state, len(cluster.created)) == ("Succeeded", count)
+
+
+def test_a_pod_that_waits_for_a_node_is_not_replaced_by_one_of_another_run(cluster: FakeCluster) -> None:
+    cluster.lose("mnist-worker-1")
+    cluster.nodes = 2
+    cluster.step(times=20)
+    waiting, old = cluster.pods["mnist-worker-1"], cluster.run
+    cluster.install(changed(old), old_jobs_stay=True, job=False)  # its StatefulSets are there, and its Job is not
+    cluster.step(times=30)
+    assert cluster.pods["mnist-worker-1"] == waiting
+    cluster.nodes = 3
+    cluster.step(times=5)
+    assert cluster.pods["mnist-worker-1"].running
+    assert {pod.run_hash for pod in cluster.pods.values()} == {old.hash}
+
+
+@pytest.mark.parametrize("is_rollback", [True, False], ids=["rollback", "upgrade"])
+def test_going_back_to_a_run_that_has_ended_suspends_the_run_that_it_replaces(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, is_rollback: bool
+) -> None:
+    old = cluster.run
+    cluster.end("mnist-worker-0")
+    cluster.until("Succeeded")
+    cluster.step(times=20)
+    assert cluster.supervisors[0].outcome
+    cluster.install(changed(old), old_jobs_stay=True)
+    cluster.until("Running")
+    cluster.step(times=10)
+    caplog.set_level("INFO")
+    cluster.install(old, old_jobs_stay=not is_rollback)  # an upgrade has forgotten the Job of the one that failed
+    cluster.step(times=120)
+    assert (cluster.notes.state, cluster.pods, set(cluster.scales.values())) == ("Suspended", {}, {0})
+    assert "mnist-run-old, has ended: raise run.attempt" in caplog.text
+
+
+def test_a_wanted_supervisor_that_fails_at_once_does_not_end_the_run_of_the_present_one(cluster: FakeCluster) -> None:
+    cluster.install(changed(cluster.run), old_jobs_stay=True)
+    cluster.supervisors[1].outcome = Outcome(False, "its metrics.port is in use")
+    cluster.step(times=200)
+    assert (cluster.notes.state, cluster.notes.job, len(cluster.pods)) == ("Running", "mnist-run-old", 3)
+
+
+def test_a_supervisor_that_may_not_change_its_job_ends_after_a_minute(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (supervisor,) = cluster.supervisors
+    assert supervisor.loop
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) > 20
+
+    monkeypatch.setattr(supervisor.connection.stopping, "wait", pause)
+    cluster.refused_code, cluster.refused = 403, lambda verb, what: what == "mnist-run-old"
+    supervisor.loop._api.fail_job()
+    assert sum(pauses) <= 60
+    assert "the Job mnist-run-old cannot be ended" in caplog.text
+
+
+def test_a_pod_that_may_not_be_deleted_is_not_asked_for_in_each_pass(cluster: FakeCluster) -> None:
+    cluster.lose("mnist-worker-1")
+    cluster.nodes = 2
+    cluster.step(times=20)
+    cluster.refused = lambda verb, what: verb == "delete"
+    cluster.install(dataclasses.replace(cluster.run, job="mnist-run-2"))
+    cluster.calls.clear()
+    cluster.step(times=65)
+    asked = [call for call in cluster.calls if call[1:] == ("delete", "mnist-worker-1")]
+    assert 1 <= len(asked) <= 13
+    cluster.refused = lambda verb, what: False
+    cluster.step(times=10)
+    assert cluster.pods["mnist-worker-1"].revision == cluster.revision
+
+
+def test_a_task_in_back_off_is_not_replaced_by_a_pod_of_another_run(cluster: FakeCluster) -> None:
+    waiting = dataclasses.replace(
+        cluster.pods["mnist-worker-1"],
+        terminated=Terminated(137, "", cluster.now, 100.0),
+        restart_count=3,
+        running=False,
+        awaits_restart=True,
+    )
+    cluster.pods["mnist-worker-1"] = waiting
+    cluster.install(changed(cluster.run), old_jobs_stay=True, job=False)
+    cluster.step(times=10)
+    assert cluster.pods["mnist-worker-1"].uid == waiting.uid

@@ -148,7 +148,7 @@ def test_a_warning_about_an_earlier_run_of_the_same_name_is_none(
 def test_a_scale_is_in_the_notes_before_the_supervisor_sets_it() -> None:
     api = Api()
     writer = NotesWriter(api, "me")
-    notes = writer.take_over(RUNNING)
+    notes = writer.begin(lambda _: RUNNING, take_over=True)
     writer.write_later(dataclasses.replace(notes, reason="other"))
     assert len(api.written) == 1, "other changes may wait two seconds"
     writer.write_later(dataclasses.replace(notes, scales={**notes.scales, "worker": 1}))

@@ -526,6 +526,10 @@ def test_a_pod_that_the_quota_forbids_waits_like_one_without_a_node() -> None:
     task = dataclasses.replace(pending_tasks(a_run(), {}, {})[0], problem="FailedCreate: exceeded quota: gpus, used: 8")
     assert task.lacks_capacity
     assert not dataclasses.replace(task, problem='violates PodSecurity "restricted"').lacks_capacity
+    conflict = "0/3 nodes are available: 3 node(s) had volume node affinity conflict."
+    assert not dataclasses.replace(task, problem=conflict).lacks_capacity
+    in_zone = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict."
+    assert dataclasses.replace(task, problem=in_zone).lacks_capacity
 
 
 OBJECT: dict[str, Any] = {

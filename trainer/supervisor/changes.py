@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lightkube.resources.core_v1 import Event
 
 from trainer.supervisor.kueue import Workload
-from trainer.supervisor.pods import Pod
+from trainer.supervisor.pods import Pod, Template
 from trainer.supervisor.stages import StageJob
 
 
@@ -35,8 +35,8 @@ class ScalesObserved:
     """The components with an object of this kind: roles, or `tensorboard`."""
     scales: Mapping[str, int]
     """By component; without the components whose object does not exist."""
-    revisions: Mapping[str, str] = field(default_factory=dict)
-    """By role: the revision of the StatefulSet's template that new pods are made from."""
+    templates: Mapping[str, Template] = field(default_factory=dict)
+    """By role with a StatefulSet."""
 
 
 @dataclass(frozen=True)

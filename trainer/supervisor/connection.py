@@ -80,7 +80,7 @@ class Connection:
         try:
             call()
         except UNAVAILABLE as error:
-            if isinstance(error, ApiError) and _is_refusal(error):
+            if isinstance(error, ApiError) and is_refusal(error):
                 self.report(error)
             return False
         return True
@@ -98,7 +98,8 @@ def refusal(error: ApiError) -> str:
     return f"the Kubernetes API refuses a request, which is repeated: {error.status.message}"
 
 
-def _is_refusal(error: ApiError) -> bool:
+def is_refusal(error: ApiError) -> bool:
+    """Whether the API server answers, and does not do what is asked, as without permissions."""
     code = error.status.code or 0
     return 400 <= code < 500 and code != _ABSENT and code not in _BUSY
 
@@ -116,7 +117,7 @@ class Backoff:
         Raises:
             StoppedError: the supervisor must stop.
         """
-        if isinstance(error, ApiError) and _is_refusal(error):
+        if isinstance(error, ApiError) and is_refusal(error):
             if self._seconds > 8:  # a server that has just started forbids all
                 self._connection.report(error)
             self._seconds = min(2 * self._seconds, _SLOWEST_RETRY)

@@ -140,11 +140,16 @@ _DIAGNOSES: Sequence[tuple[str, str]] = (
 def lacks_capacity(problem: str) -> bool:
     """Whether a pod waits for a node or for quota, which an autoscaler or the end of another run may give.
 
+    Not if only its volume keeps it from the nodes that there are: that is seldom cured by waiting.
+
     Args:
         problem: `Pod.problem` of a pod without a node, or the message of an event about a pod that does not exist.
     """
-    is_of_volume = re.search(r"persistentvolumeclaim", problem, re.IGNORECASE)
-    return bool(re.search(r"nodes are available|exceeded quota", problem)) and not is_of_volume
+    is_of_volume = re.search(
+        r"persistentvolumeclaim|volume node affinity conflict|available persistent volumes", problem, re.IGNORECASE
+    )
+    is_full = re.search(r"Insufficient|exceeded quota", problem)  # such as the nodes in the volume's zone
+    return bool(is_full or (re.search(r"nodes are available", problem) and not is_of_volume))
 
 
 @functools.lru_cache(maxsize=10_000)  # a thousand tasks may wait for the same reason, and each pass asks for all

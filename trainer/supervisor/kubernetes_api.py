@@ -23,7 +23,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, Pod, ServiceAccount
 from lightkube.types import CascadeType, PatchType
 
 from trainer.supervisor import stages
-from trainer.supervisor.connection import STOPPED, Connection, StoppedError
+from trainer.supervisor.connection import STOPPED, Connection, StoppedError, is_refusal
 from trainer.supervisor.crashes import CRASHES, Crashes, parse_crashes
 from trainer.supervisor.ownership import Ownership, may_take_over
 from trainer.supervisor.run import Run, Stage
@@ -183,6 +183,16 @@ class KubernetesApi:
         self._notes = self._read("run")
         return may_take_over(self.run, self._notes, is_superseded)
 
+    def ended_predecessor(self) -> str:
+        """The name of the older Job that the release wants again, if it has ended; else, or if unknown, empty.
+
+        Raises:
+            SupersededError: another supervisor owns the run.
+        """
+        found: list[str] = []
+        self._connection.attempt(lambda: found.append(self.ownership.ended_predecessor()))
+        return found[0] if found else ""
+
     def update_notes(self, update: Callable[[Mapping[str, str]], Mapping[str, str | None]]) -> None:
         """Update the data of the ConfigMap FULLNAME-run from its current data; None removes a key."""
 
@@ -238,13 +248,27 @@ class KubernetesApi:
                 raise StoppedError(STOPPED)
 
     def fail_job(self) -> None:
-        """Make the next failure of the supervisor's pod the last one of its Job."""
+        """Make the next failure of the supervisor's pod the last one of its Job.
+
+        If that is refused again and again, as after an upgrade that failed half-way, the next pod of the Job tries it.
+        """
+        refusals = 0
 
         def fail() -> None:
-            status = self._client.get(Job, self.run.job).status
-            failed = (status and status.failed) or 0
-            # A lower limit would end the Job at once, and remove this pod with its log.
-            self._patch_job({"spec": {"backoffLimit": failed}})
+            nonlocal refusals
+            try:
+                status = self._client.get(Job, self.run.job).status
+                failed = (status and status.failed) or 0
+                # A lower limit would end the Job at once, and remove this pod with its log.
+                self._patch_job({"spec": {"backoffLimit": failed}})
+            except ApiError as error:
+                refusals += is_refusal(error)
+                if refusals < _ATTEMPTS:
+                    raise
+                logger.warning(
+                    f"the Job {self.run.job} cannot be ended, so it starts the supervisor again: "
+                    f"{error.status.message}; complete or roll back the last upgrade, or delete the Job"
+                )
 
         self._connection.retry(fail)
 
@@ -255,16 +279,19 @@ class KubernetesApi:
         """
         return self._connection.attempt(lambda: self._patch_job({"metadata": {"annotations": dict(annotations)}}))
 
-    def crashes(self) -> Crashes:
-        """The crashes of this Job's pods that are noted in its annotation; none if they cannot be read."""
+    def crashes(self) -> tuple[Crashes, int]:
+        """The noted crashes of this Job's pods, and how many of these have failed; none if they cannot be read."""
         found: list[Job] = []
         self._connection.attempt(lambda: found.append(self._client.get(Job, self.run.job)))
-        metadata = (found and found[0].metadata) or ObjectMeta()
-        return parse_crashes((metadata.annotations or {}).get(CRASHES, ""))
+        metadata, status = (found and found[0].metadata) or ObjectMeta(), found and found[0].status
+        return parse_crashes((metadata.annotations or {}).get(CRASHES, "")), (status and status.failed) or 0
 
-    def record_crash(self, crashes: Crashes, sentence: str) -> None:
-        """Note a crash of this supervisor in its Job, with an event, whether it owns the run or not."""
+    def note_crashes(self, crashes: Crashes) -> None:
+        """Note the crashes of this Job's pods in its annotation, whether this supervisor owns the run or not."""
         self.annotate_job({CRASHES: json.dumps(dataclasses.asdict(crashes))})
+
+    def record_crash(self, sentence: str) -> None:
+        """Create an event for a crash, whether this supervisor owns the run or not."""
         self._connection.attempt(lambda: self._create_event("Warning", "SupervisorCrashed", sentence))
 
     def _patch_job(self, change: Mapping[str, Any]) -> None:

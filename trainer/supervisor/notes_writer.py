@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes, run_of_tasks, to_data, to_ended
@@ -21,9 +21,17 @@ class NotesWriter:
         self._ended: tuple[str, Mapping[str, int]] | None = None
         self._at = 0.0
 
-    def take_over(self, notes: Notes) -> Notes:
-        """Write the notes of another supervisor, which stops at its next write, as this one's."""
-        return self._write(notes, take_over=True)
+    def begin(self, begin: Callable[[Mapping[str, str]], Notes], take_over: bool) -> Notes:
+        """Write the first notes of this supervisor, and return them.
+
+        Args:
+            begin: The notes that follow from the data that they replace. It is called again if these change meanwhile.
+            take_over: Whether the data may be that of another supervisor, which stops at its next write.
+
+        Raises:
+            SupersededError: the data is that of another supervisor, and `take_over` is False.
+        """
+        return self._write(begin, take_over)
 
     def write(self, notes: Notes) -> Notes:
         """Write the notes if they have changed.
@@ -31,7 +39,7 @@ class NotesWriter:
         Raises:
             SupersededError: another supervisor has taken over the run.
         """
-        return self._write(notes) if notes != self._written else notes
+        return self._write(lambda _: notes) if notes != self._written else notes
 
     def write_later(self, notes: Notes) -> Notes:
         """Write the notes if they have changed, and the last time was long enough ago.
@@ -47,14 +55,17 @@ class NotesWriter:
         acts = before is None or (notes.state, notes.scales) != (before.state, before.scales)
         return self.write(notes) if is_due or acts else notes
 
-    def _write(self, notes: Notes, take_over: bool = False) -> Notes:
+    def _write(self, after: Callable[[Mapping[str, str]], Notes], take_over: bool = False) -> Notes:
+        notes = Notes()
+
         def update(data: Mapping[str, str]) -> dict[str, str | None]:
+            nonlocal notes
             # During an upgrade two supervisors overlap for a moment. Only the later one may write.
             if not take_over and not owns(self._supervisor, data):
                 raise SupersededError
+            notes = dataclasses.replace(after(data), supervisor=self._supervisor, job=self._api.run.job)
             return to_data(notes, data)
 
-        notes = dataclasses.replace(notes, supervisor=self._supervisor, job=self._api.run.job)
         self._api.update_notes(update)
         waits = self._api.run.tasks_wait
         if (ended := (run_of_tasks(notes, waits), notes.finished)) != self._ended:

@@ -3,11 +3,16 @@
 An upgrade that fails leaves the Job of the old supervisor beside the new one. The chart names the Job that the newest
 release wants, in an annotation of the ConfigMap FULLNAME-run. Its supervisor takes the run over: it notes its pod there
 as the owner. An owner looks at these notes before each write that others feel. Another supervisor waits, and does not
-end: a rollback may want it again, and Helm does not start a Job again that is complete.
+end: a rollback may want it again, and Helm does not start a Job again that is complete. Of two pods of one Job, as
+after a node was cut off and is back, the one that began later owns the run, and the other one ends.
+
+A rollback may also want a Job again that has ended. The owner then suspends the run before it goes.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap
 
 from trainer.errors import ConfigurationError
@@ -51,6 +56,31 @@ class Ownership:
             raise SupersededError
         self._is_confirmed = True
 
+    def ended_predecessor(self) -> str:
+        """The name of the older Job that the release wants again, if it has ended; empty otherwise.
+
+        Helm does not start it again, and a rollback deletes this supervisor's Job: nothing frees the tasks then.
+
+        Raises:
+            SupersededError: another supervisor owns the run.
+            lightkube.ApiError: the notes or the Jobs cannot be read.
+        """
+        found = self._connection.client.get(ConfigMap, f"{self._run.fullname}-run")
+        if not owns(self._run.supervisor, found.data or {}):
+            raise SupersededError
+        wanted = _wanted_job(found)
+        other = self._job(wanted) if wanted not in (None, self._run.job) else None
+        if other is None or not _has_ended(other):
+            return ""
+        own = self._job(self._run.job)
+        # A younger one has ended without taking the run over: this supervisor keeps it.
+        is_older = own is None or _created(other) < _created(own)
+        return wanted or "" if is_older else ""
+
+    def _job(self, name: str | None) -> Job | None:
+        fields: dict[str, Any] = {"metadata.name": name}  # a list, because the Role may not name this Job
+        return next(iter(self._connection.client.list(Job, fields=fields)), None)
+
 
 def owns(supervisor: str, data: Mapping[str, str]) -> bool:
     """Whether the notes in this data are those of the supervisor in the pod with this uid."""
@@ -66,11 +96,30 @@ def may_take_over(run: Run, found: ConfigMap, is_superseded: bool) -> bool:
         run: The run, with the supervisor's Job.
         found: The ConfigMap FULLNAME-run.
         is_superseded: Whether another supervisor has taken the run over from this one.
+
+    Raises:
+        StoppedError: a newer pod of the same Job has taken the run over: this one would only take it back.
     """
-    wanted = ((found.metadata and found.metadata.annotations) or {}).get(WANTED)
+    owner = _owner(found.data or {})
+    if is_superseded and owner.job == run.job and owner.supervisor != run.supervisor:
+        raise StoppedError(f"the Job {run.job} has a newer pod, which supervises the run")
+    wanted = _wanted_job(found)
     if wanted is None:  # somebody has created this ConfigMap anew: the first to come owns the run
         return not is_superseded
-    return wanted == run.job or _owner(found.data or {}).job == run.job
+    return run.job in (wanted, owner.job)
+
+
+def _wanted_job(found: ConfigMap) -> str | None:
+    return ((found.metadata and found.metadata.annotations) or {}).get(WANTED)
+
+
+def _has_ended(job: Job) -> bool:
+    conditions = (job.status and job.status.conditions) or []
+    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in conditions)
+
+
+def _created(job: Job) -> float:
+    return job.metadata.creationTimestamp.timestamp() if job.metadata and job.metadata.creationTimestamp else 0.0
 
 
 def _owner(data: Mapping[str, str]) -> Notes:

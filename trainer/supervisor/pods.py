@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, PodCondition, PodStatus
+from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, PodCondition, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod as KubernetesPod
 
@@ -40,6 +40,16 @@ class Terminated:
     def __str__(self) -> str:
         reason = "" if self.reason in ("", "Error", "Completed") else f" ({self.reason})"
         return f"code {self.code}{reason}"
+
+
+@dataclass(frozen=True)
+class Template:
+    """What the new pods of a StatefulSet are made from."""
+
+    revision: str
+    """The name that the pods have for it; empty before the StatefulSet's controller has given one."""
+    run_hash: str
+    """The hash of the run that it belongs to. That is another one after an upgrade that failed half-way."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +107,17 @@ class Pod:
         return str(self.terminated).replace("OOMKilled", remedy)
 
 
+def run_hash_in(spec: PodSpec | None, role: str) -> str:
+    """The hash of the run that the pods of a role with this specification belong to; empty if it has none."""
+    programs = [container for container in (spec.containers if spec else []) if container.name == role]
+    environment = {variable.name: variable.value for program in programs for variable in program.env or []}
+    return (environment.get("TASK_RUN") or "").partition(".")[0]  # without .v$(DATA_VERSION)
+
+
 def observe(pod: KubernetesPod) -> Pod:
     """The state of a pod, from the object that the API server returns."""
     metadata, status = pod.metadata or ObjectMeta(), pod.status or PodStatus()
     role = (metadata.labels or {})[COMPONENT]
-    programs = [container for container in (pod.spec.containers if pod.spec else []) if container.name == role]
-    environment = {variable.name: variable.value for program in programs for variable in program.env or []}
     container = next((entry for entry in status.containerStatuses or [] if entry.name == role), None)
     state = (container and container.state) or ContainerState()
     last = (container and container.lastState) or ContainerState()
@@ -113,7 +128,7 @@ def observe(pod: KubernetesPod) -> Pod:
         pod_name=metadata.name or "",
         uid=metadata.uid or "",
         role=role,
-        run_hash=(environment.get("TASK_RUN") or "").partition(".")[0],  # without .v$(DATA_VERSION)
+        run_hash=run_hash_in(pod.spec, role),
         created=_seconds(metadata.creationTimestamp),
         gated=bool(pod.spec and pod.spec.schedulingGates),
         node=(pod.spec and pod.spec.nodeName) or "",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trainer.supervisor.diagnosis import lacks_capacity
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import CountedRestarts, Notes
-from trainer.supervisor.pods import Pod, ended_by_itself
+from trainer.supervisor.pods import Pod, Template, ended_by_itself
 from trainer.supervisor.run import ExitAction, Run
 
 INCIDENT_SECONDS = 60.0
@@ -148,17 +148,20 @@ def is_replaceable(run: Run, notes: Notes, pod: Pod, now: float) -> bool:
     )
 
 
-def is_outdated(pod: Pod, revision: str, now: float) -> bool:
+def is_outdated(run: Run, pod: Pod, template: Template | None, now: float) -> bool:
     """Whether a pod has never started, and an upgrade has changed its settings since: a new pod gets the new ones.
 
     Args:
+        run: The run. An upgrade that fails early leaves its template of another run: a new pod would belong to that.
         pod: The pod of a task, or of the same task in another run.
-        revision: The revision of the StatefulSet's template that new pods are made from; empty if that is not known.
+        template: What new pods are made from; None if that is not known.
         now: Seconds since 1970.
     """
+    if template is None or template.run_hash != run.hash or not template.revision:
+        return False
     # The watch of pods may be ahead of that of StatefulSets.
     is_settled = now - pod.created >= OUTDATED_SECONDS
-    return is_settled and bool(revision) and pod.revision not in ("", revision) and not has_started(pod)
+    return is_settled and pod.revision not in ("", template.revision) and not has_started(pod)
 
 
 def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outcome | RestartAll | None:

@@ -6,6 +6,7 @@ the notes in the ConfigMap FULLNAME-run, so a restarted supervisor continues fro
 package interpret the Kubernetes objects.
 """
 
+import contextlib
 import dataclasses
 import logging
 import queue
@@ -65,8 +66,10 @@ LEAVE_SECONDS = 60.0
 """How long the end of TensorBoard on the leader's node is waited for."""
 TURN_SECONDS = 10.0
 """A supervisor that waits for its turn looks this often whether it is."""
+PREDECESSOR_SECONDS = 60.0
+"""An owner looks this often whether the release wants an earlier supervisor again, which has ended."""
 PATIENCE_SECONDS = 5.0
-"""A scale that was set is set again if it is not observed within this time."""
+"""A scale that was set is set again if it is not observed within this time; a refused deletion is repeated after it."""
 
 
 def supervise(run: Run, connection: Connection) -> Outcome | None:
@@ -89,17 +92,26 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
         signal.signal(number, stop)
     api = KubernetesApi(run, connection)
     api.retry_job()
-    before, started = api.crashes(), time.monotonic()
+    before, failed = api.crashes()
+    found = crashes.begin(before, failed, time.time())
+    api.note_crashes(found)
     try:
-        outcome = _supervise(run, api, connection, changes, before.total)
+        if found.total > before.total:
+            _report_crash(api, found)
+            if found.too_many:
+                return Outcome(False, str(found))
+        outcome = _supervise(run, api, connection, changes, found.total)
     except (ApiError, ConfigurationError):
         api.fail_job()
         raise
     except StoppedError:
         raise
     except Exception as error:
-        _report_crash(api, crashes.after(before, error, time.monotonic() - started))
+        found = crashes.after(found, error, time.time())
+        _report_crash(api, found)
         raise
+    finally:  # whatever follows, this pod was not killed
+        api.note_crashes(dataclasses.replace(found, failed=found.failed + 1))
     if outcome and not outcome.succeeded:
         api.fail_job()
     return outcome
@@ -108,7 +120,7 @@ def supervise(run: Run, connection: Connection) -> Outcome | None:
 def _report_crash(api: KubernetesApi, found: Crashes) -> None:
     """Report a crash, and end the Job if it is one too many."""
     logger.error(str(found))
-    api.record_crash(found, str(found))
+    api.record_crash(str(found))
     if found.too_many:
         api.annotate_job({f"{ANNOTATIONS}/outcome": str(found)})
         api.fail_job()
@@ -166,11 +178,12 @@ def _run_to_end(
     if run.data_watch is None or run.suspend:
         return loop.run_to_end(takes_over=True)
     loop.run_to_end(takes_over=True)
-    while True:
+    while not loop.is_replaced:
         version = loop.await_data()
         dns.forget()
         loop = _Loop(run.on_version(version), connection, metrics, changes, loop.view, dns)
         loop.run_to_end(takes_over=False)
+    return None
 
 
 class _Loop:
@@ -191,11 +204,17 @@ class _Loop:
         self._sent: dict[str, tuple[int, float]] = {}
         self._has_account = not (run.tensorboard and run.tensorboard.service_account)
         self._replaced: set[str] = set()
+        self._deleted: dict[str, float] = {}
+        """By uid of a pod: when its deletion was last tried, in seconds since 1970."""
         self._tensorboard_leaves = False
         """Whether TensorBoard is ending on the leader's node, to start on another one."""
         self._notes = Notes()
         self._tasks = {name: pod for name, pod in (view.pods or {}).items() if self._is_own(pod)}
         """The pods of this run, by task."""
+        self.is_replaced = False
+        """Whether the release has gone back to a supervisor that has ended, so that this run is suspended."""
+        self._looked = time.time()
+        """When that was last asked, in seconds since 1970."""
         self._early: list[Change] = []
         """Changes that were observed before the run began."""
         self._passed = 0.0
@@ -213,13 +232,39 @@ class _Loop:
                 self._observe(self._next_changes())
                 if self.view.complete:
                     self._take_pass(time.time())
+        except SupersededError:
+            raise
+        except StoppedError:
+            self.leave()
+            raise
         finally:
             self._reporter.close()
         if self._notes.state == "Suspended":
-            self._reporter.report_suspension()
+            if not self.is_replaced:
+                self._reporter.report_suspension()
             return None
         self._reporter.report_outcome(self._outcome)
         return self._outcome
+
+    def leave(self) -> None:
+        """Suspend the run at SIGTERM, if the release has gone back to a supervisor that has ended."""
+        with contextlib.suppress(StoppedError):  # the API server is unavailable, or another supervisor owns the run
+            self._suspend_if_replaced()
+            if self.is_replaced:
+                self._api.ownership.begin_pass()
+                self._reconcile(time.time())
+
+    def _suspend_if_replaced(self) -> None:
+        """Suspend the run if the release has gone back to a supervisor that has ended: nothing would end or free it."""
+        self._looked = time.time()
+        if self._notes.state in ("Suspended", "Succeeded", "Failed") or not (job := self._api.ended_predecessor()):
+            return
+        logger.warning(
+            f"the run is suspended, because the supervisor that the release wants again, the Job {job}, has ended: "
+            "raise run.attempt in an upgrade to run with the present values"
+        )
+        self.is_replaced = True
+        self._notes = self._writer.write(dataclasses.replace(self._notes, state="Suspended", reason=""))
 
     @property
     def _outcome(self) -> Outcome:
@@ -228,9 +273,14 @@ class _Loop:
 
     def begin(self, takes_over: bool) -> None:
         """Note what this supervisor does with the run that it finds, which it takes over or owns already."""
-        before = parse(self._api.read_notes())
-        begin = self._writer.take_over if takes_over else self._writer.write
-        self._notes = self._metrics.notes = begin(lifecycle.begin(self._run, before, self._await_pods(), time.time()))
+        before, pods = Notes(), self._await_pods()
+
+        def notes_after(data: Mapping[str, str]) -> Notes:
+            nonlocal before
+            before = parse(data)
+            return lifecycle.begin(self._run, before, pods, time.time())
+
+        self._notes = self._metrics.notes = self._writer.begin(notes_after, takes_over)
         left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
         self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
         self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
@@ -318,8 +368,10 @@ class _Loop:
 
     def _take_pass(self, now: float) -> None:
         """Compare what the cluster has with what the run needs, and reconcile what differs."""
-        run, before = self._run, self._notes
         self._api.ownership.begin_pass()
+        if now - self._looked >= PREDECESSOR_SECONDS:
+            self._suspend_if_replaced()
+        run, before = self._run, self._notes
         notes = scales.adopt(run, before, self._confirmed, self.view.scales)
         notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
         if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
@@ -434,7 +486,7 @@ class _Loop:
         limit = self._run.node_loss_seconds
         for pod in (self.view.pods or {}).values():
             lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
-            if lost and self._api.delete_pod(pod.pod_name):
+            if lost and self._is_due(pod, now) and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
         if self._notes.state in ("Starting", "Running"):
             self._replace_outdated(now)
@@ -450,6 +502,9 @@ class _Loop:
         for pod in self._tasks.values():
             if pod.uid in self._replaced or not policy.is_replaceable(self._run, self._notes, pod, now):
                 continue
+            template = self.view.templates.get(pod.role)
+            if (template and template.run_hash != self._run.hash) or not self._is_due(pod, now):
+                continue  # an upgrade has failed half-way: the new pod would belong to its run
             lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
             self._writer.write(self._notes)  # first: the new pod does not show the restart
             if self._api.replace_pod(pod.pod_name, pod.uid):
@@ -465,11 +520,19 @@ class _Loop:
             pod.name
             for pod in (self.view.pods or {}).values()
             if not pod.terminating
-            and policy.is_outdated(pod, self.view.revisions.get(pod.role, ""), now)
+            and policy.is_outdated(self._run, pod, self.view.templates.get(pod.role), now)
+            and self._is_due(pod, now)
             and self._api.replace_pod(pod.pod_name, pod.uid)
         ]
         if replaced:
             self._reporter.report_outdated(replaced)
+
+    def _is_due(self, pod: Pod, now: float) -> bool:
+        """Whether to delete a pod now: not soon after the last try, which may have been refused."""
+        if now - self._deleted.get(pod.uid, 0.0) < PATIENCE_SECONDS:
+            return False
+        self._deleted[pod.uid] = now
+        return True
 
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""
@@ -524,7 +587,7 @@ def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None,
     reason = "; ".join(filter(None, (outcome.reason, early_end, f"{result.describe(found)}{command}")))
     if (result.written(found) or started) < started:
         why = "the run had ended" if early_end else "all steps were done"
-        remedy = "raise train.train_steps, or use another trainingDirectory.subPath"
+        remedy = "raise train.train_steps, or use another trainingDirectory.subPath and raise run.attempt"
         reason = f"nothing was trained, because {why} before; {remedy}; {reason}"
     return dataclasses.replace(outcome, reason=reason)
 

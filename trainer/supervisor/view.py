@@ -14,7 +14,7 @@ from trainer.supervisor.changes import (
     WorkloadObserved,
 )
 from trainer.supervisor.kueue import Workload
-from trainer.supervisor.pods import Pod
+from trainer.supervisor.pods import Pod, Template
 from trainer.supervisor.stages import StageJob
 
 WORKLOAD = "workload"
@@ -31,8 +31,8 @@ class View:
     """By task; None before the first list."""
     scales: Mapping[str, int] = field(default_factory=dict)
     """By component; without those whose object does not exist."""
-    revisions: Mapping[str, str] = field(default_factory=dict)
-    """By role: the revision of the StatefulSet's template that new pods are made from."""
+    templates: Mapping[str, Template] = field(default_factory=dict)
+    """By role with a StatefulSet."""
     listed: frozenset[str] = frozenset()
     """The components whose objects have been listed."""
     stages: Mapping[str, StageJob] | None = field(default_factory=dict)
@@ -54,10 +54,10 @@ class View:
                 return self._list(pods)
             case PodChanged(kind, pod):
                 return self._change(kind, pod)
-            case ScalesObserved(components, scales, revisions):
+            case ScalesObserved(components, scales, templates):
                 others = {name: scale for name, scale in self.scales.items() if name not in components}
                 self.scales, self.listed = others | {**scales}, self.listed | components
-                self.revisions = {**self.revisions, **revisions}
+                self.templates = {**self.templates, **templates}
             case StagesObserved(jobs):
                 self.stages = jobs
             case WorkloadObserved(workload):

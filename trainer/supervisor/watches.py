@@ -111,8 +111,9 @@ def _scales(kind: Any, name: str, component: str, scale: Callable[[Any], int]) -
 
     def watch(run: Run, connection: Connection, changes: Changes) -> None:
         def put(item: Any | None) -> None:
-            scales, revisions = ({}, {}) if item is None else ({component: scale(item)}, {component: _revision(item)})
-            changes.put(ScalesObserved(frozenset({component}), scales, revisions))
+            scales = {} if item is None else {component: scale(item)}
+            templates = {component: _template(item, component)} if isinstance(item, StatefulSet) else {}
+            changes.put(ScalesObserved(frozenset({component}), scales, templates))
 
         fields: dict[str, Any] = {"metadata.name": name}
         listed = connection.client.list(kind, fields=fields)
@@ -153,8 +154,9 @@ def _replicas(item: StatefulSet | Deployment) -> int:
     return (item.spec and item.spec.replicas) or 0
 
 
-def _revision(item: StatefulSet | Deployment | Job) -> str:
-    return (isinstance(item, StatefulSet) and item.status and item.status.updateRevision) or ""
+def _template(item: StatefulSet, role: str) -> pods.Template:
+    spec = item.spec.template.spec if item.spec else None
+    return pods.Template((item.status and item.status.updateRevision) or "", pods.run_hash_in(spec, role))
 
 
 def _active(job: Job) -> int:
