@@ -1,14 +1,19 @@
 """The supervisor's objects: its permissions, its run.json, and which changes of values start another run."""
 
+import http.server
 import json
+import os
 import re
 import shutil
+import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.chart.chart import ALL_ROLES, CHART, Manifests, render, template
+from tests.chart.chart import ALL_ROLES, CHART, Manifests, environment_with_tools, render, template
 from trainer.supervisor.ownership import WANTED
 from trainer.supervisor.run import read
 
@@ -293,3 +298,79 @@ def test_without_a_supervisor_none_of_its_objects_are_rendered() -> None:
     manifests = render({"supervisor.enabled": False})
     assert not [item for item in manifests if item["kind"] in ("Job", "Role", "RoleBinding")]
     assert manifests["StatefulSet/worker"]["spec"]["replicas"] == 2
+
+
+def discovery(manifests: Manifests) -> dict[str, Any]:
+    """The answers of an API server about the kinds of these objects, by path."""
+    kinds: dict[str, set[str]] = {"v1": {"PersistentVolumeClaim"}}
+    for item in manifests:
+        kinds.setdefault(item["apiVersion"], set()).add(item["kind"])
+    groups = [
+        {
+            "name": version.partition("/")[0],
+            "versions": [{"groupVersion": version, "version": version.partition("/")[2]}],
+        }
+        for version in kinds
+        if "/" in version
+    ]
+    answers: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "37", "gitVersion": "v1.37.0"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups},
+    }
+    for version, found in kinds.items():
+        resources = [
+            {"name": f"{kind.lower()}s", "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
+            for kind in found
+        ]
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        answers[path] = {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
+    return answers
+
+
+class ApiServer(http.server.BaseHTTPRequestHandler):
+    """An API server that answers as its server's `answers` say."""
+
+    def do_GET(self) -> None:
+        found = self.server.answers.get(self.path.partition("?")[0])  # type: ignore[attr-defined]
+        absent = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(found or absent).encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name in http.server
+        """Log nothing."""
+
+
+def test_its_role_names_the_job_of_the_supervisor_that_owns_the_run_too() -> None:
+    """It keeps the run if the upgrade fails between the Role and the Job."""
+    helm = shutil.which("helm", path=environment_with_tools()["PATH"])
+    assert helm
+    data = {"notes.json": json.dumps({"job": "mnist-run-before", "started": 1.5})}
+    owned = {"meta.helm.sh/release-name": "mnist", "meta.helm.sh/release-namespace": "default"}
+    metadata = {"name": "mnist-run", "labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": owned}
+    notes = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
+        answers = {**discovery(render()), "/api/v1/namespaces/default/configmaps/mnist-run": notes}
+        server.answers = answers  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connection = [
+            "--dry-run=server",
+            "--disable-openapi-validation",
+            f"--kube-apiserver=http://127.0.0.1:{server.server_port}",
+        ]
+        role = "templates/supervisor/role.yaml"
+        done = subprocess.run(
+            [helm, "template", "mnist", str(CHART), "--namespace", "default", "--show-only", role, *connection],
+            env={**os.environ, "KUBECONFIG": os.devnull},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    rules = next(item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "Role")["rules"]
+    (names,) = [rule["resourceNames"] for rule in rules if rule["resources"] == ["jobs"] and "patch" in rule["verbs"]]
+    assert "mnist-run-before" in names
+    assert len(names) == 2
