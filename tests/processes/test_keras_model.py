@@ -115,6 +115,7 @@ def test_a_model_of_plain_ops_trains_as_the_documentation_shows_it(trainer: Trai
 
 
 EPOCHS = """
+import keras
 import numpy as np
 
 def data(seed):
