@@ -49,12 +49,9 @@ class Ownership:
             SupersededError: another supervisor owns it.
             lightkube.ApiError: the notes cannot be read, so nothing may be written.
         """
-        if self._is_confirmed:
-            return
-        found = self._connection.client.get(ConfigMap, f"{self._run.fullname}-run")
-        if not owns(self._run.supervisor, found.data or {}):
-            raise SupersededError
-        self._is_confirmed = True
+        if not self._is_confirmed:
+            self._find_own()
+            self._is_confirmed = True
 
     def ended_predecessor(self) -> str:
         """The name of the older Job that the release wants again, if it has ended; empty otherwise.
@@ -65,10 +62,7 @@ class Ownership:
             SupersededError: another supervisor owns the run.
             lightkube.ApiError: the notes or the Jobs cannot be read.
         """
-        found = self._connection.client.get(ConfigMap, f"{self._run.fullname}-run")
-        if not owns(self._run.supervisor, found.data or {}):
-            raise SupersededError
-        wanted = _wanted_job(found)
+        wanted = _wanted_job(self._find_own())
         other = self._job(wanted) if wanted not in (None, self._run.job) else None
         if other is None or not _has_ended(other):
             return ""
@@ -76,6 +70,13 @@ class Ownership:
         # A younger one has ended without taking the run over: this supervisor keeps it.
         is_older = own is None or _created(other) < _created(own)
         return wanted or "" if is_older else ""
+
+    def _find_own(self) -> ConfigMap:
+        """The ConfigMap with the notes, which are this supervisor's. Raises as `check`."""
+        found = self._connection.client.get(ConfigMap, f"{self._run.fullname}-run")
+        if not owns(self._run.supervisor, found.data or {}):
+            raise SupersededError
+        return found
 
     def _job(self, name: str | None) -> Job | None:
         fields: dict[str, Any] = {"metadata.name": name}  # a list, because the Role may not name this Job
