@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,16 @@ def test_examples_that_need_much_memory_are_evaluated_in_small_batches(log_lines
         assert evaluator._chunk == 256
 
 
+def untrained(model: Callable[[], keras.Model], split: Examples, path: Path) -> tuple[KerasModel, dict[str, Any], str]:
+    """A model that learns a split, its parameters, and a checkpoint of step 0."""
+    made = KerasModel("mine", model, 0, None)
+    parameters = made.parameters(split.signature)
+    found = replica.build(Settings(batch_size=2, steps_per_execution=1), None, made, parameters, split, 0, "this run")
+    with tf1.Session(graph=found.graph) as session:
+        session.run(found.initialize)
+        return made, parameters, str(found.saver.save(session, path / "model.ckpt"))
+
+
 @pytest.mark.parametrize("batch_size", [8, 20, 3])
 def test_a_loss_that_depends_on_the_batch_is_that_of_keras(batch_size: int, tmp_path: Path) -> None:
     """The softmax of each row over the other rows of its batch, which a larger batch makes larger."""
@@ -112,12 +122,7 @@ def test_a_loss_that_depends_on_the_batch_is_that_of_keras(batch_size: int, tmp_
 
     random = np.random.default_rng(0)
     split = Examples(random.normal(size=(20, 6)).astype(np.float32), random.normal(size=(20, 4)).astype(np.float32))
-    made = KerasModel("mine", model, 0, None)
-    parameters = made.parameters(split.signature)
-    found = replica.build(Settings(batch_size=4, steps_per_execution=1), None, made, parameters, split, 0, "this run")
-    with tf1.Session(graph=found.graph) as session:
-        session.run(found.initialize)
-        checkpoint = str(found.saver.save(session, tmp_path / "model.ckpt"))
+    made, parameters, checkpoint = untrained(model, split, tmp_path)
     with CheckpointEvaluator(made, parameters, split, most=batch_size) as evaluator:
         score = evaluator.score(checkpoint)
     with eager_mode():
@@ -134,12 +139,7 @@ def test_labels_that_the_loss_ignores_do_not_count_in_the_accuracy(tmp_path: Pat
 
     labels = np.array([[0, 1, -1, -1], [0, 0, 0, -1]], np.int32)  # of which the untrained model gives 0
     split = Examples(np.ones((2, 4, 3), np.float32), labels)
-    made = KerasModel("mine", model, 0, None)
-    parameters = made.parameters(split.signature)
-    found = replica.build(Settings(batch_size=2, steps_per_execution=1), None, made, parameters, split, 0, "this run")
-    with tf1.Session(graph=found.graph) as session:
-        session.run(found.initialize)
-        checkpoint = str(found.saver.save(session, tmp_path / "model.ckpt"))
+    made, parameters, checkpoint = untrained(model, split, tmp_path)
     with CheckpointEvaluator(made, parameters, split) as evaluator:
         assert evaluator.score(checkpoint).metrics["accuracy"] == pytest.approx(4 / 5)
 
@@ -154,12 +154,7 @@ def embedding_of_100(path: Path) -> tuple[KerasModel, dict[str, Any], str]:
         return network
 
     split = Examples(np.ones((10, 3), np.int32), np.zeros((10, 12), np.float32))
-    made = KerasModel("mine", model, 0, None)
-    parameters = made.parameters(split.signature)
-    found = replica.build(Settings(batch_size=2, steps_per_execution=1), None, made, parameters, split, 0, "this run")
-    with tf1.Session(graph=found.graph) as session:
-        session.run(found.initialize)
-        return made, parameters, str(found.saver.save(session, path / "model.ckpt"))
+    return untrained(model, split, path)
 
 
 def test_a_model_that_fails_on_the_held_out_data_is_said(tmp_path: Path) -> None:
