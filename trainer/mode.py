@@ -56,6 +56,8 @@ def averages(choices: Choices) -> bool:
     return choices.sync_replicas
 
 
+ROUNDS: Sequence[Name] = ("synchronous", "local_sgd")
+"""The modes in which replicas with parameter servers wait for each other."""
 REFUSED: Sequence[tuple[Callable[[Choices], Any], str]] = (
     (
         lambda its: its.strategy != "ps" and its.sync_replicas,
@@ -172,8 +174,7 @@ class Mode:
         replicas = len(cluster.replicas) if cluster else 1
         index = cluster.replica_index if cluster and cluster.task in cluster.replicas else 0
         name = _name(choices, cluster is not None)
-        is_averaging = name in ("synchronous", "local_sgd")
-        contributions = (choices.replicas_to_aggregate or replicas) if is_averaging else replicas
+        contributions = (choices.replicas_to_aggregate or replicas) if name in ROUNDS else replicas
         if contributions > replicas:
             raise ConfigurationError(
                 f"replicas_to_aggregate={contributions}, but the cluster has {replicas} replicas and each contributes "
@@ -192,7 +193,7 @@ class Mode:
     @property
     def has_servers(self) -> bool:
         """Whether parameter servers hold the parameters, and not each replica."""
-        return self.name in ("asynchronous", "synchronous", "local_sgd")
+        return self.is_independent or self.has_rounds
 
     @property
     def is_independent(self) -> bool:
@@ -202,7 +203,7 @@ class Mode:
     @property
     def has_rounds(self) -> bool:
         """Whether the chief leads rounds, to which replicas contribute by way of the parameter servers."""
-        return self.name in ("synchronous", "local_sgd")
+        return self.name in ROUNDS
 
     @property
     def is_collective(self) -> bool:
@@ -232,13 +233,13 @@ class Mode:
     @property
     def moves_rows(self) -> bool:
         """Whether a step may move rows of a table, instead of the whole."""
-        return self.name not in ("local_sgd", "allreduce")
+        return not (self.is_collective or self.averages_parameters)
 
     @property
     def batches(self) -> int:
         """The batches of a global step that count."""
-        is_alone = self.is_independent or not (self.has_rounds or self.is_collective)
-        return self.devices * (1 if is_alone else min(self.beginners, self.contributions))
+        waits = self.has_rounds or self.is_collective
+        return self.devices * (min(self.beginners, self.contributions) if waits else 1)
 
     def weighs(self, batch: int | None) -> bool:
         """Whether batches of this size, None if it varies, count by their examples in a step that averages several."""

@@ -52,8 +52,8 @@ class Epochs:
 
     def end(self, step: int) -> int:
         """The global step that ends the epoch of the step after `step`."""
-        left = self.examples - self.at(step).taken
-        return step + -(-left // self.per_step)
+        _, taken = self.find(step)
+        return step + -(-(self.examples - taken) // self.per_step)
 
     def last_step(self, epochs: int, multiple: int = 1) -> int:
         """The global step after this number of epochs, and after a multiple of so many steps."""

@@ -111,10 +111,9 @@ def make_steps(
             return replace(outputs, totals=so_far[index])
 
         functions: list[Compute] = [functools.partial(compute, index) for index in range(len(at.compute))]
-        is_alone = len(functions) == 1 and not sizes
-        weights = shares if templates[0].is_weighted else None
-        if is_alone:
+        if len(functions) == 1 and not sizes:
             return Step(functions[0], rows)
+        weights = shares if templates[0].is_weighted else None
         return Step(device_average.average_over(at.compute, functions, source, sizes, weights), rows)
 
     return make_step

@@ -110,7 +110,7 @@ class Chief(Callback):
         saver.course = self._course = self._run.course(before, step)
         shared.write(self._session, self._course)
         old, new = before.epochs, self._course.epochs
-        if old and new and (old.examples, old.per_step) != (new.examples, new.per_step):
+        if old and new and new != old:
             at, last_step = new.begun, self._course.last_step
             logger.info(
                 f"an epoch has {new.steps} steps instead of {old.steps}: the run goes on in epoch {at.epoch + 1}, of "
@@ -143,10 +143,9 @@ class Chief(Callback):
         self._watchdog.save_before_exit = self.save_before_exit
         self.checkpoints.begin()
         if self._run.fit:
-            assert self._replica.epochs  # noqa: S101 - or there would be no callbacks
+            assert self._course.epochs  # noqa: S101 - or there would be no callbacks
             step = int(self._session.run(self._replica.global_step))
-            epochs = self._course.epochs or self._replica.epochs
-            self._follow(self._run.fit.begin(step, self._course.last_step, epochs, self._read_values()))
+            self._follow(self._run.fit.begin(step, self._course.last_step, self._course.epochs, self._read_values()))
 
     @property
     def is_evaluating_epoch(self) -> bool:

@@ -152,7 +152,7 @@ class ChiefRun:
         settings, cluster, dataset = self._context.settings, self._context.cluster, self._problem.dataset
         return {
             "mode": self._replica.mode.name,
-            "workers": len(cluster.replicas) - settings.spare_workers if cluster else self._replica.mode.devices,
+            "workers": self._replica.mode.beginners if cluster else self._replica.mode.devices,
             "ps": len(cluster.ps) if cluster else 0,
             "model": settings.model,
             **dataset.description,

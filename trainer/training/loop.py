@@ -46,7 +46,7 @@ def take_steps(
     logger.info(f"at step {min(step, last_step)} of {last_step}")
 
     executions = Executions(replica, session)
-    replicas = max(1, replication.independent_replicas - settings.spare_workers)
+    replicas = replica.mode.beginners if replica.mode.is_independent else 1
     epochs = course.epochs if replica.epochs else None
     planner = ExecutionPlanner(
         settings,

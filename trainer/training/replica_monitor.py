@@ -161,12 +161,12 @@ class ReplicaMonitor:
         self._last_step = last_step
         self._callback = callback
         self._names, self._addresses = list(addresses), list(addresses.values())
-        self._aggregate = settings.replicas_to_aggregate or len(addresses)
+        self._mode = replica.mode
         rounds, last_steps = self._rounds, membership.last_steps
         fetches = [rounds.begun, last_steps, rounds.given] if rounds else [replica.global_step, last_steps]
         self._read = session.make_callable(fetches)
         self._roster = Roster(len(addresses))
-        self._wanted = self._aggregate
+        self._wanted = self._mode.contributions
         self._join_seconds = settings.wait_seconds
         self._reports = Reports()
         self._reasons: dict[int, str] = {}
@@ -194,7 +194,7 @@ class ReplicaMonitor:
 
     def _await(self, step: int) -> None:
         """Wait for the listed replicas whose host name resolves: the pod of any other one does not exist."""
-        first = self._roster.last_steps[: len(self._names) - self._settings.spare_workers]
+        first = self._roster.last_steps[: self._mode.beginners]
         absent = [index for index, last in enumerate(first) if index and last == ABSENT]
         with ThreadPoolExecutor(max_workers=32) as pool:
             there = list(pool.map(_resolves, [self._addresses[index] for index in absent]))
@@ -249,7 +249,7 @@ class ReplicaMonitor:
 
     def _want(self, rounds: Rounds, at_most: int = 0) -> None:
         """Let a round need a contribution of each replica that takes part; with a limit, not more than that."""
-        wanted = min(self._aggregate, self._roster.expected)
+        wanted = min(self._mode.contributions, self._roster.expected)
         wanted = min(wanted, at_most or wanted)
         if wanted != self._wanted:
             self._session.run(rounds.want, {rounds.wanted: wanted})
