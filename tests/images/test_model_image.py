@@ -255,7 +255,8 @@ def test_a_model_whose_file_was_altered_is_refused(image_name: str) -> None:
 def test_an_unknown_option_is_reported_in_one_sentence(image_name: str) -> None:
     done = docker("run", "--rm", *LOCKED_DOWN, image_name, "--port=80")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "trainer: unrecognized arguments: --port=80 (see trainer serve --help).\n"
+    sentence = "trainer: unrecognized arguments: --port=80 (did you mean --http_port?) (see trainer serve --help).\n"
+    assert done.stderr == sentence
 
 
 def test_kserve_knows_every_key_of_the_example(server: str) -> None:
