@@ -55,7 +55,7 @@ test-long: $(SETUP) ## run the multi-process tests that CI skips: more combinati
 
 flaky: N ?= 5
 flaky: TESTS ?= tests/processes
-flaky: CHART_TOOLS += versitygw kubeconform
+flaky: CHART_TOOLS += versitygw
 flaky: $(SETUP) chart-tools ## repeat tests beside busy loops, and count the failures of each (N=5 TESTS='tests/processes')
 	$(if $(KUBECONFIG),$(WITH_CHART_TOOLS)) $(BIN)/python -m hack.flaky --rounds $(N) $(TESTS)
 
@@ -88,7 +88,6 @@ chart-docs: $(SETUP) chart-tools ## generate the chart's README, the schema of `
 
 # If KUBECONFIG is set, that cluster must have the images or be able to pull them. Otherwise build the images and start a
 # cluster here.
-e2e: CHART_TOOLS += kubeconform
 e2e: $(SETUP) $(if $(KUBECONFIG),chart-tools,cluster-build build-images) ## test the images, and the chart on the cluster in KUBECONFIG or on a throw-away one (Linux, root, Go)
 	@$(if $(KUBECONFIG)$(KEEP_CLUSTER),,trap '$(PYTHON) -m hack.cluster down; exit 130' INT TERM;) \
 	$(E2E_WITH) KEEP_CLUSTER=1 $(BIN)/python -m pytest -m 'alone and not long' tests/e2e; alone=$$?; \

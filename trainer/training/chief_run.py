@@ -37,11 +37,13 @@ from trainer.training.chief import Chief
 from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
-from trainer.training.parameter_server import SIGNAL_DONE_SECONDS
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext
 
 logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+"""How long the chief of a run that was done waits for tasks that may have ended, or may start beside it."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class ChiefRun:
     def wait_seconds(self) -> float:
         """How long to wait for the other tasks: after the end of the run they may have gone for good."""
         seconds = self._context.settings.wait_seconds
-        return min(seconds, SIGNAL_DONE_SECONDS) if self.was_done else seconds
+        return min(seconds, START_SECONDS) if self.was_done else seconds
 
     def _make_evaluator(self) -> CheckpointEvaluator:
         self._evaluator = self._problem.evaluator()

@@ -95,7 +95,7 @@ def _train(context: TaskContext, problem: Problem, claimed: ClaimedDirectory | N
         except LostPeersError:
             if run is None or not run.was_done:
                 raise
-            logger.info("the run was done before, and the other tasks have ended")
+            logger.info("the run was done before, and its other tasks do not answer")
             return True
         if context.is_stopping():
             return False
