@@ -228,6 +228,14 @@ TRAININGS: dict[str, Training] = {
     ),
     "an_own_train_step": of(
         """
+        weight = tf.Variable(0.0, trainable=False)  # of a part of the loss, as that of the divergence in a VAE
+
+        class Anneal(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                weight.assign(0.1 * epoch)
+
+        CALLBACKS = [Anneal()]
+
         class Own(keras.Model):
             def __init__(self):
                 super().__init__()
@@ -242,7 +250,7 @@ TRAININGS: dict[str, Training] = {
                 x, y = given
                 with tf.GradientTape() as tape:
                     outputs = self(x, training=True)
-                    loss = keras.ops.mean((outputs - y) ** 2)
+                    loss = keras.ops.mean((outputs - y) ** 2) + weight * keras.ops.mean(outputs**2)
                 variables = self.trainable_variables
                 self.optimizer.apply(tape.gradient(loss, variables), variables)
                 self.tracker.update_state(loss)

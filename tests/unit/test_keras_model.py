@@ -364,7 +364,7 @@ OWN_STEP = """
             x, y = data
             with tf.GradientTape() as tape:
                 found = self(x, training=True)
-                loss = self.compute_loss(y=y, y_pred=found)
+                loss = self.compute_loss(y=y, y_pred=found) + tf.reduce_mean(self.head(found) ** 2)
             self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
             for each in self.metrics:
                 each.update_state(loss) if each.name == "loss" else each.update_state(y, found)
@@ -372,6 +372,7 @@ OWN_STEP = """
     def model(classes):
         inputs = layers.Input((784,))
         network = Own(inputs, layers.Dense(classes)(layers.BatchNormalization()(layers.Dense(8)(inputs))))
+        network.head = layers.Dense(4)  # only train_step calls it
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         network.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
         return network
@@ -382,7 +383,7 @@ OWN_STEP = """
 @pytest.mark.parametrize(
     "text",
     [SCHEDULE, TABLE, HELD, OWN_STEP],
-    ids=["a schedule", "constants", "state, tables and an unused layer", "train_step"],
+    ids=["a schedule", "constants", "state, tables and an unused layer", "train_step with a layer of its own"],
 )
 def test_what_a_file_makes_itself_is_trained_as_by_keras(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(text))

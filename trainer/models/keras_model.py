@@ -173,11 +173,15 @@ class KerasModel:
         if not signature.has_targets and not self._takes_inputs_alone():
             raise self._error(missing_targets(signature))
         with eager_mode():
-            inputs, targets, weights = self._unpack(self._first_batch(first))
+            batch = self._first_batch(first)
+            inputs, targets, weights = self._unpack(batch)
             given = ", ".join(f"{name} {spec}" for name, spec in signature.inputs.items())
             with self._errors(f"the model does not accept batches of the data ({given})"), self._deferring():
                 outputs = self._model(inputs) if own_train_step.has_call(self._model) else None
             self._check(outputs)
+            if self._has_own_step:
+                with self._errors("train_step fails on the first batch of the data"), self._deferring():
+                    own_train_step.build(self._model, self._data(batch, training=True))
             self._ends_in_softmax = not self._model.compiled and self._find_softmax(inputs)
             if self._weights:
                 self._fill_large()
@@ -229,7 +233,8 @@ class KerasModel:
     def _try_prediction(self) -> None:
         """Raise an error now if there would be one at the first evaluation."""
         with tf.Graph().as_default():
-            arrays = {name: tf1.placeholder(tf.float32, each.shape) for name, each in self._arrays.items()}
+            held = {**self._arrays, **self._outer}
+            arrays = {name: tf1.placeholder(tf.float32, each.shape) for name, each in held.items()}
             batch = [tf1.placeholder(each.dtype, [self.fixed_batch, *each.shape]) for each in self._signature.specs]
             self.predict(arrays, batch, [tf1.placeholder(each.dtype, each.shape) for each in self.no_counts])
 

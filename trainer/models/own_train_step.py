@@ -27,6 +27,17 @@ def has_call(model: Any) -> bool:
     return overrides(model, "call")
 
 
+def build(model: Any, data: Any) -> None:
+    """Build the layers that only `train_step` calls, by tracing it as `fit` does: nothing runs and nothing is updated."""
+    if all(layer.built for layer in model._flatten_layers(include_self=False)):
+        return
+    model.optimizer.apply = lambda *arguments, **named: None  # it would make variables that nothing uses
+    try:
+        tf.function(model.train_step, autograph=False).get_concrete_function(data)
+    finally:
+        del model.optimizer.apply
+
+
 def evaluate(model: Any, scope: Any, data: Any, variables: Sequence[Any]) -> Tensor:
     """The loss on a batch, in this scope: of the own `test_step`, otherwise of `train_step`."""
     if overrides(model, "test_step"):
