@@ -56,6 +56,7 @@ class RunRecord:
         """Whether the run was done before this process."""
         self._summaries: SummaryWriter | None = None
         self._step = 0
+        self._told: Score | None = None
 
     def count_absence(self) -> None:
         """Count the time since the last record: the run went on while there was no chief."""
@@ -75,9 +76,11 @@ class RunRecord:
         self._last = Evaluated(checkpoint, score).to_json()
         if is_candidate:
             self._last["checkpoint"] = best_now.checkpoint if kept and best_now else None
-        write_score(self.summaries, score)
         self._metrics.test_metrics = {"loss": score.loss, **score.metrics}
-        logger.info(f"{score}{' (the best so far)' if kept else ''}")
+        if score != self._told:  # the last checkpoint is scored again at the end of the run
+            self._told = score
+            write_score(self.summaries, score)
+            logger.info(f"{score}{' (the best so far)' if kept else ''}")
         if is_candidate:
             self.write_running(score.global_step)
 
