@@ -60,6 +60,11 @@ def two_workers() -> Cluster:
     [
         ("{'epochs': 3}", {"batch_size": 40}, 9),  # of 90 examples, as a tenth is held out
         ("{'epochs': 3, 'batch_size': 9}", {}, 30),
+        (
+            "{'epochs': 3, 'callbacks': keras.callbacks.Callback()}",
+            {"batch_size": 40},
+            9,
+        ),  # not in a list, as fit takes it
         ("{'epochs': 3, 'batch_size': 9}", {"batch_size": 90}, 3),
         ("{'epochs': 3}", {"batch_size": 40, "epochs": 2}, 6),
         ("{'epochs': 3}", {"batch_size": 40, "train_steps": 50}, 50),
@@ -128,11 +133,16 @@ def test_a_generator_for_the_validation_needs_an_end(load: Load) -> None:
     [
         ("3", "fit_arguments() returned int; return a dictionary, as in {'epochs': 3}."),
         ("1 / 0", "fit_arguments() failed: ZeroDivisionError: division by zero (line 15)."),
-        ("{'x': 3}", "fit_arguments() has x, which it does not take: return it from train_data()."),
+        ("{'x': 3}", "fit_arguments(): x is not taken: return it from train_data()."),
         (
             "{'initial_epoch': 3}",
-            "fit_arguments() has initial_epoch, which it does not take; it takes epochs, steps_per_epoch, batch_size, "
-            "callbacks, class_weight, validation_data, validation_steps, validation_split, verbose.",
+            "fit_arguments(): initial_epoch is not taken, but epochs, steps_per_epoch, batch_size, callbacks, "
+            "class_weight, validation_data, validation_steps, validation_split, verbose.",
+        ),
+        (
+            "{'epoch': 3, 'batchsize': 8, 'validation_split': 2.0}",
+            "fit_arguments(): epoch is not taken (did you mean epochs?); batchsize is not taken (did you mean "
+            "batch_size?); validation_split=2.0, but input should be less than 1.",
         ),
         ("{'epochs': 0}", "fit_arguments(): epochs=0, but input should be greater than or equal to 1."),
         ("{'epochs': 'many'}", "fit_arguments(): epochs='many', but input should be a valid integer."),

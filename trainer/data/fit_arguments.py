@@ -1,7 +1,7 @@
 """The arguments of `keras.Model.fit` that a model file gives with its function `fit_arguments`, by their names."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
-from trainer.text import truncate
+from trainer.text import did_you_mean, truncate
 from trainer.text.reasons import reason
 
 NAME = "fit_arguments"
@@ -34,8 +34,8 @@ class FitArguments:
     epochs: Count | None = None
     steps_per_epoch: Count | None = None
     batch_size: Count | None = None
-    callbacks: Sequence[Any] = ()
-    """Keras's callbacks."""
+    callbacks: Any = ()
+    """Keras's callbacks: a list after `load`."""
     class_weight: Mapping[Annotated[int, Field(ge=0)], float] | None = None
     """The weight in the loss of examples with each label; that of other labels is 1."""
     validation_data: Any = None
@@ -66,20 +66,27 @@ def load(module: ModuleType, name: str) -> FitArguments:
             f"{origin} returned {type(found).__name__}; return a dictionary, as in {{'epochs': 3}}."
         )
     found = {key: _plain(value) for key, value in found.items()}
-    for key in found:
-        if key in OF_THE_TRAINER:
-            raise ConfigurationError(f"{origin} has {key}, which it does not take: {OF_THE_TRAINER[key]}.")
+    known = {key: value for key, value in found.items() if key in FitArguments.__annotations__}
+    problems = [_why_not(key) for key in found if key not in known]
     try:
-        fit = TypeAdapter(FitArguments).validate_python(found)
-        _check_callbacks(fit, origin)
-        return fit
+        fit = TypeAdapter(FitArguments).validate_python(known)
     except ValidationError as error:
-        problem = error.errors()[0]
-    key, taken = problem["loc"][0], ", ".join(FitArguments.__annotations__)
-    if key not in FitArguments.__annotations__:
-        raise ConfigurationError(f"{origin} has {key}, which it does not take; it takes {taken}.")
+        problems += [_sentence(each) for each in error.errors()]
+    if problems:
+        raise ConfigurationError(f"{origin}: {'; '.join(problems)}.")
+    return replace(fit, callbacks=_callbacks(fit.callbacks, origin))
+
+
+def _why_not(key: str) -> str:
+    if key in OF_THE_TRAINER:
+        return f"{key} is not taken: {OF_THE_TRAINER[key]}"
+    taken = FitArguments.__annotations__
+    return f"{key} is not taken{did_you_mean(key, taken) or ', but ' + ', '.join(taken)}"
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
     expected = problem["msg"][0].lower() + problem["msg"][1:]
-    raise ConfigurationError(f"{origin}: {key}={truncate(repr(problem['input']), 50)}, but {expected}.")
+    return f"{problem['loc'][0]}={truncate(repr(problem['input']), 50)}, but {expected}"
 
 
 def _plain(value: Any) -> Any:
@@ -91,12 +98,15 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _check_callbacks(fit: FitArguments, origin: str) -> None:
-    if not fit.callbacks:
-        return
+def _callbacks(given: Any, origin: str) -> list[Any]:
+    """Keras's callbacks, also a single one or lists in lists, as `fit` takes them."""
+    if given is None or given == ():
+        return []
     import keras
 
-    for each in fit.callbacks:
+    found = keras.tree.flatten(given)
+    for each in found:
         if not isinstance(each, keras.callbacks.Callback):
             what = type(each).__name__
             raise ConfigurationError(f"{origin}: callbacks has {what}; Keras's callbacks were expected.")
+    return list(found)

@@ -63,9 +63,9 @@ class Problem:
     def summary(self) -> str:
         """What is trained on which data, for the log."""
         data, values = self.dataset, sum(math.prod(each.shape) for each in self.parameters.values())
-        train, test = (len(each) if isinstance(each, Examples) else each.size for each in (data.train, data.test))
-        counted = f"{train:,} examples" if train else "a stream of examples"
-        held_out = f"{test:,} held out" if test else "a stream held out"
+        train, test = (_count(each) for each in (data.train, data.test))
+        counted = f"{train} examples" if train else "a stream of examples"
+        held_out = f"{test} held out" if test else "a stream held out"
         classes = f", {data.signature.classes:,} classes" if data.signature.classes else ""
         place = f" ({data.uri})" if data.uri else ""
         model = f"{self.settings.model} with {values:,} parameters"
@@ -164,6 +164,14 @@ def _find_epochs(settings: Settings, mode: Mode, dataset: Dataset, wants_epochs:
             return None
     logger.info(f"{dataset.name}: a pass has {count:,} batches, which took {time.monotonic() - began:.1f} s to count")
     return Epochs(count, mode.batches)
+
+
+def _count(examples: Examples | Stream) -> str:
+    """The number of examples, for the log; empty if it is not known. The last of a dataset's batches may be smaller."""
+    if isinstance(examples, Examples):
+        return f"{len(examples):,}"
+    at_most = "up to " if examples.batch_size else ""
+    return f"{at_most}{examples.size:,}" if examples.size else ""
 
 
 def _with_epochs(settings: Settings, mode: Mode, fit: FitArguments, passes: Epochs | None) -> Settings:
