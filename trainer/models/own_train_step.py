@@ -28,7 +28,7 @@ def has_call(model: Any) -> bool:
 
 
 def build(model: Any, data: Any) -> None:
-    """Build the layers that only `train_step` calls, by tracing it as `fit` does: nothing runs and nothing is updated."""
+    """Build the layers that only `train_step` calls, by tracing it as `fit` does: it runs and updates nothing."""
     if all(layer.built for layer in model._flatten_layers(include_self=False)):
         return
     model.optimizer.apply = lambda *arguments, **named: None  # it would make variables that nothing uses
