@@ -48,10 +48,10 @@ def stage_log(release: Release, name: str) -> str:
     return release.try_kubectl("logs", f"job/{newest}").stdout
 
 
-def upgrade_to_end(release: Release, values: dict[str, Any], seconds: float = 120) -> str:
+def upgrade_to_end(release: Release, values: dict[str, Any], *words: str, seconds: float = 120) -> str:
     """Upgrade the release, wait until another supervisor has brought the run to success, and return its log."""
     before = release.notes()["supervisor"]
-    release.upgrade(values)
+    release.upgrade(values, *words)
 
     def is_over() -> bool:
         notes = release.notes()
@@ -80,8 +80,9 @@ def test_stages_run_in_order_and_an_upgrade_runs_only_what_has_changed(release: 
     prepared = stage_log(release, "evaluate")
 
     changed = copy.deepcopy(values)
+    changed["stages"]["after"][0]["resources"] = {"requests": {"cpu": "20m"}}  # another Job, and nothing to do for it
     changed["stages"]["after"][1]["env"][0]["value"] = "2"
-    log = upgrade_to_end(release, changed)
+    log = upgrade_to_end(release, changed, "--wait", "--wait-for-jobs", "--timeout=3m")
     assert "stage evaluate is skipped" in log
     assert "stage infer is done" in log
     assert "stage prepare" not in log

@@ -317,10 +317,11 @@ class Client:
         elif "schedulingGates" in spec:
             cluster.pods[name] = dataclasses.replace(cluster.pods[name], gated=False)
         elif found := next((stage for stage, job in cluster.stages.items() if job.uid == name), None):
-            is_suspended = spec["suspend"]
-            cluster.stages[found] = dataclasses.replace(
-                cluster.stages[found], suspended=is_suspended, has_pods=not is_suspended
-            )
+            if spec.get("completions") == 0:
+                change = {"complete": True}
+            else:
+                change = {"suspended": spec["suspend"], "has_pods": not spec["suspend"]}
+            cluster.stages[found] = dataclasses.replace(cluster.stages[found], **change)
         return None
 
     def _patch_workload(self, status: Any) -> None:

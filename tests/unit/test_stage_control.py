@@ -39,14 +39,17 @@ class Api(KubernetesApi):
     def try_to_suspend(self, job: str, suspend: bool) -> None:
         self.calls.append("suspend" if suspend else "resume")
 
+    def try_to_end_stage(self, job: str) -> None:
+        self.calls.append("end")
 
-def calls(run: Run, *jobs: StageJob | None) -> list[str]:
+
+def calls(run: Run, *jobs: StageJob | None, notes: Mapping[str, Any] = STARTED) -> list[str]:
     """What follows from the Jobs that are observed one after another, while the stage runs."""
     api = Api(run)
     logs = TaskLogs(None)  # type: ignore[arg-type]
     control = StageControl(run, api, logs, Reporter(run, api, logs))
     for index, job in enumerate(jobs):
-        control.reconcile(Notes(state="Preparing", stages=STARTED), {"prepare": job} if job else {}, NOW + index)
+        control.reconcile(Notes(state="Preparing", stages=notes), {"prepare": job} if job else {}, NOW + index)
     return api.calls
 
 
@@ -56,6 +59,15 @@ def test_a_job_of_the_chart_gets_its_account_and_is_resumed() -> None:
     assert calls(run, WAITS, WAITS, begun) == ["account", "resume"]
     replaced = dataclasses.replace(begun, uid="2", has_pods=True)  # as after kubectl delete job and helm upgrade
     assert calls(run, begun, replaced) == ["account", "suspend", "account"]
+
+
+@pytest.mark.parametrize("state", ["skipped", "done"])
+def test_the_job_of_a_stage_that_does_not_run_again_is_complete(state: str) -> None:
+    """Otherwise `helm upgrade --wait-for-jobs` waits for it until its timeout."""
+    run, past = with_stages([a_stage("prepare")]), StageNotes(state, "1")  # type: ignore[arg-type]
+    ended = dataclasses.replace(WAITS, complete=True)
+    assert calls(run, WAITS, WAITS, ended, notes={"prepare": past}) == ["end"]
+    assert calls(run, ended, notes={"prepare": past}) == []
 
 
 @pytest.fixture

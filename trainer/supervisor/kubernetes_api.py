@@ -125,6 +125,12 @@ class KubernetesApi:
         """Suspend or resume the Job of a stage, unless that is refused now."""
         self._connection.attempt_in_pass(self._owned(lambda: self._patch_suspend(job, suspend)))
 
+    def try_to_end_stage(self, job: str) -> None:
+        """Let the Job of a stage that is skipped be complete without a pod, unless that is refused now."""
+        none = {"spec": {"completions": 0, "parallelism": 0}}
+        patch = lambda: self._client.patch(Job, job, none, patch_type=PatchType.MERGE)  # noqa: E731
+        self._connection.attempt_in_pass(self._owned(patch))
+
     def create_stage_job(self, stage: Stage) -> None:
         """Create the Job of a stage for the run's version of the data, unless that is refused now.
 

@@ -63,7 +63,10 @@ class StageControl:
         return notes, Outcome(True, notes.training)
 
     def reconcile(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> None:
-        """Resume the Job of the current stage, and suspend those of all others that have not ended."""
+        """Resume the Job of the current stage, end those of skipped ones, and suspend all others that have not ended.
+
+        `helm --wait-for-jobs` waits for all of them.
+        """
         current = stages.current(self._run, notes)
         for stage in self._run.stages.all:
             job = jobs.get(stage.name)
@@ -74,6 +77,10 @@ class StageControl:
             if job is None and stage == current and stage.manifest and self._is_due(stage, "create", now):
                 self._api.create_stage_job(stage)
             if job is None or job.complete or job.failure:
+                continue
+            if stages.is_past(stage, notes.stages):
+                if self._is_due(stage, "end", now):
+                    self._api.try_to_end_stage(stage.job)
                 continue
             suspended = stage != current
             if stage == current and not stage.manifest and job.uid not in self._accounts:

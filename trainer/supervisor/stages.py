@@ -107,7 +107,7 @@ def advance(
 
     for stage in stages:
         own, job = found.get(stage.name, StageNotes()), jobs.get(stage.name)
-        if own.state in ("done", "skipped") and own.digest == stage.digest:
+        if is_past(stage, found):
             continue
         if own.state == "waiting" and own.digest == stage.digest:
             enter(stage, "skipped", "is skipped: its image, its settings and what comes before it have not changed")
@@ -123,6 +123,12 @@ def advance(
             enter(stage, "running", "starts")
         return Progress(found, current=stage, sentences=sentences)
     return Progress(found, sentences=sentences)
+
+
+def is_past(stage: Stage, notes: Mapping[str, StageNotes]) -> bool:
+    """Whether a stage is done or skipped as it is now."""
+    own = notes.get(stage.name, StageNotes())
+    return own.state in ("done", "skipped") and own.digest == stage.digest
 
 
 def current(run: Run, notes: Notes) -> Stage | None:

@@ -136,6 +136,7 @@ spec:
 {{- $root := .root -}}
 {{- $values := $root.Values -}}
 {{- $spec := set .spec "serviceAccount" (dict "name" .account) -}}
+completionMode: Indexed # so that the supervisor can set 0 completions, which ends the Job of a stage that is skipped
 backoffLimit: {{ ternary $spec.backoffLimit 6 (hasKey $spec "backoffLimit") | int }}
 {{- with $spec.activeDeadlineSeconds }}
 activeDeadlineSeconds: {{ int . }}
