@@ -324,13 +324,19 @@ def test_an_upgrade_that_fails_leaves_one_supervisor(release: Release) -> None:
     wait(lambda: "this one waits" in release.supervisor_log(), 120, release.describe)
     new, log = release.notes()["job"], release.supervisor_log()
     time.sleep(30)
-    assert len(release.get("jobs", labelSelector=SUPERVISOR)["items"]) == 2
+    jobs = {
+        each["metadata"]["name"]: each["metadata"] for each in release.get("jobs", labelSelector=SUPERVISOR)["items"]
+    }
+    assert jobs.keys() == {old, new}
+    assert jobs[old]["ownerReferences"][0]["name"] == "mnist-run", "it goes with the release, if Helm has forgotten it"
     assert (release.notes()["job"], release.notes()["state"]) == (new, "Running")
     assert release.containers() == before, "the tasks are not affected"
     assert "set it again" not in log
     release.helm("rollback", "mnist")
     wait(lambda: release.notes()["job"] == old, 120, release.describe)
     assert release.containers() == before
+    release.helm("uninstall", "mnist")  # Helm may know only one of the Jobs
+    wait(lambda: not release.get("jobs", labelSelector=SUPERVISOR)["items"], 120, release.describe)
 
 
 @contextlib.contextmanager

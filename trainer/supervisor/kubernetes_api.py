@@ -96,6 +96,10 @@ class KubernetesApi:
         notes = (self._notes or self._read("run")).metadata or ObjectMeta()
         return OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
 
+    def _as_owned(self) -> Mapping[str, Any]:
+        owner: dict[str, Any] = self._notes_as_owner().to_dict()
+        return {"metadata": {"ownerReferences": [owner]}}
+
     def provide_stage_account(self, job: str, uid: str) -> bool:
         """Create the service account of a stage's Job, without which it has no pods; return whether that succeeded.
 
@@ -252,6 +256,10 @@ class KubernetesApi:
                 return
             if self._connection.stopping.wait(1):
                 raise StoppedError(STOPPED)
+
+    def end_with_release(self) -> None:
+        """Let `helm uninstall` delete this Job, of which Helm may not know after an upgrade that failed."""
+        self._connection.attempt(lambda: self._patch_job(self._as_owned()))
 
     def fail_job(self) -> None:
         """Make the next failure of the supervisor's pod the last one of its Job.

@@ -154,8 +154,10 @@ def _await_turn(api: KubernetesApi, view: View, changes: Changes, is_superseded:
     if not api.may_own(is_superseded):
         logger.info(
             "the release has another supervisor, because an upgrade has failed or is in progress: this one waits until "
-            "`helm rollback` asks for it again, or the next upgrade deletes its Job"
+            "`helm rollback` asks for it again, or its Job is deleted, by the next upgrade or by "
+            f"`kubectl delete job {api.run.job}`"
         )
+        api.end_with_release()
         while not api.may_own(is_superseded):
             until = time.monotonic() + TURN_SECONDS
             while change := _next_change(changes, until - time.monotonic()):

@@ -1,12 +1,13 @@
 """Watches of the run's objects. Each runs in a thread of its own, and puts what it sees into the supervisor's queue."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import httpx2
 import msgspec
 from lightkube.models.meta_v1 import ObjectMeta, Status
+from lightkube.operators import not_in
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod
@@ -27,6 +28,8 @@ from trainer.supervisor.run import Run
 
 WARNINGS = ("FailedMount", "FailedAttachVolume", "FailedCreate", "FailedCreatePodSandBox")
 """Reasons of events that explain why a task does not run, and that no status has."""
+COMMON = ("BackOff", "Evicted", "Failed", "FailedScheduling", "NodeNotReady", "Unhealthy")
+"""Reasons of most warnings, which statuses tell too: the other runs of a namespace may have many of them."""
 PAGE = 100
 """How many pods or events an answer has at most: all those of a large run at once would take much memory."""
 
@@ -67,7 +70,11 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
 
 def task_labels(run: Run) -> dict[str, Any]:
     """The labels of the run's tasks, including tasks of a role that the run no longer has."""
-    components = [*ROLES, "client"]
+    return labels_of(run, [*ROLES, "client"])
+
+
+def labels_of(run: Run, components: Sequence[str]) -> dict[str, Any]:
+    """The labels of the run's objects with one of these components."""
     return {
         "app.kubernetes.io/name": run.chart,
         "app.kubernetes.io/instance": run.release,
@@ -88,7 +95,7 @@ def _pods(run: Run, connection: Connection, changes: Changes) -> None:
 
 
 def _warnings(run: Run, connection: Connection, changes: Changes) -> None:
-    fields: dict[str, Any] = {"type": "Warning"}
+    fields: dict[str, Any] = {"type": "Warning", "reason": not_in(COMMON)}
 
     def put(events: Iterable[Event]) -> None:
         for event in events:
@@ -132,7 +139,7 @@ def _stages(run: Run, connection: Connection, changes: Changes) -> None:
     def put() -> None:
         changes.put(StagesObserved(dict(jobs)))
 
-    labels: dict[str, Any] = {"app.kubernetes.io/name": run.chart}
+    labels = labels_of(run, ["stage"])
     listed = connection.client.list(Job, labels=labels)
     jobs = {names[_name(job)]: stages.observe(job) for job in listed if _name(job) in names}
     put()
