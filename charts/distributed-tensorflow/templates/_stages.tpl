@@ -43,10 +43,7 @@
 {{- $root := .root -}}
 {{- $digests := list -}}
 {{- with include "distributed-tensorflow.stageValues" . | fromJsonArray -}}
-{{- $places := dict -}}
-{{- range $key := list "trainingDirectory" "data" -}}
-{{- $_ := set $places $key (pick (get $root.Values $key) "enabled" "uri" "path" "existingClaim" "nfs" "subPath") -}}
-{{- end -}}
+{{- $places := include "distributed-tensorflow.places" $root | fromJson -}}
 {{- $training := "" -}}
 {{- if eq $.when "after" }}{{ $training = include "distributed-tensorflow.definition" $root }}{{ end -}}
 {{- $last := $training -}}

@@ -83,3 +83,12 @@ distributed-tensorflow/training-directory
 {{- define "distributed-tensorflow.leader" -}}
 {{- if int .Values.client.replicas }}client{{ else if int .Values.chief.replicas }}chief{{ else }}worker{{ end -}}
 {{- end }}
+
+{{/* Where the run's files and its data are, as JSON: a run with another place is another run. */}}
+{{- define "distributed-tensorflow.places" -}}
+{{- $places := dict -}}
+{{- range $key := list "trainingDirectory" "data" -}}
+{{- $_ := set $places $key (pick (get $.Values $key) "enabled" "uri" "path" "existingClaim" "nfs" "subPath") -}}
+{{- end -}}
+{{- toJson $places -}}
+{{- end }}

@@ -7,7 +7,7 @@
 {{- define "distributed-tensorflow.runHash" -}}
 {{- $defaults := .Files.Get "files/defaults.json" | fromJson -}}
 {{- $train := include "distributed-tensorflow.changed" (list .Values.train $defaults.train) -}}
-{{- $parts := list (include "distributed-tensorflow.cluster" .) $train (toString .Values.run.attempt) -}}
+{{- $parts := list (include "distributed-tensorflow.cluster" .) $train (include "distributed-tensorflow.places" .) (toString .Values.run.attempt) -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}
 {{- $what := pick . "program" "env" "envFrom" "exits" "gpus" -}}
 {{- if .packaged }}{{ $_ := set $what "program" (include "distributed-tensorflow.words" (dict "root" $ "words" $.Values.extraArgs) | fromJsonArray) }}{{ end -}}
@@ -15,7 +15,7 @@
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $parts = append $parts . }}{{ end -}}
 {{- with include "distributed-tensorflow.gangIdentity" . }}{{ $parts = append $parts . }}{{ end -}}
-{{- if .Values.data.watch.enabled }}{{ $parts = append $parts (include "distributed-tensorflow.watchedData" .) }}{{ end -}}
+{{- if .Values.data.watch.enabled }}{{ $parts = append $parts "watched" }}{{ end -}}
 {{- join "\n" $parts | sha256sum | trunc 8 -}}
 {{- end }}
 
@@ -39,7 +39,8 @@
 {{- $most = 0 -}}
 {{- end -}}
 {{- with include "distributed-tensorflow.lastDigest" . }}{{ $_ := set $values "stages" . }}{{ end -}}
-{{- if .Values.data.watch.enabled }}{{ $_ := set $values "watched" (include "distributed-tensorflow.watchedData" .) }}{{ end -}}
+{{- $_ := set $values "places" (include "distributed-tensorflow.places" .) -}}
+{{- if .Values.data.watch.enabled }}{{ $_ := set $values "watched" true }}{{ end -}}
 {{- include "distributed-tensorflow.changed" (list $values $defaults) | sha256sum | trunc 8 -}}
 {{- end }}
 

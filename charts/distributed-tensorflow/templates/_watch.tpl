@@ -28,8 +28,3 @@
 {{- if and $uri .Values.data.watch.enabled }}{{ $uri = printf "%s/v$(DATA_VERSION)" (trimSuffix "/" $uri) }}{{ end -}}
 {{- $uri | default .Values.trainingDirectory.path -}}
 {{- end }}
-
-{{/* Which dataset is watched, as JSON: another one has other versions of the same numbers. */}}
-{{- define "distributed-tensorflow.watchedData" -}}
-{{- pick .Values.data "uri" "path" "existingClaim" "nfs" "subPath" | toJson -}}
-{{- end }}
