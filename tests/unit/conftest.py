@@ -173,9 +173,9 @@ Alone = Callable[..., Values]
 def alone(values: Callable[[Replica, Any], Values]) -> Alone:
     """A function that trains a single process from a checkpoint, with one or more batches per step."""
 
-    def train(start: str, *steps: tuple[int, ...]) -> Values:
+    def train(start: str, *steps: tuple[int, ...], model: Any = MLP, parameters: Any = PARAMETERS) -> Values:
         settings = Settings(batch_size=SIZE * len(steps[0]), steps_per_execution=1)
-        found = replica.build(settings, None, MLP, PARAMETERS, EXAMPLES, 0, "this run")
+        found = replica.build(settings, None, model, parameters, EXAMPLES, 0, "this run")
         (picks,) = found.batches.feeds(1)
         with tf1.Session(graph=found.graph) as session:
             found.saver.restore(session, start)

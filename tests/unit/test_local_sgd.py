@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
 from trainer.config import Settings
 from trainer.graph import replica
 from trainer.graph.replica import Replica
+from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
@@ -21,7 +23,9 @@ LOCAL_STEPS = 3
 class Pair:
     """Two replicas in a run with rounds of three steps, and executions of one and two rounds."""
 
-    def __init__(self, servers: Servers, aggregate: int, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, servers: Servers, aggregate: int, stack: contextlib.ExitStack, model: Any, parameters: Any
+    ) -> None:
         settings = Settings(
             sync_replicas=True,
             replicas_to_aggregate=aggregate,
@@ -31,7 +35,7 @@ class Pair:
             train_steps=300,
         )
         self.replicas = [
-            replica.build(settings, servers.member(index), MLP, PARAMETERS, EXAMPLES, 0, "this run")
+            replica.build(settings, servers.member(index), model, parameters, EXAMPLES, 0, "this run")
             for index in range(2)
         ]
         self.sessions = [
@@ -72,7 +76,7 @@ class Pair:
 def pair(servers: Servers) -> Iterator[Callable[..., Pair]]:
     """A function that makes two replicas, with `aggregate` contributions per round."""
     with contextlib.ExitStack() as stack:
-        yield lambda aggregate=2: Pair(servers, aggregate, stack)
+        yield lambda aggregate=2, model=MLP, parameters=PARAMETERS: Pair(servers, aggregate, stack, model, parameters)
 
 
 def average(start: str, *runs: Values) -> Values:
@@ -100,6 +104,32 @@ def test_each_round_averages_replicas_that_trained_locally(
         )
         assert expected["global_step"] == number * LOCAL_STEPS
         assert_close(values(both.chief, both.session), expected)
+
+
+def compiled() -> Any:
+    """A network with state, whose optimizer has slots of its own."""
+    inputs = keras.layers.Input((784,))
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(8, activation="tanh", name="hidden")(inputs))
+    network = keras.Model(inputs, keras.layers.Dense(10, name="out")(hidden))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(keras.optimizers.RMSprop(0.003, momentum=0.5, global_clipnorm=1.0), loss)
+    return network
+
+
+def test_a_round_averages_what_the_optimizer_of_a_compiled_model_holds(
+    pair: Callable[..., Pair], save: Save, values: Callable[[Replica, Any], Values], alone: Alone
+) -> None:
+    model = KerasModel("mine", compiled, 0, None)
+    parameters = model.parameters(EXAMPLES.signature)
+    both = pair(model=model, parameters=parameters)
+    for batches in [((0, 1, 2), (3, 4, 5)), ((6, 7, 8), (9, 0, 2))]:
+        start = save(both.chief, both.session)
+        executions = [both.steps(index, *own) for index, own in enumerate(batches)]
+        both.update(LOCAL_STEPS)
+        _ = [execution.result() for execution in executions]
+        apart = [alone(start, *[(each,) for each in own], model=model, parameters=parameters) for own in batches]
+        assert any("momentum" in name for name in apart[0])
+        assert_close(values(both.chief, both.session), average(start, *apart))
 
 
 def test_an_execution_of_two_rounds_equals_two_executions(

@@ -13,7 +13,6 @@ from trainer.config import Settings
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
-from trainer.errors import ConfigurationError
 from trainer.graph import devices, execution, keras_optimizer, learners, step_graph, tables
 from trainer.graph.batches import Feeding, MultiDeviceBatches
 from trainer.graph.checkpoints import Saver
@@ -238,11 +237,6 @@ def _optimizer(
     """The optimizer of a compiled Keras model, otherwise that of the settings."""
     if model.optimizer is None:
         return Optimizer.create(settings, mode.is_independent, device, has_scale, last_step=course.last_step)
-    if mode.averages_parameters:
-        raise ConfigurationError(
-            "local_steps averages the moments of the trainer's own optimizer; leave out the model's compile(), or "
-            "local_steps."
-        )
     return KerasOptimizer.create(settings, mode.is_independent, device, has_scale, keras=model.optimizer)
 
 

@@ -6,15 +6,16 @@ several; in between, the replicas diverge from each other (McMahan et al., "Comm
 Networks from Decentralized Data", 2017; Stich, "Local SGD Converges Fast and Communicates Little", 2019).
 
 Adaptive optimizers offer several ways to aggregate their state (Chen, Li and Li, "Toward Communication Efficient
-Adaptive Gradient Method", 2020). Here the moments are averaged like the parameters, so that checkpoints and replicas
-that join late have a complete state. As in that paper, AMSGrad's largest second moment is the maximum of the averages.
-Replicas compute this maximum themselves from the averages, so they read it only at the start of an execution.
+Adaptive Gradient Method", 2020). Here all slots of an optimizer are averaged like the parameters, so that checkpoints
+and replicas that join late have a complete state. As in that paper, the largest second moment of the trainer's own
+AMSGrad is the maximum of the averages. Replicas compute this maximum themselves from the averages, so they read it only
+at the start of an execution.
 """
 
 from collections.abc import Sequence
 
 from trainer.graph import parameters
-from trainer.graph.optimizer import LARGEST_MOMENT, MOMENTS, Optimizer
+from trainer.graph.optimizer import LARGEST_MOMENT, Optimizer
 from trainer.graph.parameters import Rows, Shard
 from trainer.graph.replication import StepFunction, StepOutputs
 from trainer.graph.replication.steps import unroll
@@ -26,7 +27,7 @@ from trainer.tensorflow_types import Operation, Tensor, Variable
 def aggregation(
     shards: Sequence[Shard], make_step: StepFunction, optimizer: Optimizer, steps: int, device: str
 ) -> Aggregation:
-    """The aggregation of the replicas' parameters and moments after each round.
+    """The aggregation of the replicas' parameters and slots after each round.
 
     Args:
         shards: The shared parameters, with which all replicas start a round.
@@ -37,6 +38,16 @@ def aggregation(
     """
     local_shards = [parameters.copy(shard, device, optimizer.slots) for shard in shards]
     keeps_largest = LARGEST_MOMENT in optimizer.slots
+
+    def averaged(shard: Shard) -> list[Variable]:
+        """The variables of which a round takes the average."""
+        return [*shard.parameters, *(shard.slots[:-1] if keeps_largest else shard.slots)]
+
+    def contribution(shard: Shard) -> Tensor:
+        """The current values of these variables and 1.0, concatenated."""
+        with tf1.device(shard.device):
+            return tf.concat([*(each.read_value() for each in averaged(shard)), tf.ones([1])], axis=0)
+
     largest: dict[str, Tensor] = {}  # second moment of each shard, at the start of the latest round
 
     def push(round_number: int, starts: Sequence[Tensor]) -> tuple[list[Tensor], Sequence[Rows], StepOutputs]:
@@ -44,7 +55,7 @@ def aggregation(
         reads_largest = keeps_largest and round_number == 0
         for shard, local_shard, start in zip(shards, local_shards, starts, strict=True):
             with tf.control_dependencies([start]), tf1.device(shard.device):
-                variables = [*shard.parameters, *(shard.slots if reads_largest else shard.slots[: len(MOMENTS)])]
+                variables = [*shard.parameters, *shard.slots] if reads_largest else averaged(shard)
                 read, count = _join(variables), shard.updates.read_value()
             with tf1.device(device):
                 state = _split(read, variables)
@@ -55,31 +66,20 @@ def aggregation(
         numbers = range(round_number * steps, (round_number + 1) * steps)
         *_, (applied, outputs) = unroll(local_shards, make_step, optimizer, numbers, copied)
         with tf.control_dependencies(applied):
-            return [_contribution(local_shard) for local_shard in local_shards], [() for _ in shards], outputs
+            return [contribution(local_shard) for local_shard in local_shards], [() for _ in shards], outputs
 
     def apply(averages: Sequence[Tensor], _: Sequence[Rows], after: Sequence[Sequence[Operation]]) -> list[Operation]:
         applied = []
         for shard, average, ended in zip(shards, averages, after, strict=True):
             with tf.control_dependencies(ended), tf1.device(shard.device):
                 count = shard.updates.read_value()
-                state = _split(average, _averaged(shard))
+                state = _split(average, averaged(shard))
                 if keeps_largest:
                     state.append(tf.maximum(shard.slots[-1].read_value(), state[-1]))
                 applied.append(_assign(shard, state, count + steps))
         return applied
 
-    return Aggregation(steps, lambda shard: sum(_sizes(_averaged(shard))), push, apply)
-
-
-def _contribution(shard: Shard) -> Tensor:
-    """The current parameters and moments of a shard and 1.0, concatenated."""
-    with tf1.device(shard.device):
-        return tf.concat([*(each.read_value() for each in _averaged(shard)), tf.ones([1])], axis=0)
-
-
-def _averaged(shard: Shard) -> list[Variable]:
-    """The variables of a shard of which a round takes the average."""
-    return [*shard.parameters, *shard.slots[: len(MOMENTS)]]
+    return Aggregation(steps, lambda shard: sum(_sizes(averaged(shard))), push, apply)
 
 
 def _sizes(variables: Sequence[Variable]) -> list[int]:
