@@ -15,6 +15,7 @@ from trainer.supervisor.notes import ElasticNotes, Notes
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.reporter import ANNOTATIONS, Reporter, checkpoint_annotation
 from trainer.supervisor.run import Run
+from trainer.supervisor.sent import Sent
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,6 @@ PUBLISH_SECONDS = 60.0
 """The time between two annotations of the last checkpoint."""
 ABSENT_SECONDS = 30.0
 """A Workload that is absent for this long is deleted. A server that has just started may answer 404."""
-PATIENCE_SECONDS = 5.0
-"""A change is requested again if it is not observed within this time."""
 
 
 class QueueControl:
@@ -32,7 +31,7 @@ class QueueControl:
 
     def __init__(self, run: Run, api: KueueApi, reporter: Reporter) -> None:
         self._run, self._api, self._reporter = run, api, reporter
-        self._sent: dict[str, float] = {}
+        self._sent = Sent()
         self._placements: tuple[str, Mapping[str, Placement]] = ("", {})
         """What the pods of each role get, and the uid of the Workload that it belongs to."""
         self._unreadable = ""
@@ -109,21 +108,21 @@ class QueueControl:
             return
         elif notes.state in ("Starting", "Running"):
             self._reconcile_running(notes, workload, pods, now)
-        elif notes.state == "Suspended" and lifecycle.are_gone(pods.values()) and self._is_due("delete", now):
+        elif notes.state == "Suspended" and lifecycle.are_gone(pods.values()) and self._sent.is_due("delete", now):
             self._api.delete()
         elif self.is_over(notes) and not workload.has("Finished") and self._is_freed(pods):
             reason = "Failed" if notes.state == "Failed" else "Succeeded"
-            if self._is_due("finish", now):
+            if self._sent.is_due("finish", now):
                 self._api.set_conditions(workload, {"Finished": (True, reason, notes.reason or notes.training)})
 
     def _reconcile_waiting(self, notes: Notes, workload: Workload | None, now: float) -> None:
         if workload is None:
-            if notes.state == "Queued" and self._is_due("create", now):
+            if notes.state == "Queued" and self._sent.is_due("create", now):
                 self._create()
         elif workload.run_hash != self._run.hash or workload.has("Finished") or self._unread_flavors:
-            if self._is_due("delete", now):  # without its flavors the run would hold a quota that it cannot use
+            if self._sent.is_due("delete", now):  # without its flavors the run would hold a quota that it cannot use
                 self._api.delete()
-        elif workload.has("Evicted") and workload.has("QuotaReserved") and self._is_due("free", now):
+        elif workload.has("Evicted") and workload.has("QuotaReserved") and self._sent.is_due("free", now):
             self._api.set_conditions(workload, kueue.released(workload), frees_quota=True)
 
     def _create(self) -> None:
@@ -147,10 +146,10 @@ class QueueControl:
             for pod in pods.values()
             if pod.gated and pod.run_hash == self._run.hash and not pod.terminating and workload.covers(pod)
         ]
-        due = [pod for pod in gated if self._is_due(pod.uid, now)]
+        due = [pod for pod in gated if self._sent.is_due(pod.uid, now)]
         self._api.open_gates((pod.pod_name, self._placements[1].get(pod.role, Placement())) for pod in due)
         self._publish_checkpoint(pods.get(self._run.leader), now)
-        if notes.running and not workload.has("PodsReady") and self._is_due("ready", now):
+        if notes.running and not workload.has("PodsReady") and self._sent.is_due("ready", now):
             self._api.set_conditions(workload, {"PodsReady": (True, "Started", "Every task has started")})
 
     def _publish_checkpoint(self, leader: Pod | None, now: float) -> None:
@@ -180,12 +179,6 @@ class QueueControl:
     def _is_freed(self, pods: Mapping[str, Pod]) -> bool:
         """Whether the tasks have ended, or stay because run.cleanPodPolicy says so."""
         return self._run.clean_pod_policy != "All" or lifecycle.are_gone(pods.values())
-
-    def _is_due(self, change: str, now: float) -> bool:
-        if now - self._sent.get(change, 0.0) < PATIENCE_SECONDS:
-            return False
-        self._sent[change] = now
-        return True
 
 
 def _eviction(run: Run, workload: Workload | None) -> str:

@@ -16,6 +16,7 @@ from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.reporter import START_GRACE_SECONDS, Reporter
 from trainer.supervisor.run import Run, Stage
+from trainer.supervisor.sent import Sent
 from trainer.supervisor.stages import StageJob
 from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.telemetry import report
@@ -26,8 +27,6 @@ LOG_LINES = 200
 """The lines of a failed stage's log that the supervisor copies into its own."""
 LOOK_SECONDS = 5.0
 """The time between two looks at the pods of the current stage."""
-PATIENCE_SECONDS = 5.0
-"""A Job is patched again if the change is not observed within this time."""
 
 
 class StageControl:
@@ -36,7 +35,7 @@ class StageControl:
     def __init__(self, run: Run, api: KubernetesApi, logs: TaskLogs, reporter: Reporter) -> None:
         self._run, self._api, self._logs, self._reporter = run, api, logs, reporter
         self._accounts: set[str] = set()
-        self._sent: dict[str, tuple[str, float]] = {}
+        self._sent = Sent()
         self._looked = 0.0
 
     def advance(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> tuple[Notes, Outcome | None]:
@@ -71,15 +70,15 @@ class StageControl:
         for stage in self._run.stages.all:
             job = jobs.get(stage.name)
             if job and stage.name not in self._own(jobs):
-                if self._is_due(stage, "delete", now):
+                if self._sent.is_due(stage.name, now, "delete"):
                     self._api.delete_job(stage.job)
                 continue
-            if job is None and stage == current and stage.manifest and self._is_due(stage, "create", now):
+            if job is None and stage == current and stage.manifest and self._sent.is_due(stage.name, now, "create"):
                 self._api.create_stage_job(stage)
             if job is None or job.complete or job.failure:
                 continue
             if stages.is_past(stage, notes.stages):
-                if self._is_due(stage, "end", now):
+                if self._sent.is_due(stage.name, now, "end"):
                     self._api.try_to_end_stage(stage.job)
                 continue
             suspended = stage != current
@@ -89,21 +88,13 @@ class StageControl:
                 self._accounts.add(job.uid)
                 # A Job without its account is retried ever later: resumed, it is tried at once.
                 suspended = not job.has_pods and not job.suspended
-            if job.suspended != suspended and self._is_due(stage, "suspend" if suspended else "resume", now):
+            if job.suspended != suspended and self._sent.is_due(stage.name, now, "suspend" if suspended else "resume"):
                 self._api.try_to_suspend(stage.job, suspended)
 
     def _own(self, jobs: Mapping[str, StageJob]) -> dict[str, StageJob]:
         """The Jobs without those for another manifest or version of the data."""
         wanted = {stage.name: stages.made_for(self._run, stage) for stage in self._run.stages.all}
         return {name: job for name, job in jobs.items() if job.made_for == wanted.get(name)}
-
-    def _is_due(self, stage: Stage, change: str, now: float) -> bool:
-        """Whether to request this change of a Job: it is not requested yet, or not observed in time."""
-        sent, at = self._sent.get(stage.name, ("", 0.0))
-        if sent == change and now - at < PATIENCE_SECONDS:
-            return False
-        self._sent[stage.name] = (change, now)
-        return True
 
     def _failure(self, stage: Stage, job: StageJob) -> Outcome:
         """The outcome of a run whose stage has failed; the last lines of the stage's log are copied."""

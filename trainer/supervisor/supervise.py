@@ -46,6 +46,7 @@ from trainer.supervisor.policy import Outcome, RestartAll
 from trainer.supervisor.queue_control import QueueControl
 from trainer.supervisor.reporter import ANNOTATIONS, Reporter
 from trainer.supervisor.run import Run
+from trainer.supervisor.sent import Sent
 from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.supervisor.view import WORKLOAD, View
@@ -68,8 +69,6 @@ TURN_SECONDS = 10.0
 """A supervisor that waits for its turn looks this often whether it is."""
 PREDECESSOR_SECONDS = 60.0
 """An owner looks this often whether the release wants an earlier supervisor again, which has ended."""
-PATIENCE_SECONDS = 5.0
-"""A scale that was set is set again if it is not observed within this time; a refused deletion is repeated after it."""
 
 
 def supervise(run: Run, connection: Connection) -> Outcome | None:
@@ -203,11 +202,9 @@ class _Loop:
         self._queue = QueueControl(run, KueueApi(run, connection, api.ownership), self._reporter)
         self._absent: dict[str, float] = {}
         self._confirmed: Mapping[str, int] = {}
-        self._sent: dict[str, tuple[int, float]] = {}
+        self._sent = Sent()
         self._has_account = not (run.tensorboard and run.tensorboard.service_account)
         self._replaced: set[str] = set()
-        self._deleted: dict[str, float] = {}
-        """By uid of a pod: when its deletion was last tried, in seconds since 1970."""
         self._tensorboard_leaves = False
         """Whether TensorBoard is ending on the leader's node, to start on another one."""
         self._notes = Notes()
@@ -471,10 +468,8 @@ class _Loop:
         freed = []
         for component, scale in wanted.items():
             observed = self.view.scales.get(component)
-            sent, at = self._sent.get(component, (observed, 0.0))
-            if observed in (None, scale) or (sent == scale and now - at < PATIENCE_SECONDS):
+            if observed in (None, scale) or not self._sent.is_due(component, now, scale):
                 continue
-            self._sent[component] = (scale, now)
             is_set = self._api.try_scale(component, scale)
             if not is_set or component == scales.TENSORBOARD:
                 continue
@@ -488,7 +483,7 @@ class _Loop:
         limit = self._run.node_loss_seconds
         for pod in (self.view.pods or {}).values():
             lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
-            if lost and self._is_due(pod, now) and self._api.delete_pod(pod.pod_name):
+            if lost and self._sent.is_due(pod.uid, now) and self._api.delete_pod(pod.pod_name):
                 logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
         if self._notes.state in ("Starting", "Running"):
             self._replace_outdated(now)
@@ -505,7 +500,7 @@ class _Loop:
             if pod.uid in self._replaced or not policy.is_replaceable(self._run, self._notes, pod, now):
                 continue
             template = self.view.templates.get(pod.role)
-            if (template and template.run_hash != self._run.hash) or not self._is_due(pod, now):
+            if (template and template.run_hash != self._run.hash) or not self._sent.is_due(pod.uid, now):
                 continue  # an upgrade has failed half-way: the new pod would belong to its run
             lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
             self._writer.write(self._notes)  # first: the new pod does not show the restart
@@ -523,18 +518,11 @@ class _Loop:
             for pod in (self.view.pods or {}).values()
             if not pod.terminating
             and policy.is_outdated(self._run, pod, self.view.templates.get(pod.role), now)
-            and self._is_due(pod, now)
+            and self._sent.is_due(pod.uid, now)
             and self._api.replace_pod(pod.pod_name, pod.uid)
         ]
         if replaced:
             self._reporter.report_outdated(replaced)
-
-    def _is_due(self, pod: Pod, now: float) -> bool:
-        """Whether to delete a pod now: not soon after the last try, which may have been refused."""
-        if now - self._deleted.get(pod.uid, 0.0) < PATIENCE_SECONDS:
-            return False
-        self._deleted[pod.uid] = now
-        return True
 
     def _hint(self, component: str) -> str:
         """Why a number of workers is not kept."""
