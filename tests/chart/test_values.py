@@ -1,5 +1,6 @@
 """Every key of values.yaml has the effect that effects.yaml lists, and the schema has the same keys."""
 
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -34,11 +35,57 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
     return manifests.get(f"{places.get(start, start)} {rest}")
 
 
+def overlap(one: str, other: str, separator: str) -> bool:
+    """Whether two paths of keys are equal, or one leads to the other."""
+    one, other = one + separator, other + separator
+    return one.startswith(other) or other.startswith(one)
+
+
+def groups(effects: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By key, the keys that are rendered with it: each call of Helm takes a sixth of a second.
+
+    They have the same other values, and none of them removes something, which may be that of another key.
+    """
+    found: dict[str, list[str]] = {}
+
+    def go_together(key: str, other: str) -> bool:
+        one, two = effects[key], effects[other]
+        paths, others = one.get("expect", {}), two.get("expect", {})
+        return not (
+            {"alone", "unchanged"} & {*one, *two}
+            or None in (*paths.values(), *others.values())
+            or any(one.get(name) != two.get(name) for name in ("given", "apis"))
+            or overlap(key, other, ".")
+            or any(overlap(path, another, " ") for path in paths for another in others)
+        )
+
+    for key in effects:
+        fitting = (group for group in found.values() if all(go_together(key, other) for other in group))
+        found[key] = next(fitting, [])
+        found[key].append(key)
+    return found
+
+
+@functools.cache
+def _parsed(values: str, apis: tuple[str, ...]) -> Manifests:
+    return render(json.loads(values), apis=apis)
+
+
+def rendered_once(values: Mapping[str, Any], apis: tuple[str, ...] = ()) -> Manifests:
+    """The objects for these values, which all tests of a group read."""
+    return _parsed(json.dumps(values), apis)
+
+
+TOGETHER = groups(EFFECTS["run"])
+COMMON_TOGETHER = groups(EFFECTS["common"])
+
+
 @pytest.mark.parametrize("key", EFFECTS["run"])
 def test_a_key_has_its_effect(key: str) -> None:
     effect = EFFECTS["run"][key]
     given, apis = effect.get("given", {}), tuple(effect.get("apis", ()))
-    before, after = render(given, apis=apis), render({**given, key: effect["value"]}, apis=apis)
+    values = {each: EFFECTS["run"][each]["value"] for each in TOGETHER[key]}
+    before, after = rendered_once(given, apis), rendered_once({**given, **values}, apis)
     assert {path: value_at(after, path) for path in effect["expect"]} == effect["expect"]
     same = [path for path in effect["expect"] if value_at(before, path) == value_at(after, path)]
     assert not same, "the defaults render the same"
@@ -51,12 +98,15 @@ def test_a_key_has_its_effect(key: str) -> None:
 def test_a_key_of_common_applies_to_every_role_and_a_role_overrides_it(key: str) -> None:
     effect = EFFECTS["common"][key]
     given = {**ALL_ROLES, **effect.get("given", {})}
-    common, own = effect["values"]
-    after = render({**given, f"common.{key}": common, f"worker.{key}": own, f"evaluator.{key}": own})
+    values: dict[str, Any] = {}
+    for each in COMMON_TOGETHER[key]:
+        common, own = EFFECTS["common"][each]["values"]
+        values |= {f"common.{each}": common, f"worker.{each}": own, f"evaluator.{each}": own}
+    after = rendered_once({**given, **values})
     in_common, in_role = effect.get("rendered", effect["values"])
     rendered = {role: value_at(after, effect["path"], role) for role in ("chief", "ps", "worker", "evaluator")}
     assert rendered == {"chief": in_common, "ps": in_common, "worker": in_role, "evaluator": in_role}
-    before = render(given)
+    before = rendered_once(given)
     assert in_common != value_at(before, effect["path"], "ps"), "the defaults render the same"
     assert in_common != in_role
 

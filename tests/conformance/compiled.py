@@ -147,7 +147,7 @@ OPTIMIZERS: dict[str, Row] = {
     "Adafactor": updated("Adafactor()", quick=True),
     "Adagrad": updated("Adagrad(0.05)"),
     "Adam": updated("Adam(0.01)", quick=True),
-    "AdamW": updated("AdamW(0.01, weight_decay=0.1)"),
+    "AdamW": updated("AdamW(0.01, weight_decay=0.1)", quick=True),
     "Adamax": updated("Adamax(0.01)"),
     "Ftrl": updated("Ftrl(0.05, l1_regularization_strength=0.01)"),
     "Lamb": updated("Lamb(0.01)", quick=True),
@@ -161,7 +161,7 @@ OPTIMIZERS: dict[str, Row] = {
     "Optimizer": untrained("it is the base class of optimizers; see the program own_optimizer"),
     "OptimizerMap": untrained("it is the argument of MultiOptimizer"),
     "RMSprop": updated("RMSprop(0.01, centered=True)"),
-    "SGD": updated("SGD(0.05, momentum=0.9, nesterov=True)"),
+    "SGD": updated("SGD(0.05, momentum=0.9, nesterov=True)", quick=True),
     "ScheduleFreeAdamW": updated("ScheduleFreeAdamW(0.01)"),
 }
 

@@ -10,6 +10,7 @@ import yaml
 from tests.e2e.conftest import Kubectl
 
 IMAGE = "debian:bookworm-slim"
+pytestmark = pytest.mark.long  # the other end-to-end tests use the cluster; run these after a change of hack/cluster
 
 
 def pod(name: str, command: str, **spec: Any) -> str:

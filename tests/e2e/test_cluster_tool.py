@@ -20,6 +20,7 @@ from tests.e2e.conftest import cluster_tool
 FOLDERS = ("/etc", "/etc/cni", "/opt", "/run", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log")
 ON_THIS_MACHINE = pytest.mark.skipif("KUBECONFIG" in os.environ, reason="KUBECONFIG names another cluster")
 SETTINGS = (*MACHINE_WIDE, "net/ipv4/ip_forward", "net/ipv4/conf/all/route_localnet", "net/netfilter/nf_conntrack_max")
+pytestmark = pytest.mark.long  # the other end-to-end tests use the cluster; run these after a change of hack/cluster
 
 
 def lines_of(*command: str) -> set[str]:

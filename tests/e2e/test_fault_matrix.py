@@ -41,6 +41,7 @@ END_SECONDS = 400
                 (CUT_OFF, ["worker-0"]),
             ],
             id="asynchronous, 2 ps and a chief",
+            marks=pytest.mark.long,  # the soak of tests/processes has these faults too
         ),
         pytest.param(
             Workload("synchronous", ps=1, workers=2, train_steps=4_000, step_seconds=0.05),

@@ -67,5 +67,5 @@ def test_all_pods_meet_pod_security_restricted(namespace: str) -> None:
         )
         return done.stderr
 
-    assert "PodSecurity" not in admit(CASES["chief-and-evaluator-values"])
+    assert "PodSecurity" not in admit(CASES["every-role-values"])
     assert "would violate PodSecurity" in admit("common: {hostNetwork: true}")

@@ -27,6 +27,13 @@ from tests.e2e.releases import CHART, ROOT, SUPERVISOR, YIELDING, Release, exit_
 
 LONG: dict[str, Any] = {"train": {"train_steps": 1_000_000, "save_seconds": 2}} | YIELDING
 SHORT: dict[str, Any] = {"train": {"train_steps": 1500, "learning_rate": 0.003}}
+UNTIL_TOLD: dict[str, Any] = {
+    "common": {"command": ["sh", "-c", "until [ -e /training/end ]; do sleep 1; done"]},
+    "ps": {"replicas": 0},
+    "worker": {"replicas": 1},
+}
+"""Values of a task without TensorFlow, for tests of the supervisor alone: it ends when /training/end exists."""
+HAS_STARTED = "every task has started"
 
 
 @pytest.fixture
@@ -293,22 +300,19 @@ def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(re
     extra["spec"] = {"hard": {"count/statefulsets.apps": "1"}}
     release.kubectl("create", "--filename=-", text=json.dumps(extra))
     release.kubectl("wait", "--for=jsonpath={.status.hard}", "resourcequota/few", "--timeout=60s")
-    refused = subprocess.run(
-        ["helm", "--namespace", release.namespace, "install", "mnist", str(CHART), "--set", "train.train_steps=500"],
-        capture_output=True,
-        text=True,
-    )
+    words = ["install", "mnist", str(CHART), "--set", "worker.command={true},ps.command={sleep,infinity}"]
+    refused = subprocess.run(["helm", "--namespace", release.namespace, *words], capture_output=True, text=True)
     assert refused.returncode, "the quota allows one StatefulSet only"
     wait(lambda: "does not exist: complete the installation" in release.supervisor_log(), 60, release.describe)
     release.kubectl("delete", "resourcequota", "few")
-    release.upgrade(SHORT)
+    release.upgrade({"worker": {"command": ["true"]}, "ps": {"command": ["sleep", "infinity"]}})
     assert "the run succeeded" in release.finish().splitlines()[-1]
 
 
 def test_an_upgrade_that_fails_leaves_one_supervisor(release: Release) -> None:
     """The API server refuses an Ingress of the upgrade, so Helm does not delete the Job of the old supervisor."""
-    release.install(LONG)
-    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    release.install(UNTIL_TOLD)
+    wait(lambda: HAS_STARTED in release.supervisor_log(), 120, release.describe)
     before, old = release.containers(), release.notes()["job"]
     backend = {"service": {"name": "mnist-worker", "port": {"number": 80}}}
     paths = {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}
@@ -367,21 +371,19 @@ def denied(release: Release, resource: str, operation: str, is_denied: Callable[
 
 def test_requests_that_the_cluster_refuses_are_repeated_and_the_run_goes_on(release: Release) -> None:
     """A policy denies the supervisor to start the task, and later to free it."""
-    program = ["sh", "-c", "until [ -e /training/end ]; do sleep 1; done"]
-    values = {"common": {"command": program}, "ps": {"replicas": 0}, "worker": {"replicas": 1}}
     scale = ["scale", "statefulset/mnist-worker", "--replicas=0", "--dry-run=server"]
     refuses = functools.partial(denied, release, "statefulsets/scale", "UPDATE")
 
     def refusals() -> int:
         return release.supervisor_log().count("not today")
 
-    release.install({**values, "run": {"suspend": True}})
+    release.install(UNTIL_TOLD | {"run": {"suspend": True}})
     release.finish()
     with refuses(lambda: release.try_kubectl(*scale).returncode != 0):
-        release.upgrade(values)
+        release.upgrade(UNTIL_TOLD)
         wait(refusals, 120, release.describe)
         assert not release.tasks()
-    wait(lambda: "every task has started" in release.supervisor_log(), 120, release.describe)
+    wait(lambda: HAS_STARTED in release.supervisor_log(), 120, release.describe)
     with refuses(lambda: release.try_kubectl(*scale).returncode != 0):
         before = refusals()
         release.kubectl("exec", "mnist-worker-0", "--", "touch", "/training/end")
@@ -392,8 +394,8 @@ def test_requests_that_the_cluster_refuses_are_repeated_and_the_run_goes_on(rele
 
 
 def test_the_supervisor_killed_while_a_service_is_absent_goes_on(release: Release) -> None:
-    release.install(LONG | {"run": {"startTimeoutSeconds": 25}})
-    wait(lambda: "steps/s" in release.supervisor_log(), 120, release.describe)
+    release.install(UNTIL_TOLD | {"run": {"startTimeoutSeconds": 25}})
+    wait(lambda: HAS_STARTED in release.supervisor_log(), 120, release.describe)
     before = release.containers()
     service = release.get("service", "mnist-worker")
     release.kubectl("delete", "service", "mnist-worker")

@@ -289,13 +289,6 @@ def test_a_file_with_a_different_checksum_is_discarded(served: Path, address: st
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_file_that_the_server_lacks_is_named(address: str, tmp_path: Path) -> None:
-    path = tmp_path / "new" / "file"
-    with pytest.raises(ConfigurationError, match=f"{path} is absent and cannot be fetched from {address}file .*404"):
-        mnist.fetch(address + "file", path, md5(b""))
-    assert list(path.parent.iterdir()) == []
-
-
 def test_a_truncated_download_is_named(address: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
     with pytest.raises(ConfigurationError, match=f"{path} is absent and cannot be fetched from {address}cut"):
@@ -308,13 +301,6 @@ def test_an_unreachable_server_is_named(served: Path, tmp_path: Path) -> None:
         pass
     with pytest.raises(ConfigurationError, match=f"cannot be fetched from {gone}file .*refused"):
         mnist.fetch(gone + "file", tmp_path / "new" / "file", md5(b""))
-
-
-def test_a_folder_that_cannot_be_created_is_named(address: str, served: Path, tmp_path: Path) -> None:
-    (served / "file").write_bytes(b"content")
-    (tmp_path / "in the way").touch()
-    with pytest.raises(ConfigurationError, match="in the way/file is absent"):
-        mnist.fetch(address + "file", tmp_path / "in the way" / "file", md5(b"content"))
 
 
 def test_missing_mnist_files_are_downloaded_once(

@@ -30,7 +30,7 @@ def test_other_lines_are_ignored(line: str) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"test_accuracy": None},
+        {"test_accuracy": []},
         {"test_accuracy": "98%"},
         {"global_step": None},
         {"best": 3},
@@ -52,6 +52,15 @@ def test_the_best_is_described_if_it_differs_from_the_last() -> None:
     assert result.describe(DONE) == "test accuracy 0.9861"
     assert result.describe(DONE | {"best": {**best, "test_accuracy": 0.9861}}) == "test accuracy 0.9861"
     assert result.describe(DONE | {"best": best}) == "test accuracy 0.9861 (best 0.9889 at step 1500)"
+
+
+def test_a_run_that_has_diverged_has_a_loss_of_nan_and_its_best() -> None:
+    diverged = {"global_step": 5, "best_metric": "loss", "test_loss": None}
+    best = {"test_loss": 1633.7032, "global_step": 1}
+    found = result.parse(line_of({**diverged, "best": best}))
+    assert found is not None
+    assert result.describe(found) == "test loss nan (best 1633.7032 at step 1)"
+    assert result.describe(diverged) == "test loss nan"
 
 
 def test_measures_that_are_no_numbers_are_not_described() -> None:

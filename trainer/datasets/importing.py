@@ -18,8 +18,8 @@ import trainer
 from trainer.data import metadata
 from trainer.data.metadata import CLASSES, FEATURES, names, with_names
 from trainer.data.skipped import Skipped
-from trainer.data.tables import is_table
-from trainer.datasets import idx_files, image_folders, npz_files, table_files, tags
+from trainer.data.tabular import is_tabular
+from trainer.datasets import idx_files, image_folders, npz_files, tabular_files, tags
 from trainer.datasets.check import Check, Rules
 from trainer.datasets.images import Shape, check
 from trainer.datasets.record import IMPORT, NOTE, Record
@@ -149,15 +149,15 @@ def _open(request: Request, appended: Any | None) -> tuple[Source, Rules]:
 def _open_source(place: Path, choices: Choices) -> Source:
     try:
         if place.is_file():
-            if not is_table(place):
+            if not is_tabular(place):
                 raise ConfigurationError(
                     f"SOURCE={place}: a .csv or .parquet file, or a folder, was expected; name the folder."
                 )
-            return table_files.open_source(place, choices)
+            return tabular_files.open_source(place, choices)
         kinds = {
             "IDX files": idx_files.is_source(place),
             ".npz files": npz_files.is_source(place),
-            "CSV or Parquet files": table_files.is_source(place),
+            "CSV or Parquet files": tabular_files.is_source(place),
         }
         found = [kind for kind, is_there in kinds.items() if is_there]
         if len(found) > 1:
@@ -167,7 +167,7 @@ def _open_source(place: Path, choices: Choices) -> Source:
         if kinds[".npz files"]:
             return npz_files.open_source(place)
         if found:
-            return table_files.open_source(place, choices)
+            return tabular_files.open_source(place, choices)
         if image_folders.is_source(place):
             return image_folders.open_source(place, choices.known_classes)
     except OSError as error:

@@ -78,12 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: the model or the data cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
-    from trainer.data.tables import is_table  # it needs pyarrow
+    from trainer.data.tabular import is_tabular  # it needs pyarrow
 
     place = arguments.data
     if not place.exists():
         raise ConfigurationError(f"--data: there is no {place}; name a folder of images, or a CSV or Parquet file.")
-    is_rows = place.is_file() and is_table(place)
+    is_rows = place.is_file() and is_tabular(place)
     skipped = Skipped(arguments.max_skipped)
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
@@ -126,7 +126,7 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
 
 def _rows(path: Path, known: Columns | None, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
     """The rows of a table without absent values, by their numbers, as the model takes them."""
-    from trainer.data.tables import is_number, open_tables
+    from trainer.data.tabular import is_number, open_files
 
     if known is None or not model.takes_vectors(len(features(known))):
         raise ConfigurationError(
@@ -134,17 +134,17 @@ def _rows(path: Path, known: Columns | None, model: SavedModel, skipped: Skipped
             "has read."
         )
     texts = [name for name, categories in known.items() if categories]
-    tables = open_tables([path], None).as_texts(texts)
-    if absent := [name for name in known if name not in tables.types]:
+    files = open_files([path], None).as_texts(texts)
+    if absent := [name for name in known if name not in files.types]:
         them = "it" if len(absent) == 1 else "them"
         raise ConfigurationError(
             f"--data: {path} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
         )
-    if others := [name for name in known if name not in texts and not is_number(tables.types[name])]:
-        listed = ", ".join(f"{name} of {path} is {tables.types[name]}" for name in others)
+    if others := [name for name in known if name not in texts and not is_number(files.types[name])]:
+        listed = ", ".join(f"{name} of {path} is {files.types[name]}" for name in others)
         raise ConfigurationError(f"--data: {listed}, but numbers were expected.")
     start = 0
-    for batch in tables.read(path, [*known], skipped):
+    for batch in files.read(path, [*known], skipped):
         x = encode(batch, known)
         good = np.isfinite(x).all(axis=1)
         for row in np.flatnonzero(~good):

@@ -1,6 +1,7 @@
 """A run's result, which the chief reports to the supervisor, and a short text about it for people."""
 
 import contextlib
+import math
 from datetime import datetime
 from typing import Any
 
@@ -29,10 +30,14 @@ def _is_evaluation(value: Any, result: dict[str, Any]) -> bool:
 
 
 def _measures(evaluation: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
-    """The measures that an evaluation has, by name: first the metric by which the best is chosen."""
+    """The measures that an evaluation has, by name: first the metric by which the best is chosen.
+
+    JSON has null for a value that is not finite, that of a run that has diverged: it is NaN here.
+    """
     names = dict.fromkeys([str(result.get("best_metric")), *MEASURES])
-    found: dict[str, Any] = {name: evaluation.get(f"test_{name}") for name in names}
-    return {name: float(value) for name, value in found.items() if _is_number(value)}
+    found: dict[str, Any] = {name: evaluation.get(f"test_{name}", "") for name in names}
+    numbers = {name: math.nan if value is None else value for name, value in found.items()}
+    return {name: float(value) for name, value in numbers.items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:

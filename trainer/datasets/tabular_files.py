@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from trainer.data.columns import Columns, encode
 from trainer.data.skipped import Skipped
-from trainer.data.tables import INDEX, Tables, is_number, is_table, is_text, open_tables
+from trainer.data.tabular import INDEX, TabularFiles, is_number, is_tabular, is_text, open_files
 from trainer.datasets.source import (
     INPUT,
     SPLIT,
@@ -43,7 +43,7 @@ MOST_CATEGORIES = 100
 
 def is_source(folder: Path) -> bool:
     """Whether the folder has CSV or Parquet files."""
-    return any(is_table(path) for path in folder.iterdir())
+    return any(is_tabular(path) for path in folder.iterdir())
 
 
 def open_source(place: Path, choices: Choices) -> Source:
@@ -52,7 +52,7 @@ def open_source(place: Path, choices: Choices) -> Source:
     Raises:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
     """
-    paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if is_table(path))
+    paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if is_tabular(path))
     held_out = {match[1] for path in paths if len(paths) > 1 and (match := _HELD_OUT.match(path.name))}
     if len(held_out) > 1:
         raise ConfigurationError(
@@ -60,20 +60,20 @@ def open_source(place: Path, choices: Choices) -> Source:
             "the others away."
         )
     paths.sort(key=lambda path: _split_of(path) == TEST)
-    tables = open_tables(paths, choices.delimiter)
-    for path, delimiter in tables.delimiters.items():
+    files = open_files(paths, choices.delimiter)
+    for path, delimiter in files.delimiters.items():
         if delimiter != "," and not choices.delimiter:
-            point = ", and the decimal point a comma" if tables.decimal_point == "," else ""
+            point = ", and the decimal point a comma" if files.decimal_point == "," else ""
             logger.info(f"{path}: the delimiter is {delimiter!r}{point}; see --delimiter")
     texts = [name for name, categories in (choices.known_columns or {}).items() if categories]
-    return _TableSource(tables.as_texts(texts), choices).source()
+    return _TabularSource(files.as_texts(texts), choices).source()
 
 
-class _TableSource:
+class _TabularSource:
     """Files with the same columns."""
 
-    def __init__(self, tables: Tables, choices: Choices) -> None:
-        self._tables, self._paths, types = tables, tables.paths, tables.types
+    def __init__(self, files: TabularFiles, choices: Choices) -> None:
+        self._files, self._paths, types = files, files.paths, files.types
         first = self._paths[0]
         self._target = _target(types, choices, first)
         self._has_split_column = SPLIT in types and self._target != SPLIT
@@ -107,12 +107,12 @@ class _TableSource:
         if first is None:
             raise ConfigurationError(f"{self._paths[0]}: it has no rows.")
         kind = "Parquet files" if self._paths[0].suffix == ".parquet" else "CSV files"
-        names = None if self._are_values else self._classes or self._tables.class_names.get(self._target)
+        names = None if self._are_values else self._classes or self._files.class_names.get(self._target)
         return Source(kind, first.batch.schema, self._read, names, self._columns or None)
 
     def _inputs(self) -> list[str]:
         """All columns that may be inputs, without the index that pandas writes."""
-        found = [name for name in self._tables.types if name not in (self._target, SPLIT)]
+        found = [name for name in self._files.types if name not in (self._target, SPLIT)]
         index = [name for name in found if INDEX.fullmatch(name)]
         if index:
             logger.info(f"{self._paths[0]}: the column {index[0]!r}, an index that pandas writes, is left out")
@@ -122,7 +122,7 @@ class _TableSource:
         names = [*self._columns, *self._others, self._target, *([SPLIT] if self._has_split_column else [])]
         for path in self._paths:
             start = 0
-            for batch in self._tables.read(path, names, skipped):
+            for batch in self._files.read(path, names, skipped):
                 yield Rows(self._convert(batch, path), numbered(path.name, start))
                 start += len(batch)
 
@@ -176,19 +176,19 @@ class _TableSource:
 
     def _find_whether_values(self, choices: Choices) -> bool:
         """Whether the targets are values to predict, and not class labels."""
-        kind = self._tables.types[self._target]
+        kind = self._files.types[self._target]
         if choices.regression and not is_number(kind):
             raise ConfigurationError(
                 f"--regression: {self._target} of {self._paths[0]} is {kind}, but numbers were expected; see --target."
             )
         if choices.regression or pa.types.is_floating(kind):
             return True
-        if not pa.types.is_integer(kind) or choices.known_classes or self._target in self._tables.class_names:
+        if not pa.types.is_integer(kind) or choices.known_classes or self._target in self._files.class_names:
             return False
         smallest = min(
             pc.min(batch[0]).as_py() or 0
             for path in self._paths
-            for batch in self._tables.read(path, [self._target], Skipped(0, is_quiet=True))
+            for batch in self._files.read(path, [self._target], Skipped(0, is_quiet=True))
         )
         if smallest < 0:
             logger.info(f"{self._target}: whole numbers below 0 are values to predict")
@@ -201,7 +201,7 @@ class _TableSource:
         """The different texts of a column, from a pass over all files."""
         found: set[str] = set()
         for path in self._paths:
-            for batch in self._tables.read(path, [name], Skipped(0, is_quiet=True)):
+            for batch in self._files.read(path, [name], Skipped(0, is_quiet=True)):
                 found |= {each for each in pc.unique(batch[0].cast(pa.string())).to_pylist() if each}
         return found
 

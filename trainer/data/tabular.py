@@ -34,7 +34,7 @@ _CSV_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.string())
 
 
 @dataclass(frozen=True)
-class Tables:
+class TabularFiles:
     """Files with the same columns."""
 
     paths: Sequence[Path]
@@ -46,7 +46,7 @@ class Tables:
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By column, what Hugging Face calls the labels in it."""
 
-    def as_texts(self, names: Collection[str]) -> "Tables":
+    def as_texts(self, names: Collection[str]) -> "TabularFiles":
         """The files, with these columns as texts, which may be numbers by chance."""
         types = {name: pa.string() if name in names else kind for name, kind in self.types.items()}
         return replace(self, types=types)
@@ -65,7 +65,7 @@ class Tables:
             yield pa.record_batch(values, names=list(columns))
 
 
-def is_table(path: Path) -> bool:
+def is_tabular(path: Path) -> bool:
     """Whether this is a CSV or a Parquet file, by its name."""
     return path.name.endswith(FILES)
 
@@ -80,7 +80,7 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def open_tables(paths: Sequence[Path], delimiter: str | None) -> Tables:
+def open_files(paths: Sequence[Path], delimiter: str | None) -> TabularFiles:
     """Find the columns of these files, and their types.
 
     Args:
@@ -95,7 +95,7 @@ def open_tables(paths: Sequence[Path], delimiter: str | None) -> Tables:
     if not headers:
         schema = _parquet_schema(paths[0])
         types = {field.name: _plain_type(field.type) for field in schema}
-        return Tables(paths, types, {}, class_names=_class_names(schema))
+        return TabularFiles(paths, types, {}, class_names=_class_names(schema))
     names = headers[min(headers, key=paths.index)][1]
     lacking = {path: [name for name in names if name not in others] for path, (_, others) in headers.items()}
     if wrong := [f"{path}: it has no column {', '.join(absent)}" for path, absent in lacking.items() if absent]:
@@ -104,8 +104,8 @@ def open_tables(paths: Sequence[Path], delimiter: str | None) -> Tables:
     if set(delimiters.values()) != {","} and pa.string() in types.values():
         with_comma = _csv_types(delimiters, names, ",")
         if list(with_comma.values()).count(pa.string()) < list(types.values()).count(pa.string()):
-            return Tables(paths, with_comma, delimiters, ",")
-    return Tables(paths, types, delimiters)
+            return TabularFiles(paths, with_comma, delimiters, ",")
+    return TabularFiles(paths, types, delimiters)
 
 
 def _header(path: Path, delimiter: str | None) -> tuple[str, list[str]]:
