@@ -13,6 +13,8 @@ STAGE = {"name": "infer", "command": ["run"]}
 
 WATCH: dict[str, Any] = {"data.watch.enabled": True, "train.dataset": "lance", "data.enabled": True}
 
+PUBLISHED = {"mlflow.trackingUri": "http://mlflow:5000"}
+
 SERVED = {"name": "v1", "image": {"repository": "model", "tag": "7"}}
 ROUTED: dict[str, Any] = {
     "serving.enabled": True,
@@ -52,7 +54,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a user's stage with the name of the one that publishes": (
         "stages.after[0].name",
-        {"stages.after": [{**STAGE, "name": "publish"}], "mlflow.server.enabled": True},
+        {"stages.after": [{**STAGE, "name": "publish"}], **PUBLISHED},
     ),
     "a watch without a supervisor": (
         "data.watch.enabled",
@@ -99,12 +101,12 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "publishing without a supervisor": (
         "mlflow.trackingUri",
-        {"mlflow.trackingUri": "http://mlflow:5000", "supervisor.enabled": False},
+        {**PUBLISHED, "supervisor.enabled": False},
     ),
     "publishing what a program of one's own writes without a training directory": (
-        "mlflow.server.enabled",
+        "mlflow.trackingUri",
         {
-            "mlflow.server.enabled": True,
+            **PUBLISHED,
             "common.image": OWN["worker.image"],
             "common.command": ["run"],
             "trainingDirectory.enabled": False,
@@ -113,11 +115,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "publishing with more memory than the limit": (
         "mlflow.resources.requests.memory",
-        {"mlflow.server.enabled": True, "mlflow.resources.limits.memory": "256Mi"},
-    ),
-    "an MLflow server that requests more than its limit": (
-        "mlflow.server.resources.requests.memory",
-        {"mlflow.server.resources.limits.memory": "256Mi"},
+        {**PUBLISHED, "mlflow.resources.limits.memory": "256Mi"},
     ),
     "an address of MLflow with a space": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow 5000"}),
     "an address of MLflow whose port is a word": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow:port"}),
@@ -125,19 +123,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "an address of MLflow without a host": ("mlflow.trackingUri", {"mlflow.trackingUri": "http:///mlflow"}),
     "an experiment of two lines": ("mlflow.experiment", {"mlflow.experiment": "digits\nmnist"}),
     "a registered model with a slash": ("mlflow.model", {"mlflow.model": "team/digits"}),
-    "a claim of MLflow with a capital": (
-        "mlflow.server.persistence.existingClaim",
-        {"mlflow.server.persistence.existingClaim": "MLflow"},
-    ),
-    "a claim of MLflow without a size": (
-        "mlflow.server.persistence.size",
-        {"mlflow.server.persistence.size": "much"},
-    ),
-    "a scheme in the registry of MLflow's server": (
-        "mlflow.server.image.registry",
-        {"mlflow.server.image.registry": "https://registry.example.com"},
-    ),
-    "a label of MLflow's server with a space": ("mlflow.server.labels", {"mlflow.server.labels": {"team": "a b"}}),
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
@@ -282,7 +267,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a model in MLflow without a version": (
         "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "models:/digits"}], "mlflow.server.enabled": True},
+        {"serving.versions": [{"name": "v1", "model": "models:/digits"}], **PUBLISHED},
     ),
     "a model outside of the training directory": (
         "serving.versions[0].model",
@@ -597,7 +582,6 @@ def test_all_tasks_may_use_the_network_of_their_nodes_and_without_policy_a_part_
         ("worker.taskType", "did you mean chief.taskType?"),
         ("tensorboard.ingress.host", "did you mean tensorboard.ingress.hosts?"),
         ("ps.image.x", "values.yaml has all keys"),
-        ("mlflow.enabled", "did you mean mlflow.server.enabled?"),
         ("train.steps", "did you mean train.train_steps?"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chart.chart import Manifests, render
-from tests.chart.test_security import DNS, PODS_OF_THE_RUN, RESTRICTED_VOLUMES
+from tests.chart.test_security import RESTRICTED_VOLUMES
 
 DIGEST = f"sha256:{'a' * 64}"
 VERSIONS: list[dict[str, Any]] = [
@@ -169,11 +169,6 @@ def test_a_version_waits_for_the_training_as_long_as_it_takes() -> None:
     assert manifests.get("Deployment/serving-v1 spec progressDeadlineSeconds") is None
 
 
-def test_the_model_is_in_the_mlflow_server_of_the_release_unless_another_is_named() -> None:
-    manifests = render({**MODELS, "mlflow.trackingUri": "", "mlflow.server.enabled": True})
-    assert container(manifests, "registered")["args"][-1] == "--tracking_uri=http://mnist-mlflow:5000"
-
-
 def test_only_versions_in_the_training_directory_mount_it_and_cannot_write() -> None:
     manifests = render({**MODELS, "trainingDirectory.subPath": "second"})
     mount = {"name": "training", "mountPath": "/training", "subPath": "second", "readOnly": True}
@@ -267,15 +262,3 @@ def test_only_a_route_needs_a_service_of_each_version(manifests: Manifests) -> N
         "LoadBalancer",
         "ClusterIP",
     ]
-
-
-def test_they_reach_the_mlflow_server_of_the_release() -> None:
-    values = {**MODELS, "mlflow.trackingUri": "", "mlflow.server.enabled": True, "networkPolicy.egress.enabled": True}
-    manifests = render({**values, "networkPolicy.mlflowFrom": []})
-    run = PODS_OF_THE_RUN["podSelector"]["matchLabels"].items()
-    labels = manifests["Deployment/serving-registered"]["spec"]["template"]["metadata"]["labels"]
-    assert run <= labels.items()
-    assert manifests["NetworkPolicy/mlflow"]["spec"]["ingress"] == [
-        {"from": [PODS_OF_THE_RUN], "ports": [{"port": 5000}]}
-    ]
-    assert manifests["NetworkPolicy/egress"]["spec"]["egress"] == [{"to": [PODS_OF_THE_RUN]}, DNS]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 
-from tests.chart.chart import VALUES_FILES, template
+from tests.chart.chart import EXAMPLES, VALUES_FILES, template
 from tests.chart.values_mutations import mutated_values, rendered_examples
 
 VOLCANO = "scheduling.volcano.sh/v1beta1/PodGroup"
@@ -44,6 +44,10 @@ def create(manifests: str, namespace: str) -> None:
 
 def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) -> None:
     create(manifests, namespace)
+
+
+def test_the_api_server_accepts_the_example_of_an_mlflow_server(namespace: str) -> None:
+    create((EXAMPLES / "mlflow-server.yaml").read_text(), namespace)
 
 
 @rendered_examples(20)

@@ -96,22 +96,6 @@ def test_a_release_serves_its_own_model(release: Release, server_image: None) ->
     assert sum(counts.values()) == REQUESTS
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1500)
-def test_a_version_in_mlflow_is_served_as_soon_as_it_is_registered(
-    release: Release, server_image: None, mlflow_images: None
-) -> None:
-    values = copy.deepcopy(VALUES)
-    values["mlflow"] = {"model": "digits", "server": {"enabled": True, "persistence": {"size": "1Gi"}}}
-    values["serving"]["versions"] = [{"name": "v1", "model": "models:/digits/1"}]
-    release.install(values)
-    wait(lambda: release.deployment_is_available("serving-v1"), 900, release.describe)
-    with release.forward("deployment/mnist-serving-v1", 8080) as address:
-        status, answer = ask(f"{address}/v1/models/digits:predict", {"instances": HELD_OUT.inputs[:20].tolist()})
-    assert status == 200
-    assert np.mean(np.argmax(answer["predictions"], axis=1) == HELD_OUT.targets[:20]) > 0.8
-
-
 def test_another_server_is_ready_when_the_run_has_exported_its_model(release: Release) -> None:
     values = copy.deepcopy(VALUES)
     image = {"repository": "distributed-tensorflow/trainer", "tag": trainer.__version__}

@@ -67,8 +67,8 @@
 {{- if not (regexMatch "^models:/[^/@:'\"\\pC]+(/[0-9]+|@[A-Za-z0-9_-]+)$" $model) -}}
 {{- fail (printf "%s: %q is not a version of a registered model; set models:/NAME/VERSION or models:/NAME@ALIAS." $key $model) -}}
 {{- end -}}
-{{- if not (include "distributed-tensorflow.mlflowUri" $root) -}}
-{{- fail (printf "%s: %q is in MLflow, but no server is known; set mlflow.trackingUri, or mlflow.server.enabled to true." $key $model) -}}
+{{- if not $root.Values.mlflow.trackingUri -}}
+{{- fail (printf "%s: %q is in MLflow, but no server is known; set mlflow.trackingUri." $key $model) -}}
 {{- end -}}
 {{- else -}}
 {{- if or (contains ":" $model) (hasPrefix "/" $model) (has ".." (splitList "/" $model)) (not (regexMatch "^[^\\pC]+$" $model)) -}}

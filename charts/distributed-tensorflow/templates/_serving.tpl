@@ -22,7 +22,7 @@
 {{- end -}}
 {{- $args = list $place "--wait" -}}
 {{- with $spec.name }}{{ $args = append $args (printf "--name=%s" .) }}{{ end -}}
-{{- if not $isPath }}{{ $args = append $args (printf "--tracking_uri=%s" (include "distributed-tensorflow.mlflowUri" $root)) }}{{ end -}}
+{{- if not $isPath }}{{ $args = append $args (printf "--tracking_uri=%s" $values.mlflow.trackingUri) }}{{ end -}}
 {{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (dict "root" $root "image" $spec.image "repository" "distributed-tensorflow/model-server" "tag" $root.Chart.AppVersion) | fromJson) -}}
 {{- else -}}
 {{- $registry := ternary $values.image.registry "" (hasPrefix "distributed-tensorflow/" (toString $version.image.repository)) -}}
