@@ -107,14 +107,11 @@ def test_without_tensorboard_there_is_no_port_forward(notes: Notes) -> None:
 
 
 def test_values_without_their_switch_are_named(notes: Notes) -> None:
-    served = {"serving.versions": [{"name": "v1", "model": "."}], "serving.envFrom": [{"secretRef": {"name": "a"}}]}
     published = {"mlflow.experiment": "digits", "mlflow.model": "mlp"}
-    text = notes({**served, **published})
-    assert "\nserving.versions has no effect; set serving.enabled=true.\n" in text
+    text = notes(published)
     assert "\nmlflow.model has no effect; set mlflow.trackingUri.\n" in text
-    assert set(re.findall(r"(\S+) has no effect", text)) == served.keys() | published.keys()
-    switches = {"serving.enabled": True, "mlflow.trackingUri": "http://mlflow:5000"}
-    assert "has no effect" not in notes({**served, **published, **switches}) + notes({})
+    assert set(re.findall(r"(\S+) has no effect", text)) == published.keys()
+    assert "has no effect" not in notes({**published, "mlflow.trackingUri": "http://mlflow:5000"}) + notes({})
 
 
 def test_they_say_which_claims_uninstall_keeps_and_how_to_delete_them(notes: Notes) -> None:

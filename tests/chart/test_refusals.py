@@ -15,13 +15,6 @@ WATCH: dict[str, Any] = {"data.watch.enabled": True, "train.dataset": "lance", "
 
 PUBLISHED = {"mlflow.trackingUri": "http://mlflow:5000"}
 
-SERVED = {"name": "v1", "image": {"repository": "model", "tag": "7"}}
-ROUTED: dict[str, Any] = {
-    "serving.enabled": True,
-    "serving.httpRoute.enabled": True,
-    "serving.httpRoute.parentRefs": [{"name": "gateway"}],
-}
-
 BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "stages without a supervisor": ("stages", {"stages.after": [STAGE], "supervisor.enabled": False}),
     "two stages of one name": ("stages.after[0].name", {"stages.before": [STAGE], "stages.after": [STAGE]}),
@@ -233,76 +226,9 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "trainingDirectory.accessModes",
         {"trainingDirectory.accessModes": ["ReadWriteOncePod"]},
     ),
-    "serving without a version": ("serving.versions", {"serving.enabled": True}),
-    "a version without a name": ("serving.versions[0].name", {"serving.versions": [{}]}),
-    "a version whose name is not a label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
-    "a version without an image": ("serving.versions[0].image.repository", {"serving.versions": [{"name": "v1"}]}),
-    "a packaged model without a tag": (
-        "serving.versions[0].image.tag",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}}]},
-    ),
-    "a version without pods in a route": (
-        "serving.versions[0].replicas",
-        {
-            "serving.versions": [{"name": "v1", "model": ".", "replicas": 0}],
-            "serving.httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
-        },
-    ),
-    "a version with an unknown key of its image": (
-        "serving.versions[0].image.tagg",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model", "tagg": "1"}}]},
-    ),
     "a stage with an unknown key of its image": (
         "stages.after[0].image.repositry",
         {"stages.after": [{"name": "infer", "args": ["models"], "image": {"repositry": "mine"}}]},
-    ),
-    "a version with an unknown key": ("serving.versions[0].canary", {"serving.versions": [{"canary": 1}]}),
-    "a version with an image and a model": (
-        "serving.versions[0].image",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}, "model": "."}]},
-    ),
-    "a model in MLflow without a server": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "models:/digits/1"}]},
-    ),
-    "a model in MLflow without a version": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "models:/digits"}], **PUBLISHED},
-    ),
-    "a model outside of the training directory": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "../model"}]},
-    ),
-    "an absolute path of a model": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "/training"}]},
-    ),
-    "a model in a training directory that is not a volume": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "."}], "trainingDirectory.uri": "s3://bucket/run"},
-    ),
-    "a command for the chart's own server": (
-        "serving.versions[0].command",
-        {"serving.versions": [{"name": "v1", "model": ".", "command": ["serve"]}]},
-    ),
-    "a readiness path that is none": (
-        "serving.versions[0].readinessPath",
-        {"serving.versions": [{**SERVED, "readinessPath": "ready"}]},
-    ),
-    "another server of a training directory that is not a volume": (
-        "serving.versions[0].mountTraining",
-        {"serving.versions": [{**SERVED, "mountTraining": True}], "trainingDirectory.uri": "s3://bucket/run"},
-    ),
-    "a weight without a route": ("serving.versions[0].weight", {"serving.versions": [{**SERVED, "weight": 1}]}),
-    "weights that are all zero": ("serving.versions", {**ROUTED, "serving.versions": [{**SERVED, "weight": 0}]}),
-    "a route to models without a Gateway": (
-        "serving.httpRoute.parentRefs",
-        {**ROUTED, "serving.versions": [SERVED], "serving.httpRoute.parentRefs": []},
-    ),
-    "a served model's name with a slash": ("serving.name", {"serving.name": "team/digits"}),
-    "two versions of one name": (
-        "serving.versions[1].name",
-        {"serving.versions": [SERVED] * 2},
     ),
     "an HTTPRoute without a Gateway": ("tensorboard.httpRoute.parentRefs", {"tensorboard.httpRoute.enabled": True}),
     "a field of the pod that has a key": (
@@ -381,7 +307,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a service account with a capital": ("supervisor.serviceAccount.name", {"supervisor.serviceAccount.name": "Runs"}),
     "a label with a space": ("commonLabels", {"commonLabels": {"the team": "vision"}}),
     "a label whose value has a space": ("ps.labels", {"ps.labels": {"team": "computer vision"}}),
-    "a label of served models with a space": ("serving.labels", {"serving.labels": {"team": "computer vision"}}),
     "a node's label without letters": ("common.nodeSelector", {"common.nodeSelector": {"-": "a"}}),
     "an annotation with a space": (
         "tensorboard.service.annotations",

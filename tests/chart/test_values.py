@@ -23,7 +23,6 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "TASK": task,
         "CONTAINER": f"{task} containers {role}",
         "TENSORBOARD": "Deployment/tensorboard spec template spec",
-        "SERVING": "Deployment/serving-v1 spec template spec",
         "SUPERVISOR": "Job/run spec template spec",
         "PUBLISH": "Job/stage-publish spec template spec containers stage",
         "RUN": "ConfigMap/supervisor data run.json",
@@ -115,7 +114,6 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
             "tensorboard.image",
             "supervisor.image",
             "mlflow.image",
-            "serving.image",
         )
         for key in DEFAULTS["image"]
     }

@@ -46,8 +46,9 @@ def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) ->
     create(manifests, namespace)
 
 
-def test_the_api_server_accepts_the_example_of_an_mlflow_server(namespace: str) -> None:
-    create((EXAMPLES / "mlflow-server.yaml").read_text(), namespace)
+@pytest.mark.parametrize("example", ["mlflow-server.yaml", "model-deployment.yaml"])
+def test_the_api_server_accepts_the_examples_of_servers(example: str, namespace: str) -> None:
+    create((EXAMPLES / example).read_text(), namespace)
 
 
 @rendered_examples(20)
