@@ -4,14 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAINER_IMAGE := distributed-tensorflow/trainer
 SUPERVISOR_IMAGE := distributed-tensorflow/supervisor
-MLFLOW_IMAGE := distributed-tensorflow/mlflow
-MODEL_SERVER_IMAGE := distributed-tensorflow/model-server
 RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
-	build-images build-mlflow-image build-model-server package-model push-images test-images lint format benchmark benchmark-kubernetes faults scale soak pictures test-readme lock clean
+	build-images package-model push-images test-images lint format benchmark benchmark-kubernetes faults scale soak pictures test-readme lock clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,7 +95,7 @@ E2E_WITH = $(if $(KUBECONFIG),$(WITH_CHART_TOOLS))
 # Two at a time use both CPUs most of the time.
 SIDE_BY_SIDE := --numprocesses 2 --maxschedchunk 1
 
-e2e-long: $(SETUP) cluster-build build-images build-mlflow-image build-model-server ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
+e2e-long: $(SETUP) cluster-build build-images ## test what CI skips: all other images, and the chart with them on the throw-away cluster (more than an hour)
 	$(MAKE) build-images DATA=yes
 	$(MAKE) build-images TENSORFLOW=cpu-mlflow
 	$(PYTHON) -m hack.cluster build helm3
@@ -108,7 +106,7 @@ cluster-build: ## build the throw-away cluster's programs: minutes the first tim
 
 # The others of this version that were built; that for GPUs is as large as all of them.
 OTHERS_TO_LOAD = $$(docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v -e '-gpu$$' \
-	| grep -F -e $(TRAINER_IMAGE):$(VERSION)- -e /mlflow:$(VERSION) -e /model-server:$(VERSION))
+	| grep -F -e $(TRAINER_IMAGE):$(VERSION)-)
 cluster-up: ## start a throw-away Kubernetes on this machine and print its KUBECONFIG; loads the images that were built (KEEP_CLUSTER=1 keeps it after e2e)
 	$(PYTHON) -m hack.cluster up
 	@for image in $(TRAINER_IMAGE):$(VERSION) $(SUPERVISOR_IMAGE):$(VERSION) $(OTHERS_TO_LOAD); do \
@@ -126,8 +124,6 @@ TAGS = $(VERSION) $(shell $(DESCRIBE))
 VARIANT = $(if $(DATA),-data)$(if $(filter-out cpu,$(TENSORFLOW)),-$(TENSORFLOW))
 TRAINER_NAMES = $(addprefix $(TRAINER_IMAGE):,$(addsuffix $(VARIANT),$(TAGS)))
 SUPERVISOR_NAMES = $(addprefix $(SUPERVISOR_IMAGE):,$(TAGS))
-MLFLOW_NAMES = $(addprefix $(MLFLOW_IMAGE):,$(TAGS))
-MODEL_SERVER_NAMES = $(addprefix $(MODEL_SERVER_IMAGE):,$(TAGS))
 # Debian's docker command supports build secrets; newer ones need the buildx plug-in. Use the first on PATH that does.
 CAN_BUILD = DOCKER_BUILDKIT=1 $$client build --help 2>&1 | grep -q -e --secret
 CLIENT = $(or $(firstword $(shell for client in $$(which -a docker); do $(CAN_BUILD) && echo $$client; done)), \
@@ -160,15 +156,7 @@ package-model: $(SETUP) engine ## build an image that serves one model: make pac
 	  'make package-model MODEL=runs/20261121-083615' >&2; exit 2; }
 	@DOCKER_BUILDKIT=1 $(BIN)/python -m trainer.serving.package $(if $(NAME),--name '$(NAME)') '$(MODEL)' -- $(BUILD_COMMAND)
 
-build-model-server: engine ## build the image that serves the models of runs and of MLflow, without packaging each
-	$(BUILD) --target model-server $(addprefix --tag ,$(MODEL_SERVER_NAMES)) .
-	$(PRINT_SIZE) 'built $(MODEL_SERVER_NAMES): {{.Size}} bytes for {{.Os}}/{{.Architecture}}' $(firstword $(MODEL_SERVER_NAMES))
-
-build-mlflow-image: engine ## build the image of an MLflow server, for those who have none
-	$(BUILD) --target mlflow $(addprefix --tag ,$(MLFLOW_NAMES)) .
-	$(PRINT_SIZE) 'built $(MLFLOW_NAMES): {{.Size}} bytes for {{.Os}}/{{.Architecture}}' $(firstword $(MLFLOW_NAMES))
-
-ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES) $(MLFLOW_NAMES) $(MODEL_SERVER_NAMES)
+ALL_NAMES = $(SUPERVISOR_NAMES) $(TRAINER_NAMES)
 push-images: ## push the images that were built: make push-images REGISTRY=registry.example.com/team (IMAGES='NAME:TAG …': only these)
 	@test -n '$(REGISTRY)' || { echo 'push-images: REGISTRY is not set: name the registry, as in' \
 	  'make push-images REGISTRY=registry.example.com/team' >&2; exit 2; }
@@ -233,11 +221,8 @@ lock: $(SETUP) ## update constraints/ from pyproject.toml (UPGRADE=--upgrade: ne
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra cpu --extra mlflow -o constraints/cpu-mlflow.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra supervisor -o constraints/supervisor.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving -o constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
-	$(COMPILE) $(UPGRADE) pyproject.toml --extra serving --extra mlflow -o constraints/model-server.txt \
-	  -c constraints/model.txt $(addprefix --no-emit-package ,$(NOT_SERVED))
 	$(COMPILE) $(UPGRADE) --group image -o constraints/image.txt -c constraints/dev.txt
 	$(COMPILE) $(UPGRADE) --group uv -o constraints/uv.txt -c constraints/dev.txt
-	$(COMPILE) $(UPGRADE) --group mlflow -o constraints/mlflow.txt -c constraints/dev.txt
 
 clean: ## remove the virtual environment and caches (keeps runs/)
 	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

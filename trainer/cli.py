@@ -65,11 +65,7 @@ ends a command is shown with its traceback.
 """
 
 
-SERVE_ENVIRONMENT = (
-    "python3 -m venv .serve && "
-    ".serve/bin/pip install --no-deps -r constraints/model.txt -r constraints/model-server.txt . && "
-    ".serve/bin/trainer serve"
-)
+SERVE_ENVIRONMENT = "python3 -m venv .serve && .serve/bin/pip install '.[serving,mlflow]' && .serve/bin/trainer serve"
 """KServe takes older versions of some packages than TensorFlow's training, so it has an environment of its own."""
 
 

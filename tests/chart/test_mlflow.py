@@ -1,6 +1,5 @@
-"""MLflow: the stage that publishes the run, when an upgrade runs it again, and the server of the release."""
+"""MLflow: the stage that publishes the run, and when an upgrade runs it again."""
 
-import fnmatch
 import itertools
 import shutil
 from pathlib import Path
@@ -8,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart import ALL_ROLES, CHART, Manifests, Object, refusal, render
-from tests.chart.test_security import DNS, PODS_OF_THE_RUN
+from tests.chart.chart import CHART, Manifests, Object, refusal, render
 from tests.chart.test_stages import VALUES as STAGES
 from tests.chart.test_stages import facts, run_of
 
 URI = "http://mlflow.tools:5000"
 PUBLISHED = {"mlflow.trackingUri": URI}
-SERVER = {"mlflow.server.enabled": True}
 RETRIES_IN_AN_HOUR = 15
 """Kubernetes waits 10 s, 20 s, … 320 s, and then 6 minutes each time: 15 pods more are an hour."""
 
@@ -212,7 +209,6 @@ def test_text_with_braces_is_no_template() -> None:
         ({"worker.image": {"tag": "9"}}, {"evaluate", "infer", "publish"}),
         ({"mlflow.resources.requests.cpu": "1"}, set()),
         ({"mlflow.image": {"pullPolicy": "Always"}}, set()),
-        (SERVER, set()),
     ],
 )
 def test_what_an_upgrade_runs_again(values: dict[str, Any], expected: set[str]) -> None:
@@ -227,10 +223,10 @@ def test_another_attempt_publishes_what_a_program_of_ones_own_trains_again() -> 
 
 
 def test_to_begin_to_publish_runs_only_the_stage_that_publishes() -> None:
-    before, after = render(STAGES), render({**STAGES, **SERVER})
+    before, after = render(STAGES), render({**STAGES, **PUBLISHED})
     for key in ("hash", "definition"):
         assert run_of(before)[key] == run_of(after)[key]
-    assert again(STAGES, {**STAGES, **SERVER}) == {"publish"}
+    assert again(STAGES, {**STAGES, **PUBLISHED}) == {"publish"}
 
 
 def test_a_new_version_of_the_chart_does_not_publish_an_old_run_again(tmp_path: Path) -> None:
@@ -248,82 +244,8 @@ def test_it_runs_in_each_run_after_a_stage_that_always_runs() -> None:
     assert jobs[0] != jobs[1]
 
 
-def test_the_server_of_the_release_is_where_the_run_is_published_unless_another_is_named() -> None:
-    manifests = render({**SERVER, "fullnameOverride": "digits"}, release="digits")
-    service = manifests["Service/mlflow"]
-    address = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
-    assert options(manifests, "--tracking_uri") == [address]
-    assert options(render({**SERVER, **PUBLISHED}), "--tracking_uri") == [URI]
-
-
-def test_the_service_reaches_the_servers_pod_only() -> None:
-    manifests = render({**SERVER, **ALL_ROLES})
-    selector = manifests["Service/mlflow"]["spec"]["selector"].items()
-    assert [name for name, pod in manifests.pods().items() if selector <= pod["metadata"]["labels"].items()] == [
-        "mlflow"
-    ]
-    ports = manifests.get("Deployment/mlflow spec template spec containers mlflow ports")
-    assert ports == [{"name": "http", "containerPort": 5000}]
-    assert manifests["Service/mlflow"]["spec"]["ports"][0]["targetPort"] == "http"
-
-
-@pytest.mark.parametrize(
-    ("host", "allowed"),
-    [
-        ("mnist-mlflow:5000", True),
-        ("mnist-mlflow", True),
-        ("mnist-mlflow.default.svc:5000", True),
-        ("mnist-mlflow.default.svc.cluster.local:5000", True),
-        ("localhost:5000", True),
-        ("127.0.0.1:40001", True),
-        ("attacker.example.com", False),
-        ("mnist-mlflow.attacker.example.com:5000", False),
-        ("mnist-mlflow-2:5000", False),
-    ],
-)
-def test_mlflow_answers_to_the_names_of_the_service(host: str, allowed: bool) -> None:
-    """MLflow compares the header Host with these patterns, as `fnmatch` does."""
-    found = render(SERVER).get("Deployment/mlflow spec template spec containers mlflow env MLFLOW_SERVER_ALLOWED_HOSTS")
-    assert any(fnmatch.fnmatch(host, pattern) for pattern in found["value"].split(",")) == allowed
-
-
-def test_one_pod_has_the_claim_at_a_time_and_the_end_of_the_run_leaves_it_alone() -> None:
-    manifests = render(SERVER)
-    spec = manifests["Deployment/mlflow"]["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    pod = spec["template"]["spec"]
-    (claim,) = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if volume["name"] == "mlflow"]
-    assert claim == manifests["PersistentVolumeClaim/mlflow"]["metadata"]["name"]
-    assert {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]} == {"/data", "/tmp", "/home/mlflow"}  # noqa: S108
-    scalable = [rule for rule in manifests["Role/supervisor"]["rules"] if "deployments/scale" in rule["resources"]]
-    assert [rule["resourceNames"] for rule in scalable] == [["mnist-tensorboard"]]
-
-
-def test_the_claim_is_kept_by_default() -> None:
-    path = "PersistentVolumeClaim/mlflow metadata annotations helm.sh/resource-policy"
-    assert render(SERVER).get(path) == "keep"
-
-
-@pytest.mark.parametrize("peers", [[{"podSelector": {}}], [], None])
-def test_pods_of_the_run_and_those_in_mlflow_from_reach_the_server(peers: Any) -> None:
-    policy = render({**SERVER, "networkPolicy.mlflowFrom": peers})["NetworkPolicy/mlflow"]["spec"]
-    assert policy["policyTypes"] == ["Ingress"]
-    given = [{"from": peers, "ports": [{"port": 5000}]}] if peers else []
-    assert policy["ingress"] == [*given, {"from": [PODS_OF_THE_RUN], "ports": [{"port": 5000}]}]
-
-
-def test_with_restricted_egress_the_stage_reaches_the_server_of_the_release() -> None:
-    """Both are pods of the run. The policy admits egress to these and to DNS alone, so not to a server elsewhere."""
-    manifests = render({**SERVER, "networkPolicy.egress.enabled": True})
-    policy = manifests["NetworkPolicy/egress"]["spec"]
-    assert policy["egress"] == [{"to": [PODS_OF_THE_RUN]}, DNS]
-    run = PODS_OF_THE_RUN["podSelector"]["matchLabels"].items()
-    for component in ("stage", "mlflow"):
-        assert run <= manifests.pods()[component]["metadata"]["labels"].items()
-
-
 def test_the_directory_must_exist() -> None:
-    values = {**SERVER, "trainingDirectory.enabled": False, "tensorboard.enabled": False}
+    values = {**PUBLISHED, "trainingDirectory.enabled": False, "tensorboard.enabled": False}
     assert ": trainingDirectory.enabled: " in refusal(values)
 
 

@@ -20,21 +20,15 @@ EVERYTHING = {
     "tensorboard.ingress.enabled": True,
     "tensorboard.httpRoute.enabled": True,
     "tensorboard.httpRoute.parentRefs": [{"name": "gateway"}],
-    "serving.enabled": True,
-    "serving.versions": [{"name": "v1", "model": "."}],
-    "serving.httpRoute.enabled": True,
-    "serving.httpRoute.parentRefs": [{"name": "gateway"}],
-    "mlflow.server.enabled": True,
+    "mlflow.trackingUri": "http://mlflow:5000",
 }
-PARTS = ("worker", "ps", "tensorboard", "serving", "mlflow", "data", "2", "worker-0")
+PARTS = ("worker", "ps", "tensorboard", "data", "2", "worker-0")
 RELEASES = ("mnist", *(f"mnist-{part}" for part in PARTS))
 OTHERS = {
     ("NetworkPolicy", "tasks", "app=prometheus"),
     ("NetworkPolicy", "tensorboard", ""),
-    ("NetworkPolicy", "serving", ""),
-    ("NetworkPolicy", "mlflow", ""),
 }
-"""Selectors from values, for pods outside the run: those of metrics, TensorBoard, served models and MLflow."""
+"""Selectors from values, for pods outside the run: those of metrics and TensorBoard."""
 
 
 def selectors(place: Any) -> Iterator[dict[str, Any]]:
@@ -91,8 +85,8 @@ def test_no_two_objects_share_a_name(releases: dict[str, Manifests]) -> None:
 def test_each_selector_matches_the_intended_pods_only(
     releases: dict[str, Manifests], pods: dict[tuple[str, str], Object]
 ) -> None:
-    every: set[str] = {*ROLES, "tensorboard", "serving", "mlflow", "stage", "test", "supervisor"}
-    mounting = {"chief", "evaluator", "tensorboard", "stage", "serving"}
+    every: set[str] = {*ROLES, "tensorboard", "stage", "test", "supervisor"}
+    mounting = {"chief", "evaluator", "tensorboard", "stage"}
     intended: dict[tuple[str, str], list[set[str]]] = {
         ("NetworkPolicy", "tasks"): [
             {*ROLES, "stage", "supervisor"},
@@ -101,16 +95,9 @@ def test_each_selector_matches_the_intended_pods_only(
         ("NetworkPolicy", "egress"): [every - {"supervisor"}, every],
         ("NetworkPolicy", "supervisor-egress"): [{"supervisor"}],
         ("NetworkPolicy", "tensorboard"): [{"tensorboard"}, {"test"}],
-        ("NetworkPolicy", "serving"): [{"serving"}],
-        ("NetworkPolicy", "mlflow"): [{"mlflow"}, every],
         ("PodMonitor", "tasks"): [every],
         ("Deployment", "tensorboard"): [{"tensorboard"}, mounting],  # its own pods; the pods whose node it shares
         ("Service", "tensorboard"): [{"tensorboard"}],
-        ("Deployment", "serving-v1"): [{"serving"}, {"tensorboard"}],
-        ("Service", "serving"): [{"serving"}],
-        ("Service", "serving-v1"): [{"serving"}],
-        ("Deployment", "mlflow"): [{"mlflow"}],
-        ("Service", "mlflow"): [{"mlflow"}],
         ("Job", "stage-publish"): [mounting],
         ("StatefulSet", "chief"): [{"chief"}, mounting],
         ("StatefulSet", "evaluator"): [{"evaluator"}, {"chief"}],
@@ -154,7 +141,7 @@ def test_custom_labels_do_not_override_the_labels_of_selectors() -> None:
         {
             "client.replicas": 1,
             "client.command": ["ask"],
-            "mlflow.server.enabled": False,
+            "mlflow.trackingUri": "",
         },
     ],
     ids=["MLflow", "a client"],

@@ -106,26 +106,12 @@ def test_without_tensorboard_there_is_no_port_forward(notes: Notes) -> None:
     assert "port-forward" not in notes({"tensorboard.enabled": False})
 
 
-def test_they_show_how_to_open_the_mlflow_server_of_the_release(notes: Notes) -> None:
-    command = "port-forward service/trial-mlflow 5000:5000 # then http://localhost:5000"
-    text = notes({"mlflow.server.enabled": True})
-    assert command in re.sub(" +", " ", text)
-    assert "5000" not in notes({"mlflow.trackingUri": "http://elsewhere"})
-    assert "deletes the claim trial-mlflow" not in text
-    assert "deletes the claim trial-mlflow" in notes(
-        {"mlflow.server.enabled": True, "mlflow.server.persistence.keep": False}
-    )
-
-
 def test_values_without_their_switch_are_named(notes: Notes) -> None:
-    served = {"serving.versions": [{"name": "v1", "model": "."}], "serving.envFrom": [{"secretRef": {"name": "a"}}]}
     published = {"mlflow.experiment": "digits", "mlflow.model": "mlp"}
-    text = notes({**served, **published})
-    assert "\nserving.versions has no effect; set serving.enabled=true.\n" in text
-    assert "\nmlflow.model has no effect; set mlflow.trackingUri, or mlflow.server.enabled=true.\n" in text
-    assert set(re.findall(r"(\S+) has no effect", text)) == served.keys() | published.keys()
-    switches = {"serving.enabled": True, "mlflow.trackingUri": "http://mlflow:5000"}
-    assert "has no effect" not in notes({**served, **published, **switches}) + notes({})
+    text = notes(published)
+    assert "\nmlflow.model has no effect; set mlflow.trackingUri.\n" in text
+    assert set(re.findall(r"(\S+) has no effect", text)) == published.keys()
+    assert "has no effect" not in notes({**published, "mlflow.trackingUri": "http://mlflow:5000"}) + notes({})
 
 
 def test_they_say_which_claims_uninstall_keeps_and_how_to_delete_them(notes: Notes) -> None:

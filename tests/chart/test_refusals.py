@@ -13,12 +13,7 @@ STAGE = {"name": "infer", "command": ["run"]}
 
 WATCH: dict[str, Any] = {"data.watch.enabled": True, "train.dataset": "lance", "data.enabled": True}
 
-SERVED = {"name": "v1", "image": {"repository": "model", "tag": "7"}}
-ROUTED: dict[str, Any] = {
-    "serving.enabled": True,
-    "serving.httpRoute.enabled": True,
-    "serving.httpRoute.parentRefs": [{"name": "gateway"}],
-}
+PUBLISHED = {"mlflow.trackingUri": "http://mlflow:5000"}
 
 BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "stages without a supervisor": ("stages", {"stages.after": [STAGE], "supervisor.enabled": False}),
@@ -52,7 +47,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a user's stage with the name of the one that publishes": (
         "stages.after[0].name",
-        {"stages.after": [{**STAGE, "name": "publish"}], "mlflow.server.enabled": True},
+        {"stages.after": [{**STAGE, "name": "publish"}], **PUBLISHED},
     ),
     "a watch without a supervisor": (
         "data.watch.enabled",
@@ -99,12 +94,12 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "publishing without a supervisor": (
         "mlflow.trackingUri",
-        {"mlflow.trackingUri": "http://mlflow:5000", "supervisor.enabled": False},
+        {**PUBLISHED, "supervisor.enabled": False},
     ),
     "publishing what a program of one's own writes without a training directory": (
-        "mlflow.server.enabled",
+        "mlflow.trackingUri",
         {
-            "mlflow.server.enabled": True,
+            **PUBLISHED,
             "common.image": OWN["worker.image"],
             "common.command": ["run"],
             "trainingDirectory.enabled": False,
@@ -113,11 +108,7 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "publishing with more memory than the limit": (
         "mlflow.resources.requests.memory",
-        {"mlflow.server.enabled": True, "mlflow.resources.limits.memory": "256Mi"},
-    ),
-    "an MLflow server that requests more than its limit": (
-        "mlflow.server.resources.requests.memory",
-        {"mlflow.server.resources.limits.memory": "256Mi"},
+        {**PUBLISHED, "mlflow.resources.limits.memory": "256Mi"},
     ),
     "an address of MLflow with a space": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow 5000"}),
     "an address of MLflow whose port is a word": ("mlflow.trackingUri", {"mlflow.trackingUri": "http://mlflow:port"}),
@@ -125,19 +116,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "an address of MLflow without a host": ("mlflow.trackingUri", {"mlflow.trackingUri": "http:///mlflow"}),
     "an experiment of two lines": ("mlflow.experiment", {"mlflow.experiment": "digits\nmnist"}),
     "a registered model with a slash": ("mlflow.model", {"mlflow.model": "team/digits"}),
-    "a claim of MLflow with a capital": (
-        "mlflow.server.persistence.existingClaim",
-        {"mlflow.server.persistence.existingClaim": "MLflow"},
-    ),
-    "a claim of MLflow without a size": (
-        "mlflow.server.persistence.size",
-        {"mlflow.server.persistence.size": "much"},
-    ),
-    "a scheme in the registry of MLflow's server": (
-        "mlflow.server.image.registry",
-        {"mlflow.server.image.registry": "https://registry.example.com"},
-    ),
-    "a label of MLflow's server with a space": ("mlflow.server.labels", {"mlflow.server.labels": {"team": "a b"}}),
     "a fullname with a dot": ("fullnameOverride", {"fullnameOverride": "mnist.v2"}),
     "a fullname that begins with a digit": ("fullnameOverride", {"fullnameOverride": "2-mnist"}),
     "a fullname of 41 characters": ("fullnameOverride", {"fullnameOverride": "m" * 41}),
@@ -248,76 +226,9 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
         "trainingDirectory.accessModes",
         {"trainingDirectory.accessModes": ["ReadWriteOncePod"]},
     ),
-    "serving without a version": ("serving.versions", {"serving.enabled": True}),
-    "a version without a name": ("serving.versions[0].name", {"serving.versions": [{}]}),
-    "a version whose name is not a label": ("serving.versions[0].name", {"serving.versions": [{"name": "V 1"}]}),
-    "a version without an image": ("serving.versions[0].image.repository", {"serving.versions": [{"name": "v1"}]}),
-    "a packaged model without a tag": (
-        "serving.versions[0].image.tag",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}}]},
-    ),
-    "a version without pods in a route": (
-        "serving.versions[0].replicas",
-        {
-            "serving.versions": [{"name": "v1", "model": ".", "replicas": 0}],
-            "serving.httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]},
-        },
-    ),
-    "a version with an unknown key of its image": (
-        "serving.versions[0].image.tagg",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model", "tagg": "1"}}]},
-    ),
     "a stage with an unknown key of its image": (
         "stages.after[0].image.repositry",
         {"stages.after": [{"name": "infer", "args": ["models"], "image": {"repositry": "mine"}}]},
-    ),
-    "a version with an unknown key": ("serving.versions[0].canary", {"serving.versions": [{"canary": 1}]}),
-    "a version with an image and a model": (
-        "serving.versions[0].image",
-        {"serving.versions": [{"name": "v1", "image": {"repository": "model"}, "model": "."}]},
-    ),
-    "a model in MLflow without a server": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "models:/digits/1"}]},
-    ),
-    "a model in MLflow without a version": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "models:/digits"}], "mlflow.server.enabled": True},
-    ),
-    "a model outside of the training directory": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "../model"}]},
-    ),
-    "an absolute path of a model": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "/training"}]},
-    ),
-    "a model in a training directory that is not a volume": (
-        "serving.versions[0].model",
-        {"serving.versions": [{"name": "v1", "model": "."}], "trainingDirectory.uri": "s3://bucket/run"},
-    ),
-    "a command for the chart's own server": (
-        "serving.versions[0].command",
-        {"serving.versions": [{"name": "v1", "model": ".", "command": ["serve"]}]},
-    ),
-    "a readiness path that is none": (
-        "serving.versions[0].readinessPath",
-        {"serving.versions": [{**SERVED, "readinessPath": "ready"}]},
-    ),
-    "another server of a training directory that is not a volume": (
-        "serving.versions[0].mountTraining",
-        {"serving.versions": [{**SERVED, "mountTraining": True}], "trainingDirectory.uri": "s3://bucket/run"},
-    ),
-    "a weight without a route": ("serving.versions[0].weight", {"serving.versions": [{**SERVED, "weight": 1}]}),
-    "weights that are all zero": ("serving.versions", {**ROUTED, "serving.versions": [{**SERVED, "weight": 0}]}),
-    "a route to models without a Gateway": (
-        "serving.httpRoute.parentRefs",
-        {**ROUTED, "serving.versions": [SERVED], "serving.httpRoute.parentRefs": []},
-    ),
-    "a served model's name with a slash": ("serving.name", {"serving.name": "team/digits"}),
-    "two versions of one name": (
-        "serving.versions[1].name",
-        {"serving.versions": [SERVED] * 2},
     ),
     "an HTTPRoute without a Gateway": ("tensorboard.httpRoute.parentRefs", {"tensorboard.httpRoute.enabled": True}),
     "a field of the pod that has a key": (
@@ -396,7 +307,6 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a service account with a capital": ("supervisor.serviceAccount.name", {"supervisor.serviceAccount.name": "Runs"}),
     "a label with a space": ("commonLabels", {"commonLabels": {"the team": "vision"}}),
     "a label whose value has a space": ("ps.labels", {"ps.labels": {"team": "computer vision"}}),
-    "a label of served models with a space": ("serving.labels", {"serving.labels": {"team": "computer vision"}}),
     "a node's label without letters": ("common.nodeSelector", {"common.nodeSelector": {"-": "a"}}),
     "an annotation with a space": (
         "tensorboard.service.annotations",
@@ -597,7 +507,6 @@ def test_all_tasks_may_use_the_network_of_their_nodes_and_without_policy_a_part_
         ("worker.taskType", "did you mean chief.taskType?"),
         ("tensorboard.ingress.host", "did you mean tensorboard.ingress.hosts?"),
         ("ps.image.x", "values.yaml has all keys"),
-        ("mlflow.enabled", "did you mean mlflow.server.enabled?"),
         ("train.steps", "did you mean train.train_steps?"),
     ],
 )

@@ -72,8 +72,9 @@ def test_the_ownership_of_volumes_changes_only_if_it_differs(pod: Object) -> Non
         assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
-def test_the_example_of_an_mlflow_server_is_restricted_too() -> None:
-    documents = list(yaml.safe_load_all((EXAMPLES / "mlflow-server.yaml").read_text()))
+@pytest.mark.parametrize("example", ["mlflow-server.yaml", "model-deployment.yaml"])
+def test_the_examples_of_servers_are_restricted_too(example: str) -> None:
+    documents = list(yaml.safe_load_all((EXAMPLES / example).read_text()))
     found = {each["kind"]: each for each in documents}
     pod = found["Deployment"]["spec"]["template"]
     test_it_meets_pod_security_restricted(pod)
@@ -81,19 +82,9 @@ def test_the_example_of_an_mlflow_server_is_restricted_too() -> None:
     test_the_ownership_of_volumes_changes_only_if_it_differs(pod)
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert pod["spec"]["enableServiceLinks"] is False
-    labels = {"matchLabels": pod["metadata"]["labels"]}
-    assert found["Deployment"]["spec"]["selector"] == labels
-    assert found["NetworkPolicy"]["spec"]["podSelector"] == labels
-    assert found["Service"]["spec"]["selector"] == labels["matchLabels"]
-
-
-def test_a_release_with_an_mlflow_server_is_restricted_too() -> None:
-    pods = render({"mlflow.server.enabled": True}).pods()
-    for pod in (pods["mlflow"], pods["stage"]):
-        test_it_meets_pod_security_restricted(pod)
-        test_its_root_file_system_is_read_only(pod)
-        test_it_is_outside_service_meshes_and_only_the_supervisor_has_a_token(pod)
-        test_the_ownership_of_volumes_changes_only_if_it_differs(pod)
+    labels = pod["metadata"]["labels"]
+    assert found["Deployment"]["spec"]["selector"] == {"matchLabels": labels}
+    assert found["Service"]["spec"]["selector"] == labels
 
 
 @pytest.mark.parametrize("component", [*ROLES, "tensorboard", "supervisor"])
@@ -129,9 +120,8 @@ def test_on_openshift_no_pod_has_a_fixed_user_or_group(file: Path, supervised: b
     values["supervisor.podSecurityContext"] = values.pop("supervisor")["podSecurityContext"]
     more = set()
     if supervised:  # what needs a supervisor, and what has no key of `common`
-        values |= {"mlflow.server.enabled": True, "serving.enabled": True}
-        values |= {"serving.versions": [{"name": "v1", "model": "."}]}
-        more = {"mlflow", "serving", "stage"}
+        values |= {"mlflow.trackingUri": "http://mlflow:5000"}
+        more = {"stage"}
     pods = render(values).pods()
     assert set(pods) == {*COMPONENTS, "client", *more} - (set() if supervised else {"supervisor"})
     for pod in pods.values():

@@ -24,10 +24,8 @@ def value_at(manifests: Manifests, path: str, role: str = "worker") -> Any:
         "TASK": task,
         "CONTAINER": f"{task} containers {role}",
         "TENSORBOARD": "Deployment/tensorboard spec template spec",
-        "SERVING": "Deployment/serving-v1 spec template spec",
         "SUPERVISOR": "Job/run spec template spec",
         "PUBLISH": "Job/stage-publish spec template spec containers stage",
-        "MLFLOW": "Deployment/mlflow spec template spec",
         "RUN": "ConfigMap/supervisor data run.json",
         "SETTINGS": "ConfigMap/config data trainer.yaml",
         "CLUSTER": "ConfigMap/config data cluster.json",
@@ -166,8 +164,6 @@ def test_every_key_of_the_schema_is_in_values_yaml() -> None:
             "tensorboard.image",
             "supervisor.image",
             "mlflow.image",
-            "mlflow.server.image",
-            "serving.image",
         )
         for key in DEFAULTS["image"]
     }

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import trainer
 from hack.browser import chromium
 from hack.cluster import build
 from hack.cluster.paths import KUBECONFIG, STATE
+from tests.chart.chart import EXAMPLES
 from tests.e2e.releases import Release
+from tests.processes.mlflow_servers import MlflowApi
 
 Kubectl = Callable[..., str]
 USED = STATE / "used-by-tests"
@@ -86,15 +89,22 @@ def load_or_skip(kubeconfig: Path, image: str, command: str) -> None:
         names = [name for each in listed for name in each.get("names") or []]
         absent = not any(name == image or name.endswith(f"/{image}") for name in names)
     if absent:
-        pytest.skip(f"the node has no image {image}: `{command}` builds it")
+        pytest.skip(f"the node has no image {image}: `{command}` makes it")
 
 
 @pytest.fixture
-def mlflow_images(packaged_images: None, kubeconfig: Path) -> None:
-    """Load the images of an MLflow server and of the stage that publishes, or skip the test."""
-    load_or_skip(kubeconfig, f"distributed-tensorflow/mlflow:{trainer.__version__}", "make build-mlflow-image")
+def mlflow_server(release: Release, kubeconfig: Path) -> Iterator[MlflowApi]:
+    """The server of examples/mlflow-server.yaml in the namespace of the release; skips without its images."""
     publisher = f"distributed-tensorflow/trainer:{trainer.__version__}-cpu-mlflow"
     load_or_skip(kubeconfig, publisher, "make build-images TENSORFLOW=cpu-mlflow")
+    file = EXAMPLES / "mlflow-server.yaml"
+    deployment = next(each for each in yaml.safe_load_all(file.read_text()) if each["kind"] == "Deployment")
+    image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    load_or_skip(kubeconfig, image, f"docker pull {image}")
+    release.kubectl("apply", "--filename", str(file))
+    release.kubectl("rollout", "status", "deployment/mlflow", "--timeout=5m")
+    with release.forward("service/mlflow", 5000) as address:
+        yield MlflowApi(address)
 
 
 @pytest.fixture

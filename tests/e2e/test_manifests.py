@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 
-from tests.chart.chart import VALUES_FILES, template
+from tests.chart.chart import EXAMPLES, VALUES_FILES, template
 from tests.chart.values_mutations import mutated_values, rendered_examples
 
 VOLCANO = "scheduling.volcano.sh/v1beta1/PodGroup"
@@ -44,6 +44,11 @@ def create(manifests: str, namespace: str) -> None:
 
 def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) -> None:
     create(manifests, namespace)
+
+
+@pytest.mark.parametrize("example", ["mlflow-server.yaml", "model-deployment.yaml"])
+def test_the_api_server_accepts_the_examples_of_servers(example: str, namespace: str) -> None:
+    create((EXAMPLES / example).read_text(), namespace)
 
 
 @rendered_examples(20)

@@ -1,11 +1,10 @@
-"""A release with an MLflow server on a real cluster: each run becomes a run of MLflow, and its model a version."""
+"""A release beside an MLflow server on a real cluster: each run becomes a run of MLflow, and its model a version."""
 
 import copy
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,18 @@ VALUES: dict[str, Any] = {
     "worker": {"replicas": 1},
     "tensorboard": {"enabled": False},
     "trainingDirectory": {"subPath": "first"},
-    "mlflow": {"model": "digits", "server": {"enabled": True, "persistence": {"size": "1Gi"}}},
+    "mlflow": {"model": "digits", "trackingUri": "http://mlflow:5000"},
 }
 
-pytestmark = pytest.mark.long  # CI does not build the images; `make e2e-long` does
-
-
-@pytest.fixture
-def server(release: Release, mlflow_images: None) -> Iterator[MlflowApi]:
-    """The MLflow server of an installed release, through `kubectl port-forward`."""
-    release.install(VALUES)
-    wait(lambda: release.deployment_is_available("mlflow"), 300, release.describe)
-    with release.forward("service/mnist-mlflow", 5000) as address:
-        yield MlflowApi(address)
+pytestmark = pytest.mark.long  # CI does not build the image; `make e2e-long` does
 
 
 @pytest.mark.timeout(1500)
 def test_each_run_of_a_release_becomes_a_version_of_the_model(
-    release: Release, server: MlflowApi, tmp_path: Path
+    release: Release, mlflow_server: MlflowApi, tmp_path: Path
 ) -> None:
+    server = mlflow_server
+    release.install(VALUES)
     finished = ["wait", "--for=condition=complete", "job", "--timeout=10m"]
     selector = "--selector=app.kubernetes.io/instance=mnist,app.kubernetes.io/component=supervisor"
     done = release.try_kubectl(*finished, selector)
@@ -87,7 +79,6 @@ def test_each_run_of_a_release_becomes_a_version_of_the_model(
     assert compared.returncode == 0, compared.stderr
     accuracies = [each["accuracy"] for each in json.loads(compared.stdout)["models"]]
     assert min(accuracies) > 0.5
-    assert release.deployment_is_available("mlflow"), "the server outlives the runs"
 
 
 PROGRAM = """
@@ -107,7 +98,7 @@ tf.saved_model.save(model, "/training/model", signatures=model.__call__)
 
 
 @pytest.mark.timeout(1500)
-def test_a_program_of_ones_own_is_published_too(release: Release, mlflow_images: None) -> None:
+def test_a_program_of_ones_own_is_published_too(release: Release, mlflow_server: MlflowApi) -> None:
     values = copy.deepcopy(VALUES)
     del values["train"], values["mlflow"]["model"]
     values |= {"ps": {"replicas": 0}, "common": {"command": ["python", "-c", PROGRAM]}}
@@ -117,12 +108,10 @@ def test_a_program_of_ones_own_is_published_too(release: Release, mlflow_images:
     known = release.kubectl(*words)
     log = release.finish()
     assert "stage publish is done" in log, f"{stage_log(release, 'publish')}\n{release.describe()}"
-    with release.forward("service/mnist-mlflow", 5000) as address:
-        server = MlflowApi(address)
-        (version,) = server.versions("mnist")
-        assert version["tags"]["image"] == f"distributed-tensorflow/trainer:{trainer.__version__}"
-        assert known.endswith(version["tags"]["image_digest"])
-        (run,) = server.runs()
-        assert run["info"]["status"] == "FINISHED"
-        found = server.get("metrics/get-history", run_id=run["info"]["run_id"], metric_key="fit/loss")["metrics"]
-        assert [each["value"] for each in found] == pytest.approx([1 / (step + 1) for step in range(10)])
+    (version,) = mlflow_server.versions("mnist")
+    assert version["tags"]["image"] == f"distributed-tensorflow/trainer:{trainer.__version__}"
+    assert known.endswith(version["tags"]["image_digest"])
+    (run,) = mlflow_server.runs()
+    assert run["info"]["status"] == "FINISHED"
+    found = mlflow_server.get("metrics/get-history", run_id=run["info"]["run_id"], metric_key="fit/loss")["metrics"]
+    assert [each["value"] for each in found] == pytest.approx([1 / (step + 1) for step in range(10)])

@@ -141,7 +141,9 @@ def data_image(packaged_images: None, kubeconfig: Path) -> None:
 
 @pytest.mark.long  # CI does not build the image; `make e2e-long` does
 @pytest.mark.timeout(1500)
-def test_the_pipeline_of_the_example(release: Release, data_image: None, mlflow_images: None, tmp_path: Path) -> None:
+def test_the_pipeline_of_the_example(
+    release: Release, data_image: None, mlflow_server: MlflowApi, tmp_path: Path
+) -> None:
     release.install(PIPELINE)
     finished = ["wait", "--for=condition=complete", "job", "--timeout=10m"]
     selector = "--selector=app.kubernetes.io/instance=mnist,app.kubernetes.io/component=supervisor"
@@ -162,17 +164,16 @@ def test_the_pipeline_of_the_example(release: Release, data_image: None, mlflow_
     log = upgrade_to_end(release, json.loads(json.dumps(changed).replace('"first"', '"second"')), seconds=600)
     order = ["prepare is done", "starting 1 ps", "evaluate is done", "infer is done", "publish is done"]
     assert all(line in log for line in order), log
-    with release.forward("service/mnist-mlflow", 5000) as address:
-        versions = MlflowApi(address).versions("digits")
-        assert {each["version"]: each["tags"]["dataset_version"] for each in versions} == {"1": "1", "2": "2"}
-        words = ["models", "compare", "1", "2", "--data", "digits", "--json"]
-        compared = subprocess.run(
-            [sys.executable, "-m", "trainer", *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "MLFLOW_TRACKING_URI": address},
-        )
+    versions = mlflow_server.versions("digits")
+    assert {each["version"]: each["tags"]["dataset_version"] for each in versions} == {"1": "1", "2": "2"}
+    words = ["models", "compare", "1", "2", "--data", "digits", "--json"]
+    compared = subprocess.run(
+        [sys.executable, "-m", "trainer", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MLFLOW_TRACKING_URI": mlflow_server.uri},
+    )
     assert compared.returncode == 0, compared.stderr
     assert min(model["accuracy"] for model in json.loads(compared.stdout)["models"]) > 0.9
 

@@ -24,7 +24,6 @@
 {{- fail "worker.replicas: it is 0 and there is no chief, so no task trains; set at least 1, or chief.replicas: 1." -}}
 {{- end -}}
 {{- include "distributed-tensorflow.checkElastic" . -}}
-{{- include "distributed-tensorflow.checkServing" . -}}
 {{- include "distributed-tensorflow.checkWatch" . -}}
 {{- if gt $replicas $addresses -}}
 {{- fail (printf "worker.replicas: %d is more than the %d addresses of worker.maxReplicas; raise worker.maxReplicas." $replicas $addresses) -}}

@@ -12,7 +12,6 @@
   (list "data.watch.tag" $values.data.watch.tag "^([A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*)?$" "letters, digits, dots, dashes and underscores, and not only digits, such as latest")
   (list "data.path" $values.data.path "^/" "an absolute path, such as /data")
   (list "scheduling.queue" $values.scheduling.queue "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$" "the name of a queue, such as research")
-  (list "serving.name" $values.serving.name "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$" "at most 63 lower-case letters, digits and dashes, such as digits")
   (list "mlflow.experiment" $values.mlflow.experiment "^[^\\pC]*$" "a name of printable characters, such as digits")
   (list "mlflow.model" $values.mlflow.model "^[\\pL\\pN_ .-]*$" "letters, digits, underscores, dashes, dots and spaces, such as digits")
 -}}
@@ -57,7 +56,7 @@
 {{- fail (printf "%s[%d]: %q is not a name of a host; set a name, such as tensorboard.example.com." $path $index $host) -}}
 {{- end -}}
 {{- end -}}
-{{- else if has .key (list "versions" "before" "after") -}}
+{{- else if has .key (list "before" "after") -}}
 {{- range $index, $item := .value -}}
 {{- include "distributed-tensorflow.checkValue" (dict "path" "" "key" (printf "%s[%d]" $path $index) "value" $item) -}}
 {{- end -}}

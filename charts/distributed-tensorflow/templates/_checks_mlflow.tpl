@@ -13,19 +13,18 @@
 {{- fail (printf "mlflow.trackingUri: %q is not the address of an MLflow server; set one such as http://mlflow:5000." .) -}}
 {{- end -}}
 {{- end -}}
-{{- if include "distributed-tensorflow.mlflowUri" . -}}
-{{- $key := ternary "mlflow.server.enabled" "mlflow.trackingUri" (empty $values.mlflow.trackingUri) -}}
+{{- if $values.mlflow.trackingUri -}}
 {{- if not $values.supervisor.enabled -}}
-{{- fail (printf "%s: it is set, but supervisor.enabled is false, and the supervisor runs the stage that publishes the run; set it to true." $key) -}}
+{{- fail "mlflow.trackingUri: it is set, but supervisor.enabled is false, and the supervisor runs the stage that publishes the run; set it to true." -}}
 {{- end -}}
 {{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if and (not $values.trainingDirectory.enabled) (not $leader.packaged) -}}
-{{- fail (printf "%s: it is set, but trainingDirectory.enabled is false, so %s has no directory that could be published; set it to true, or remove the key." $key $leader.role) -}}
+{{- fail (printf "mlflow.trackingUri: it is set, but trainingDirectory.enabled is false, so %s has no directory that could be published; set it to true, or remove the key." $leader.role) -}}
 {{- end -}}
 {{- range $when := list "before" "after" -}}
 {{- range $index, $stage := get $values.stages $when -}}
 {{- if eq (toString $stage.name) "publish" -}}
-{{- fail (printf "stages.%s[%d].name: publish is the name of the stage that %s adds; choose another name." $when $index $key) -}}
+{{- fail (printf "stages.%s[%d].name: publish is the name of the stage that mlflow.trackingUri adds; choose another name." $when $index) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -17,7 +17,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard "serving" $values.serving "mlflow.server" $values.mlflow.server -}}
+{{- $specs := dict "supervisor" $values.supervisor "tensorboard" $values.tensorboard -}}
 {{- $onHost := list -}}
 {{- $onPodNetwork := list -}}
 {{- range include "distributed-tensorflow.roles" . | fromJsonArray -}}

@@ -1,13 +1,4 @@
-{{/* MLflow: where the run is published, the stage that publishes it, and the server of the release. */}}
-
-{{/* The address of the MLflow server; empty if the run is not published. */}}
-{{- define "distributed-tensorflow.mlflowUri" -}}
-{{- if .Values.mlflow.trackingUri -}}
-{{- .Values.mlflow.trackingUri -}}
-{{- else if .Values.mlflow.server.enabled -}}
-http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
-{{- end -}}
-{{- end }}
+{{/* MLflow: the stage that publishes the run. */}}
 
 {{/* The values of the stage that publishes the run, as JSON. `identity` stands for its image and its arguments in its digest:
      both have the chart's version, and a new version must not publish an old run again, as if its image had made it. Its own
@@ -19,7 +10,7 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
 {{- define "distributed-tensorflow.publishStage" -}}
 {{- $values := .Values -}}
 {{- $mlflow := $values.mlflow -}}
-{{- $uri := include "distributed-tensorflow.mlflowUri" . -}}
+{{- $uri := $mlflow.trackingUri -}}
 {{- $experiment := $mlflow.experiment | default .Release.Name -}}
 {{- $name := ternary "worker" "chief" (gt (int $values.worker.replicas) 0) -}}
 {{- $words := list "models" "publish" (include "distributed-tensorflow.runDirectory" .) -}}
@@ -56,13 +47,4 @@ http://{{ include "distributed-tensorflow.fullname" . }}-mlflow:5000
   "backoffLimit" 20
   "identity" (dict "uri" $uri "experiment" $experiment "model" $mlflow.model "image" (omit ($mlflow.image | default dict) "pullPolicy") "attempt" (ternary 0 $values.run.attempt $leader.packaged))
 | toJson -}}
-{{- end }}
-
-{{/* The values of the server's pod, with the home directory of its image, as JSON. */}}
-{{- define "distributed-tensorflow.mlflowServer" -}}
-{{- $spec := deepCopy .Values.mlflow.server -}}
-{{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
-{{- $_ := set $spec "image" (include "distributed-tensorflow.packagedImage" (dict "root" . "image" $spec.image "repository" "distributed-tensorflow/mlflow" "tag" .Chart.AppVersion) | fromJson) -}}
-{{- $_ := set $spec "home" "/home/mlflow" -}}
-{{- toJson $spec -}}
 {{- end }}

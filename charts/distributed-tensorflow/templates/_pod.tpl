@@ -69,14 +69,14 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 {{- end }}
 {{- end }}
 
-{{/* Writable volumes at /tmp and HOME for a read-only root file system. (spec), with `home` if it is not the trainer's */}}
+{{/* Writable volumes at /tmp and HOME for a read-only root file system. (spec) */}}
 {{- define "distributed-tensorflow.scratchMounts" -}}
 {{- if (.securityContext | default dict).readOnlyRootFilesystem -}}
 - name: scratch
   mountPath: /tmp
   subPath: tmp
 - name: scratch
-  mountPath: {{ .home | default "/home/trainer" }}
+  mountPath: /home/trainer
   subPath: home
 {{- end }}
 {{- end }}

@@ -5,7 +5,7 @@
 {{- define "distributed-tensorflow.stageValues" -}}
 {{- $root := .root -}}
 {{- $stages := get $root.Values.stages .when | default list -}}
-{{- if and (eq .when "after") (include "distributed-tensorflow.mlflowUri" $root) -}}
+{{- if and (eq .when "after") $root.Values.mlflow.trackingUri -}}
 {{- $stages = append $stages (include "distributed-tensorflow.publishStage" $root | fromJson) -}}
 {{- end -}}
 {{- toJson $stages -}}

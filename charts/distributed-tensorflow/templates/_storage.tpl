@@ -15,12 +15,10 @@
 
 {{/* The values of each claim that the chart creates, as JSON: by the word in its name, with `key`, the place of the values. */}}
 {{- define "distributed-tensorflow.claims" -}}
-{{- $server := .Values.mlflow.server -}}
-{{- $mlflow := merge (dict "enabled" $server.enabled "nfs" dict "accessModes" (list "ReadWriteOnce") "key" "mlflow.server.persistence") $server.persistence -}}
 {{- $training := merge (dict "key" "trainingDirectory") .Values.trainingDirectory -}}
 {{- $data := merge (dict "key" "data") (omit .Values.data "uri") -}}
 {{- $claims := dict -}}
-{{- range $word, $values := dict "training" $training "data" $data "mlflow" $mlflow -}}
+{{- range $word, $values := dict "training" $training "data" $data -}}
 {{- if and $values.enabled (not $values.existingClaim) (not $values.nfs.server) (not $values.uri) }}{{ $_ := set $claims $word $values }}{{ end -}}
 {{- end -}}
 {{- toJson $claims -}}
