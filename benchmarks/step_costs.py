@@ -27,8 +27,8 @@ from scipy.optimize import nnls
 from benchmarks.processes import FailedError, Processes, Task, running
 from benchmarks.report import row
 from hack.ports import free_ports
-from trainer.graph.parameters import MIN_SHARD_SIZE
 from trainer.scale.cost_model import Costs, Scenario, predict
+from trainer.shards.parameters import MIN_SHARD_SIZE
 from trainer.telemetry import progress, report
 
 HERE = Path(__file__).parent

@@ -40,7 +40,7 @@ from trainer.tfjob.parse import parse_manifest
 from trainer.tfjob.program import parse_entrypoints
 from trainer.training import threads
 from trainer.training.context import TaskContext
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 

@@ -494,25 +494,29 @@ def load(
             return f"--{name}"
         return ENVIRONMENT_PREFIX + name.upper() if name in from_environment else f"{file}: {name}"
 
-    if unknown := [name for name in values if name not in known]:
-        listed = [
-            f"{' '.join(origin_of(name).split())}: unknown setting{did_you_mean(name, known)}" for name in unknown
-        ]
-        raise ConfigurationError(f"{', '.join(listed)}; --help lists all settings.")
+    problems = [
+        f"{' '.join(origin_of(name).split())}: unknown setting{did_you_mean(name, known)}"
+        for name in values
+        if name not in known
+    ]
+    hint = "; --help lists all settings" if problems else ""
+    values = {name: value for name, value in values.items() if name in known}
     for name, value in values.items():
         if isinstance(value, str) and not _is_plain(value):
             expected = "text without null characters and surrogates was expected"
             raise ConfigurationError(f"{origin_of(name)}={reprlib.repr(value)}, but {expected}.")
     try:
         given = frozenset(values.keys() - (from_file.keys() - {*chosen}))
-        return _validated(_ADAPTER.validate_python(values | {GIVEN: given}))
+        settings = _ADAPTER.validate_python(values | {GIVEN: given})
     except ValidationError as error:
         found = {str(each["loc"][0]): each for each in reversed(error.errors())}  # the first one of each setting
-    wrong = [
-        f"{origin_of(name)}={reprlib.repr(each['input'])}, but {each['msg'][0].lower()}{each['msg'][1:]}"
-        for name, each in reversed(found.items())
-    ]
-    raise ConfigurationError(f"{'; '.join(wrong)}.")
+        problems += [
+            f"{origin_of(name)}={reprlib.repr(each['input'])}, but {each['msg'][0].lower()}{each['msg'][1:]}"
+            for name, each in reversed(found.items())
+        ]
+    if problems:
+        raise ConfigurationError(f"{'; '.join(problems)}{hint}.")
+    return _validated(settings)
 
 
 def _settings_of(train_dir: Any) -> Path | None:

@@ -1,7 +1,7 @@
 """Errors that end a task, and their exit codes (docs/trainer.md has the table).
 
 Any module raises them. `trainer.cli` prints the message to stderr as one sentence and exits with the code;
-`trainer.training.watchdog` does so for a stall.
+`trainer.training.watch.watchdog` does so for a stall.
 """
 
 EXIT_ERROR = 1

@@ -23,7 +23,7 @@ from trainer.errors import EXIT_CONFIGURATION
 from trainer.run_directory import curves
 from trainer.telemetry.metrics import Metrics
 from trainer.training.context import TaskContext
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 Arrays = dict[str, Any]
 

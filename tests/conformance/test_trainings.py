@@ -15,7 +15,7 @@ from tests.processes.trainers import Trainer
 from trainer import cli, config
 from trainer.telemetry.metrics import Metrics
 from trainer.training.context import TaskContext
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 TOLERANCE = 2e-5
 

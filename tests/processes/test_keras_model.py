@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.processes.trainers import PATIENCE, Trainer
-from trainer.graph.table_files import StoredArrays
+from trainer.checkpoint.table_files import StoredArrays
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 EVALUATE = """

@@ -21,13 +21,13 @@ import pytest
 from hack.ports import free_ports
 from tests.fuzzing import examples
 from tests.unit.data_command import DataCommand
+from trainer.checkpoint.table_files import StoredArrays
 from trainer.cluster import peers
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.graph import replica
 from trainer.graph.replica import Replica
-from trainer.graph.table_files import StoredArrays
 from trainer.models import mlp
 from trainer.models.ops_model import OpsModel
 from trainer.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ from trainer.training import server
 from trainer.training.context import TaskContext
 from trainer.training.server import TaskServer
 from trainer.training.threads import Threads
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 hypothesis.settings.register_profile("same examples each time", examples(50))
 hypothesis.settings.load_profile("same examples each time")

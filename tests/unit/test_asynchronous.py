@@ -9,10 +9,11 @@ import pytest
 
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.graph import parameters, replica
+from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import Parameter, mlp
 from trainer.models.ops_model import OpsModel
+from trainer.shards import parameters
 from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, pick

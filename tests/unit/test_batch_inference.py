@@ -16,7 +16,7 @@ from trainer.data import digits
 from trainer.telemetry.metrics import Metrics
 from trainer.training.context import TaskContext
 from trainer.training.train import train
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 from .data_command import DataCommand
 

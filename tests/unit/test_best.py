@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import Score
 from trainer.run_directory import best
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf1
 
 BY_ACCURACY = BestMetric("accuracy", "max")

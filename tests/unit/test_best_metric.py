@@ -9,9 +9,9 @@ import pytest
 
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
+from trainer.evaluate import best_metric
+from trainer.evaluate.best_metric import BestMetric
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import best_metric
-from trainer.run_directory.best_metric import BestMetric
 
 from .conftest import MLP
 

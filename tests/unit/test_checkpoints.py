@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.checkpoint.files import COURSE, CheckpointList, move
 from trainer.config import Settings
 from trainer.data.examples import Examples
-from trainer.graph import checkpoints, replica
-from trainer.graph.checkpoints import COURSE, CheckpointList
+from trainer.evaluate.evaluation import UNREADABLE
+from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.run_directory.evaluation import UNREADABLE
 from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Servers, Values, values_in
@@ -175,7 +175,7 @@ def test_a_checkpoint_is_moved_with_all_of_its_files(saved: tuple[Replica, Any, 
     _, _, path = saved
     expected = values_in(str(path))
     (tmp_path / "other").mkdir()
-    moved = checkpoints.move(str(path), tmp_path / "other")
+    moved = move(str(path), tmp_path / "other")
     assert sorted(os.listdir(tmp_path / "other")) == ["model.ckpt-1.data-00000-of-00001", "model.ckpt-1.index"]
     assert not list(tmp_path.glob("model.ckpt-1*"))
     assert all(np.array_equal(values_in(moved)[name], expected[name]) for name in expected)

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.checkpoint.saver import Snapshot
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph import replica
-from trainer.graph.checkpoints import Snapshot
-from trainer.graph.course import Course
 from trainer.graph.replica import Replica
 from trainer.models import mlp
 from trainer.run_directory import best
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.shards.course import Course
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1

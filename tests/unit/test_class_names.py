@@ -19,7 +19,7 @@ from trainer.serving.predictor import Predictor
 from trainer.telemetry.metrics import Metrics
 from trainer.training.context import TaskContext
 from trainer.training.train import train
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 COUNTRIES, MEDALS = ["KEN", "NOR", "USA"], ["gold", "none", "silver"]
 

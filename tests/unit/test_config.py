@@ -228,10 +228,12 @@ def test_an_unknown_key_in_the_file_is_named(read: Read) -> None:
     assert "file.yaml: train_step: unknown setting (did you mean train_steps?)" in message
 
 
-def test_all_problems_of_a_kind_are_told_at_once(read: Read) -> None:
-    message = error_of(read, file="train_step: 100\nbatchsize: 3\nseed: 1\n")
-    assert "train_step: unknown setting (did you mean train_steps?), " in message
-    assert "batchsize: unknown setting (did you mean batch_size?); --help lists all settings." in message
+def test_all_problems_are_told_at_once(read: Read) -> None:
+    message = error_of(read, file="train_step: 100\nbatchsize: 3\nseed: one\n")
+    assert "train_step: unknown setting (did you mean train_steps?); " in message
+    assert "batchsize: unknown setting (did you mean batch_size?); " in message
+    assert "seed='one', but input should be a valid integer" in message
+    assert message.endswith("; --help lists all settings.")
     message = error_of(read, "--batch_size", "0", file="seed: many\nlearning_rate: 0\n")
     assert "--batch_size='0', but input should be greater than or equal to 1" in message
     assert "seed='many', but input should be a valid integer" in message

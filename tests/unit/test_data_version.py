@@ -10,7 +10,7 @@ import pytest
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError
-from trainer.run_directory import data_version
+from trainer.problem import data_version
 
 CHIEF, WORKER = (Cluster(Task("worker", index), (), ("a:1", "b:1"), ("c:1",)) for index in (0, 1))
 

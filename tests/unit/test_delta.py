@@ -17,7 +17,7 @@ from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
 from trainer.training.context import TaskContext
 from trainer.training.train import train
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from trainer.training.divergence import DivergenceDetector
+from trainer.training.watch.divergence import DivergenceDetector
 
 
 def first_divergence(losses: Iterable[float], steps: int = 50) -> tuple[int, str] | None:

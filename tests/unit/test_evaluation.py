@@ -14,11 +14,11 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
+from trainer.evaluate import evaluation
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph import replica
 from trainer.models import mlp
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import evaluation
-from trainer.run_directory.evaluation import CheckpointEvaluator
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 

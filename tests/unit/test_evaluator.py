@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.checkpoint.files import CheckpointList
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError, ModelError
 from trainer.graph import replica
-from trainer.graph.checkpoints import CheckpointList
-from trainer.run_directory.problem import load
+from trainer.problem.problem import load
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.tensorflow import tf1
 from trainer.training import evaluator

@@ -15,8 +15,8 @@ from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import problem
-from trainer.run_directory.problem import Problem
+from trainer.problem import problem
+from trainer.problem.problem import Problem
 from trainer.tensorflow import tf1
 from trainer.training import batch_hooks
 from trainer.training.fit_callbacks import FitCallbacks

@@ -21,8 +21,8 @@ from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
 from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import problem
-from trainer.run_directory.problem import Problem
+from trainer.problem import problem
+from trainer.problem.problem import Problem
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 

@@ -15,10 +15,11 @@ import pytest
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
-from trainer.graph import keras_optimizer, parameters, replica, step_graph
+from trainer.evaluate.evaluation import CheckpointEvaluator
+from trainer.graph import keras_optimizer, replica, step_graph
 from trainer.models import model_files
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory.evaluation import CheckpointEvaluator
+from trainer.shards import parameters
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from trainer.checkpoint.saver import Saver
 from trainer.config import Settings
-from trainer.graph import parameters
-from trainer.graph.checkpoints import Saver
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Rows
 from trainer.models import Parameter
+from trainer.shards import parameters
+from trainer.shards.parameters import Rows
 from trainer.tensorflow import tf, tf1
 
 Array = npt.NDArray[Any]

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies
 
-from trainer.graph.optimizer import MOMENTS
-from trainer.graph.parameters import MIN_SHARD_SIZE, Layout, Shard, ShardArray, arrays_of, create, plan
 from trainer.models import Parameter
+from trainer.shards.parameters import MIN_SHARD_SIZE, Layout, Shard, ShardArray, arrays_of, create, plan
+from trainer.shards.slots import MOMENTS
 from trainer.tensorflow import tf, tf1
 
 PS = ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0", "/job:ps/task:2/device:CPU:0"]

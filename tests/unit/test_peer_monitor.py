@@ -6,7 +6,7 @@ import time
 import pytest
 
 from trainer.cluster import connections
-from trainer.training.peer_monitor import PeerMonitor
+from trainer.training.watch.peer_monitor import PeerMonitor
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.errors import ModelError
-from trainer.run_directory.evaluation import Score
+from trainer.evaluate.evaluation import Score
 from trainer.training import periodic_evaluation
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 

@@ -14,11 +14,12 @@ from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.data.orders import Deal
 from trainer.data.stream import Stream
-from trainer.graph import devices, parameters, replica
+from trainer.graph import devices, replica
 from trainer.graph.replica import Replica
 from trainer.mode import Mode
 from trainer.models import mlp
 from trainer.models.ops_model import OpsModel
+from trainer.shards import parameters
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, MLP, SIZE, Servers

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from trainer.graph.replication.membership import ABSENT
-from trainer.training.replica_monitor import QUIET_SECONDS, ReplicaMonitor, Reports, Roster
+from trainer.training.watch.replica_monitor import QUIET_SECONDS, ReplicaMonitor, Reports, Roster
 
 
 def a_roster(step: int, *last_steps: int, now: float = 0.0) -> Roster:

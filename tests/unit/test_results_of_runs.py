@@ -18,7 +18,7 @@ from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf, tf1
 from trainer.training.context import TaskContext
 from trainer.training.train import train
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
 

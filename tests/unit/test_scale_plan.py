@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from trainer import cli
-from trainer.graph import large_parameters, parameters
+from trainer.graph import large_parameters
 from trainer.scale.cost_model import AVERAGED, CHUNK_BYTES, MAX_CHUNKS, MAX_MESSAGE_BYTES, Scenario, choose, predict
+from trainer.shards import parameters
 
 GIGABIT = 1e9 / 8
 SCENARIO = Scenario(workers=100, parameters=100e6, link=25 * GIGABIT, step=0.3, cpus=4, synchronous=False)

@@ -12,8 +12,8 @@ from trainer.cluster import peers, ports
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.errors import ConfigurationError
-from trainer.graph import shared_event
-from trainer.graph.shared_event import SharedEvent
+from trainer.shards import shared_event
+from trainer.shards.shared_event import SharedEvent
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.errors import brief
 from trainer.training import parameter_server, server

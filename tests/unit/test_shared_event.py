@@ -8,7 +8,7 @@ import pytest
 
 from trainer.config import Settings
 from trainer.graph import replica
-from trainer.graph.shared_event import SAVING, SharedEvent
+from trainer.shards.shared_event import SAVING, SharedEvent
 from trainer.tensorflow import tf
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Servers

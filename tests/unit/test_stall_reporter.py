@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from trainer.cluster import peers
-from trainer.training import stall_reporter
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch import stall_reporter
+from trainer.training.watch.watchdog import Watchdog
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from trainer.config import Settings
-from trainer.graph import parameters as graph_parameters
 from trainer.graph import replica, step_graph
 from trainer.models import mlp
 from trainer.models.ops_model import OpsModel
+from trainer.shards import parameters as graph_parameters
 from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, SIZE, pick

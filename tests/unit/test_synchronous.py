@@ -16,15 +16,16 @@ import pytest
 
 from hack.ports import free_ports
 from trainer.config import Settings
-from trainer.graph import parameters, replica
+from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.graph.replication import synchronous
 from trainer.graph.replication.membership import ABSENT, Membership
 from trainer.models import Model, Parameter, mlp
 from trainer.models.ops_model import OpsModel
+from trainer.shards import parameters
 from trainer.tensorflow import tf, tf1
 from trainer.training.callback import Callback
-from trainer.training.replica_monitor import QUIET_SECONDS, ReplicaMonitor
+from trainer.training.watch.replica_monitor import QUIET_SECONDS, ReplicaMonitor
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 

@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from trainer.checkpoint import table_files
+from trainer.checkpoint.files import files_of
+from trainer.checkpoint.saver import Saver
+from trainer.checkpoint.table_files import Changes, StoredArrays, StoredRows, StoredTable, Table
 from trainer.config import Settings
-from trainer.graph import table_files
-from trainer.graph.checkpoints import Saver, files_of
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import Score
 from trainer.graph.keras_optimizer import KerasOptimizer
-from trainer.graph.table_files import Changes, StoredArrays, StoredRows, StoredTable, Table
 from trainer.run_directory import best
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import Score
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Session

@@ -16,13 +16,13 @@ from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ModelError
-from trainer.graph import parameters, tables
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph import replica as graph_replica
 from trainer.graph.keras_optimizer import KerasOptimizer
-from trainer.graph.parameters import Shard
 from trainer.models import Parameter, model_files
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory.evaluation import CheckpointEvaluator
+from trainer.shards import parameters, tables
+from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.training.session_errors import model_errors

@@ -12,7 +12,7 @@ from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
 from trainer.models import Parameter
-from trainer.run_directory.problem import describe
+from trainer.problem.problem import describe
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
 
 RUN: dict[str, Any] = {

@@ -10,7 +10,7 @@ from trainer.config import load_values
 from trainer.data.examples import Examples
 from trainer.models import Model
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory import unused_settings
+from trainer.problem import unused_settings
 
 from .conftest import MLP
 

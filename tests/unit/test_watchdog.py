@@ -9,7 +9,7 @@ import pytest
 
 START = """
 import logging, sys, time
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 watchdog = Watchdog(stall_seconds={stall}, grace_seconds={grace}, save_seconds={save})
 watchdog.start()
 logging.basicConfig(stream=sys.stdout, level="INFO", format="%(message)s")

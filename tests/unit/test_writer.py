@@ -7,9 +7,9 @@ import pytest
 
 from trainer.config import Settings
 from trainer.errors import SupersededError
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import Score
 from trainer.run_directory import best
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import Score
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.run_directory.writer import VARIABLE, Writer, make_writer

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from trainer.errors import ConfigurationError
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
 from trainer.models.op_template import OpTemplate, trace
+from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
+from trainer.shards.slots import AVERAGE
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Operation, Tensor
@@ -27,9 +28,6 @@ from trainer.text import truncate
 
 _SLOT_NAME = re.compile(r"part_(\d+)_(.*)")
 KNOWN = "such as Adam, AdamW, SGD, RMSprop, Adagrad, Lion or Lamb"
-AVERAGE = "average"
-"""The slot of the moving averages of the parameters (`use_ema`)."""
-
 SCALES = tuple(10.0**power for power in range(-6, 13, 3))
 """Factors of the gradients with which an optimizer is tried. A threshold between two of them binds at the larger."""
 

@@ -7,9 +7,9 @@ from trainer.config import Settings
 from trainer.errors import ConfigurationError
 from trainer.graph import keras_optimizer
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Layout
 from trainer.mode import Mode
 from trainer.models import Model, Parameter
+from trainer.shards.parameters import Layout
 
 LARGE_BYTES = 100 << 20
 """From this size on, a note says why a parameter is no table."""

@@ -10,12 +10,12 @@ from trainer.data.orders import Deal
 from trainer.data.stream import IN_MEMORY_BYTES, Stream
 from trainer.graph import device_average
 from trainer.graph.batches import Batches, InMemoryBatches, dealt_batches, stream_batches
-from trainer.graph.parameters import Shard
 from trainer.graph.placement import Placement
 from trainer.graph.replication import Compute, Step, StepFunction, StepOutputs
 from trainer.graph.step_graph import StepTemplate
 from trainer.graph.totals import Totals
 from trainer.mode import Mode
+from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 

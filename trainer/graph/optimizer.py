@@ -19,16 +19,13 @@ from typing import Any
 from typing_extensions import Self
 
 from trainer.config import Settings
-from trainer.graph.parameters import Rows, Shard, ShardArray, join_arrays, split_arrays
 from trainer.models.op_template import OpTemplate, trace
+from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, split_arrays
+from trainer.shards.slots import LARGEST_MOMENT, MOMENTS
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
 BETAS = (0.9, 0.999)
-MOMENTS = ("Adam", "Adam_1")
-"""The slots of Adam, with the names of TensorFlow's optimizer in checkpoints."""
-LARGEST_MOMENT = "vhat"
-"""The slot of AMSGrad, with the name of TensorFlow's optimizer in checkpoints."""
 
 
 @dataclass(frozen=True)

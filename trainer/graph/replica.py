@@ -8,20 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainer.checkpoint.saver import Saver
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
-from trainer.graph import devices, execution, keras_optimizer, learners, step_graph, tables
+from trainer.graph import devices, execution, keras_optimizer, learners, step_graph
 from trainer.graph.batches import Feeding, MultiDeviceBatches
-from trainer.graph.checkpoints import Saver
-from trainer.graph.course import SharedCourse
-from trainer.graph.dense_values import DenseValues
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.large_parameters import check_sizes, choose_tables, dense_notes, tables_note
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import MIN_SHARD_SIZE, Shard, chunks, create, plan
 from trainer.graph.placement import Placement, place
 from trainer.graph.replication import Replication, StepFunction, allreduce, asynchronous, local_sgd, synchronous
 from trainer.graph.replication.membership import Membership
@@ -29,6 +26,10 @@ from trainer.graph.step_graph import StepTemplate
 from trainer.graph.totals import Totals
 from trainer.mode import Mode
 from trainer.models import Model, Parameter
+from trainer.shards import tables
+from trainer.shards.course import SharedCourse
+from trainer.shards.dense_values import DenseValues
+from trainer.shards.parameters import MIN_SHARD_SIZE, Shard, chunks, create, plan
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Graph, Operation, Tensor, Variable
 

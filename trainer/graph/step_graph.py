@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainer.data.examples import Signature
-from trainer.graph import tables
-from trainer.graph.parameters import Layout, Rows
 from trainer.graph.replication import StepOutputs
 from trainer.models import Gather, Model, Parameter
 from trainer.models.op_template import OpTemplate, of_graph
+from trainer.shards import tables
+from trainer.shards.parameters import Layout, Rows
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 

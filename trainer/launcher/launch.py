@@ -24,7 +24,7 @@ from trainer.launcher.output import OutputClosedError, discard_unwritten, warn
 from trainer.launcher.plan import MAX_RESTARTS, Plan, plan_programs, visible_gpus
 from trainer.launcher.processes import Process, end_processes, is_permanent, run_processes, start_process
 from trainer.launcher.summary import explain_failure, print_resume_command, show_result
-from trainer.run_directory import data_version
+from trainer.problem import data_version
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
 from trainer.storage.object_store import ObjectStore, is_uri
 

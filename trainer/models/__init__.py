@@ -9,7 +9,7 @@ or, for models of plain ops, with two functions (see `trainer/models/mlp.py`, th
     def parameters(image_shape, classes, hidden_units) -> dict[str, Parameter]
     def logits(parameters, images) -> tf.Tensor
 
-The rest of the package sees the interface `Model`. A model does not depend on the cluster: `trainer.graph.parameters`
+The rest of the package sees the interface `Model`. A model does not depend on the cluster: `trainer.shards.parameters`
 places the arrays, and `trainer.graph.replication` shares them between replicas.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from trainer.config import Settings, load_values, with_given
 from trainer.data.datasets import Dataset
 from trainer.errors import ConfigurationError
-from trainer.run_directory import problem
+from trainer.problem import problem
 
 NAMES = ("dataset", "data_dir", "data_version")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from trainer.checkpoint import table_files
+from trainer.checkpoint.files import link, link_file, write_state
 from trainer.data.files import write_atomically
-from trainer.graph import table_files
-from trainer.graph.checkpoints import link, link_file, write_state
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import Score
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import Score
 
 SCORE = "score.json"
 

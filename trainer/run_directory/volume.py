@@ -5,13 +5,10 @@ import time
 from collections.abc import Callable
 
 from trainer.errors import StoreError
-from trainer.tensorflow import tf
-from trainer.tensorflow.errors import brief
+from trainer.tensorflow.errors import NOT_WRITTEN, brief
 
 logger = logging.getLogger(__name__)
 
-ERRORS = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
-"""The errors of Python and of TensorFlow if a file cannot be written."""
 REMINDER_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 
@@ -50,7 +47,7 @@ def retry_writing(what: str, attempt: Callable[[], None], seconds: float, pause_
 
     Args:
         what: What is written, for the sentences.
-        attempt: Raises one of ERRORS if it fails.
+        attempt: Raises one of NOT_WRITTEN if it fails.
         seconds: How long it is repeated.
         pause_watchdog: Called before each wait.
 
@@ -62,7 +59,7 @@ def retry_writing(what: str, attempt: Callable[[], None], seconds: float, pause_
     while True:
         try:
             return attempt()
-        except ERRORS as error:
+        except NOT_WRITTEN as error:
             if "OOM when allocating" in str(error):  # memory, not a volume
                 raise
             now = time.monotonic()

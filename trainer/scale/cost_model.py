@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 PS_CPUS, PS_LINKS = "parameter servers' CPUs", "parameter servers' links"
 CHUNK_BYTES, MAX_CHUNKS = 1 << 20, 4
-"""As in `trainer.graph.parameters`: asynchronous replicas read a chunk again while others are on their way."""
+"""As in `trainer.shards.parameters`: asynchronous replicas read a chunk again while others are on their way."""
 MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
 """As in `trainer.graph.replica`: gRPC's limit, for each chunk."""
 AVERAGED = 3

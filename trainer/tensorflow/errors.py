@@ -1,4 +1,4 @@
-"""What one of TensorFlow's errors says: the line that describes it, or an exception of Python code in the graph."""
+"""TensorFlow's errors, and what one says: the line that describes it, or an exception of Python code in the graph."""
 
 import re
 import sysconfig
@@ -10,6 +10,8 @@ from trainer.text import truncate
 
 LIST_PREFIX = re.compile(rf"^(?:\s*\(\d+\) )?(?:{'|'.join(filter(str.isupper, dir(tf.errors)))}): ")
 """The prefix of an error in a list: its number and code, such as "  (0) UNKNOWN: " or "UNKNOWN: "."""
+NOT_WRITTEN = (OSError, tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
+"""The errors of Python and of TensorFlow if a file cannot be written."""
 _PYTHON_ERROR = re.compile(
     r"^(?P<error>[^\n]+)\nTraceback \(most recent call last\):\n"
     r"(?P<stack>.*?script_ops\.py.*?)(?=\n\s*\[\[\{\{node|\Z)",

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from trainer.checkpoint import table_files
+from trainer.checkpoint.files import CheckpointList, move
+from trainer.checkpoint.saver import Snapshot
+from trainer.checkpoint.table_saver import TableSaver
 from trainer.errors import SupersededError
-from trainer.graph import table_files
-from trainer.graph.checkpoints import CheckpointList, Snapshot, move
-from trainer.graph.table_saver import TableSaver
 from trainer.run_directory.volume import WriteFailures
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief

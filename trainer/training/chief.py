@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
-from trainer.graph.course import Course
 from trainer.graph.totals import Totals
 from trainer.run_directory.volume import retry_writing
+from trainer.shards.course import Course
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
@@ -25,11 +25,11 @@ from trainer.tensorflow_types import Session
 from trainer.training import restore
 from trainer.training.callback import Callback
 from trainer.training.checkpoint_writer import CheckpointWriter
-from trainer.training.divergence import DivergenceDetector
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import WAIT_SECONDS
 from trainer.training.run_context import RunContext
+from trainer.training.watch.divergence import DivergenceDetector
 
 logger = logging.getLogger(__name__)
 

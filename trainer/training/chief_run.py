@@ -13,23 +13,24 @@ from typing import Any
 
 import trainer
 from trainer import config
+from trainer.checkpoint.files import CheckpointList, newest_course, step_of
 from trainer.data.files import write_atomically
 from trainer.errors import ModelError, RollBackError, SupersededError
-from trainer.graph.checkpoints import CheckpointList, newest_course, step_of
+from trainer.evaluate.best_metric import LOSS
+from trainer.evaluate.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.graph.replica import Replica
 from trainer.models.keras_model import KerasModel
+from trainer.problem.problem import Problem
 from trainer.run_directory import best
-from trainer.run_directory.best_metric import LOSS
-from trainer.run_directory.evaluation import UNREADABLE, CheckpointEvaluator, Score
 from trainer.run_directory.mirror import Mirror, make_directory
 from trainer.run_directory.next_commands import next_commands
-from trainer.run_directory.problem import Problem
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
-from trainer.run_directory.volume import ERRORS, retry_writing
+from trainer.run_directory.volume import retry_writing
 from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
+from trainer.tensorflow.errors import NOT_WRITTEN
 from trainer.tensorflow_types import Session
 from trainer.text import truncate
 from trainer.training.background import Background
@@ -295,7 +296,7 @@ def _told(what: str) -> Iterator[None]:
     """Log an error in what is written beside the result, and go on."""
     try:
         yield
-    except (SupersededError, *ERRORS):
+    except (SupersededError, *NOT_WRITTEN):
         raise
     except Exception as error:
         logger.warning(f"{what} cannot be written: {type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data.examples import Array, Examples
-from trainer.run_directory.evaluation import CheckpointEvaluator
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.telemetry import pictures
 from trainer.telemetry.summaries import SummaryWriter
 

@@ -8,7 +8,7 @@ from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Clock
 from trainer.training import threads
 from trainer.training.threads import Threads
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 
 @dataclass(frozen=True)

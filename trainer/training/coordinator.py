@@ -25,10 +25,10 @@ from trainer.tensorflow_types import Session
 from trainer.training import parameter_server, server, session_errors
 from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
-from trainer.training.peer_monitor import PeerMonitor
-from trainer.training.replica_monitor import ReplicaMonitor
 from trainer.training.server import TaskServer
 from trainer.training.update_loop import UpdateLoop
+from trainer.training.watch.peer_monitor import PeerMonitor
+from trainer.training.watch.replica_monitor import ReplicaMonitor
 
 logger = logging.getLogger(__name__)
 

@@ -15,15 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint import table_files
+from trainer.checkpoint.files import CheckpointList, files_of, link, newest_course
 from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
-from trainer.graph import devices, table_files
-from trainer.graph.checkpoints import CheckpointList, files_of, link, newest_course
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import CPU, UNREADABLE, CheckpointEvaluator
+from trainer.graph import devices
+from trainer.problem.problem import Problem
+from trainer.problem.problem import load as load_problem
 from trainer.run_directory import best
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import CPU, UNREADABLE, CheckpointEvaluator
-from trainer.run_directory.problem import Problem
-from trainer.run_directory.problem import load as load_problem
 from trainer.run_directory.run_record import write_score
 from trainer.run_directory.training_directory import EVALUATOR_SECONDS, TrainingDirectory
 from trainer.storage.object_store import is_uri

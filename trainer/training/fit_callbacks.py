@@ -14,9 +14,9 @@ import numpy.typing as npt
 from trainer.data.epochs import Epochs, Position
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, ModelError
+from trainer.evaluate.evaluation import CheckpointEvaluator, Score
 from trainer.graph.totals import Totals
 from trainer.models.keras_model import KerasModel
-from trainer.run_directory.evaluation import CheckpointEvaluator, Score
 from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
 from trainer.training import batch_hooks

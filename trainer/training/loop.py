@@ -10,7 +10,7 @@ from trainer.training.callback import Callback
 from trainer.training.context import TaskContext
 from trainer.training.coordinator import Coordinator
 from trainer.training.executions import Executions
-from trainer.training.progress_reporter import ProgressReporter
+from trainer.training.watch.progress_reporter import ProgressReporter
 
 logger = logging.getLogger(__name__)
 

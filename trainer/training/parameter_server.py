@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from trainer.cluster import peers
 from trainer.cluster.spec import Cluster, Task
-from trainer.graph import shared_event
-from trainer.graph.shared_event import SharedEvent
+from trainer.shards import shared_event
+from trainer.shards.shared_event import SharedEvent
 from trainer.tensorflow import tf
 from trainer.training import server
 from trainer.training.context import TaskContext

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from trainer.errors import ModelError
-from trainer.run_directory.evaluation import CheckpointEvaluator, Score
+from trainer.evaluate.evaluation import CheckpointEvaluator, Score
 from trainer.tensorflow.errors import brief
 
 logger = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ import json
 import logging
 from pathlib import Path
 
+from trainer.checkpoint.files import CheckpointList, find, step_of
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
-from trainer.graph.checkpoints import CheckpointList, find, step_of
+from trainer.evaluate.evaluation import UNREADABLE
 from trainer.models.keras_model import FILE
 from trainer.run_directory import best
-from trainer.run_directory.evaluation import UNREADABLE
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.run_directory.volume import reason
 from trainer.telemetry import report

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.graph.course import Course
 from trainer.graph.replica import Replica
 from trainer.run_directory import best
 from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.shards.course import Course
 from trainer.tensorflow.private import eager_mode
 from trainer.training.background import Background
 from trainer.training.context import TaskContext

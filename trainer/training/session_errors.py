@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from trainer.errors import ModelError
-from trainer.graph.parameters import TABLE_ROWS
+from trainer.shards.parameters import TABLE_ROWS
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief, python_error
 

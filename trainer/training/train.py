@@ -12,16 +12,17 @@ from trainer.config import Settings
 from trainer.errors import ConfigurationError, LostPeersError, RollBackError
 from trainer.graph import devices
 from trainer.graph.replica import Replica, build
-from trainer.run_directory import data_version, unused_settings
-from trainer.run_directory.problem import Problem
-from trainer.run_directory.problem import load as load_problem
+from trainer.problem import data_version, unused_settings
+from trainer.problem.problem import Problem
+from trainer.problem.problem import load as load_problem
 from trainer.tensorflow_types import Session
-from trainer.training import batch_hooks, server, stall_reporter
+from trainer.training import batch_hooks, server
 from trainer.training.callback import Callback
 from trainer.training.chief_run import ChiefRun, ClaimedDirectory, claimed_directory
 from trainer.training.context import TaskContext
 from trainer.training.coordinator import Coordinator, make_coordinator
 from trainer.training.loop import take_steps
+from trainer.training.watch import stall_reporter
 
 logger = logging.getLogger(__name__)
 

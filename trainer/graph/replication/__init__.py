@@ -10,8 +10,8 @@ of the session run. Each step still reads a shard of the parameters after the pr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainer.graph.parameters import Rows
 from trainer.graph.replication.membership import Membership
+from trainer.shards.parameters import Rows
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation, Tensor
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from trainer.graph.device_average import divide_by_weight
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard
 from trainer.graph.replication import CollectiveGroup, Replication, Step, StepFunction, StepOutputs, asynchronous
+from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import collective_ops
 from trainer.tensorflow_types import Tensor, Variable

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard
 from trainer.graph.replication import Claim, Execution, Replication, StepFunction
 from trainer.graph.replication.membership import Membership
 from trainer.graph.replication.steps import unroll
+from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf, tf1
 
 

@@ -14,12 +14,13 @@ at the start of an execution.
 
 from collections.abc import Sequence
 
-from trainer.graph import parameters
-from trainer.graph.optimizer import LARGEST_MOMENT, Optimizer
-from trainer.graph.parameters import Rows, Shard
+from trainer.graph.optimizer import Optimizer
 from trainer.graph.replication import StepFunction, StepOutputs
 from trainer.graph.replication.steps import unroll
 from trainer.graph.replication.synchronous import Aggregation
+from trainer.shards import parameters
+from trainer.shards.parameters import Rows, Shard
+from trainer.shards.slots import LARGEST_MOMENT
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 

@@ -2,7 +2,7 @@
 
 Workers may come and go during a run. A vector has a number for each listed replica: the global step of its last
 contribution, or ABSENT. A replica writes its own number when it contributes and when it leaves; the chief reads them
-all (`trainer.training.replica_monitor`).
+all (`trainer.training.watch.replica_monitor`).
 """
 
 from dataclasses import dataclass

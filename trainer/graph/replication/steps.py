@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Shard
 from trainer.graph.replication import StepFunction, StepOutputs
+from trainer.shards.parameters import Shard
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation
 

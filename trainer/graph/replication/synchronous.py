@@ -22,9 +22,9 @@ are taken. `round_begun`, a variable on the first one, is the step that all shar
 the chief the first one.
 
 Workers may come and go, so N is a variable on the first parameter server, which the chief changes between two rounds
-(`trainer.training.replica_monitor`). A contribution ends with its weight: 1.0, or the share of the examples of its
-batch in a full one. The average is the sum of the others divided by the sum of these. So the chief can end a round that
-waits for a lost replica: it adds zeros until N is reached, which do not change the average.
+(`trainer.training.watch.replica_monitor`). A contribution ends with its weight: 1.0, or the share of the examples of
+its batch in a full one. The average is the sum of the others divided by the sum of these. So the chief can end a round
+that waits for a lost replica: it adds zeros until N is reached, which do not change the average.
 
 Unlike in `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has its own queue. It therefore contributes at most
 once per round, and a replica that rejoins does not process stale tokens. After the last step, no replica waits for a
@@ -38,10 +38,10 @@ from typing import Any
 
 from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.parameters import Rows, Shard
 from trainer.graph.replication import Execution, Replication, Rounds, StepFunction, StepOutputs
 from trainer.graph.replication.membership import Membership
-from trainer.graph.tables import TablePart
+from trainer.shards.parameters import Rows, Shard
+from trainer.shards.tables import TablePart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from trainer.graph.table_files import Array
+from trainer.checkpoint.table_files import Array
 from trainer.models import Model, Parameter, Prediction, gathers
 from trainer.models.op_template import of_graph
 from trainer.tensorflow import tf, tf1

@@ -19,15 +19,16 @@ from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
+from trainer.evaluate import best_metric
+from trainer.evaluate.best_metric import BestMetric
+from trainer.evaluate.evaluation import CPU, CheckpointEvaluator
 from trainer.graph import devices
-from trainer.graph.course import Course
 from trainer.mode import Mode
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
-from trainer.run_directory import best_metric, data_version
-from trainer.run_directory.best_metric import BestMetric
-from trainer.run_directory.evaluation import CPU, CheckpointEvaluator
+from trainer.problem import data_version
+from trainer.shards.course import Course
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.graph import table_files
-from trainer.graph.parameters import Shard
-from trainer.graph.table_files import Array, Changes, StoredArrays, Table
-from trainer.graph.tables import TablePart
+from trainer.checkpoint import table_files
+from trainer.checkpoint.table_files import Array, Changes, StoredArrays, Table
+from trainer.shards.parameters import Shard
+from trainer.shards.tables import TablePart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
 

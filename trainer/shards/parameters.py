@@ -2,7 +2,7 @@
 
 Each tensor that crosses the wire costs a round trip. So all parameters are concatenated into one vector, which is split
 into shards of equal size, at least one per parameter server. Models use ordinary arrays by name; `Layout` maps them to
-positions in the vector. Checkpoints also contain arrays by name (`trainer.graph.checkpoints`), so they fit any number
+positions in the vector. Checkpoints also contain arrays by name (`trainer.checkpoint.saver`), so they fit any number
 of shards.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer.graph.tables import TablePart
 from trainer.models import Parameter
+from trainer.shards.tables import TablePart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 

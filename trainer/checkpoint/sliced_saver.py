@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.graph.table_files import Array, StoredRows
+from trainer.checkpoint.table_files import Array, StoredRows
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session
 

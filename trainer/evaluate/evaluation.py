@@ -13,21 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from trainer.checkpoint.files import GLOBAL_STEP
+from trainer.checkpoint.sliced_saver import SlicedSaver
+from trainer.checkpoint.table_files import StoredArrays
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
+from trainer.evaluate import stored_tables
 from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY, SAVED_MODEL
-from trainer.graph import stored_tables
-from trainer.graph.checkpoints import GLOBAL_STEP
-from trainer.graph.keras_optimizer import AVERAGE
-from trainer.graph.sliced_saver import SlicedSaver
-from trainer.graph.table_files import StoredArrays
 from trainer.models import Model, Parameter, Prediction
 from trainer.models.keras_model import FILE, KerasModel
-from trainer.run_directory.volume import ERRORS
+from trainer.shards.slots import AVERAGE
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting
-from trainer.tensorflow.errors import brief, python_error
+from trainer.tensorflow.errors import NOT_WRITTEN, brief, python_error
 from trainer.tensorflow.names import scope_name
 from trainer.tensorflow.private import without_op_callbacks
 from trainer.tensorflow_types import Graph, Session, Tensor, Variable
@@ -291,7 +290,7 @@ class CheckpointEvaluator:
         partial one. If TensorFlow or Keras cannot write one of these, weights.npz has the values of the arrays.
 
         Raises:
-            Exception: one of `volume.ERRORS`: there is no room, or no access.
+            Exception: one of NOT_WRITTEN: there is no room, or no access.
         """
         partial = path.with_name(f".{path.name}")
         shutil.rmtree(partial, ignore_errors=True)
@@ -302,7 +301,7 @@ class CheckpointEvaluator:
             for what, write in (("SavedModel", self._write_saved_model), (FILE, self._save_model)):
                 try:
                     write(partial)
-                except ERRORS:
+                except NOT_WRITTEN:
                     raise
                 except Exception as error:
                     are_written = False

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from trainer.cluster import peers
-from trainer.training.watchdog import Watchdog
+from trainer.training.watch.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class TablePart:
     periods: Variable
     """int32 variable [n]: the period of the last update of each row, 0 for none."""
     period: Variable
-    """int32 variable: the present period; see `trainer.graph.table_saver`."""
+    """int32 variable: the present period; see `trainer.checkpoint.table_saver`."""
     run_id: Variable
     """string variable: the run that it belongs to."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trainer.data.examples import Array
-from trainer.graph.parameters import Layout, Shard
+from trainer.shards.parameters import Layout, Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor
 

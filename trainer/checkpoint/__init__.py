@@ -1,0 +1,1 @@
+"""Checkpoints: how they are taken, written, read and listed."""

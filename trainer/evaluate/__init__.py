@@ -1,0 +1,1 @@
+"""How good a checkpoint is on the held-out split, and its export."""

@@ -1,0 +1,1 @@
+"""What a run trains on what: the model, the data and the settings together."""

@@ -1,0 +1,1 @@
+"""What watches over the tasks of a run."""
