@@ -137,6 +137,7 @@ def model(input_shape):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
 def test_values_of_the_rows_of_a_table_are_predicted(models: Models, tmp_path: Path) -> None:
     table, model = tmp_path / "t.csv", tmp_path / "mine.py"

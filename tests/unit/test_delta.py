@@ -93,6 +93,7 @@ def predict(model: Any) -> Any:
     return outputs.numpy()
 
 
+@pytest.mark.slow
 def test_a_loaded_model_gets_the_values_of_the_newer_one(delta: Delta, run: Path, tmp_path: Path) -> None:
     code, said = delta()
     assert code == 0, said

@@ -28,7 +28,10 @@ from trainer.tensorflow.private import eager_mode
 
 SIZE, STEPS = 10, 20
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # in Keras
+]
 
 REGRESSION = """
     import keras
