@@ -21,6 +21,8 @@ from trainer.training.context import TaskContext
 from trainer.training.train import train
 from trainer.training.watchdog import Watchdog
 
+pytestmark = pytest.mark.slow
+
 COUNTRIES, MEDALS = ["KEN", "NOR", "USA"], ["gold", "none", "silver"]
 
 
@@ -137,7 +139,6 @@ def model(input_shape):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
 def test_values_of_the_rows_of_a_table_are_predicted(models: Models, tmp_path: Path) -> None:
     table, model = tmp_path / "t.csv", tmp_path / "mine.py"

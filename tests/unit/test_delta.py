@@ -19,7 +19,10 @@ from trainer.training.context import TaskContext
 from trainer.training.train import train
 from trainer.training.watchdog import Watchdog
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras
+]
 
 ROWS, SEEN = 1000, 200
 MODEL = f"""
@@ -93,7 +96,6 @@ def predict(model: Any) -> Any:
     return outputs.numpy()
 
 
-@pytest.mark.slow
 def test_a_loaded_model_gets_the_values_of_the_newer_one(delta: Delta, run: Path, tmp_path: Path) -> None:
     code, said = delta()
     assert code == 0, said
