@@ -8,7 +8,7 @@ RUN := $(VENV)/.run-done
 SETUP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
+.PHONY: help setup run check test conformance conformance-docs fuzz test-long flaky coverage chart-tools chart-lint chart-docs e2e e2e-long cluster-build cluster-up cluster-down engine \
 	build-images package-model push-images test-images lint format benchmark benchmark-kubernetes faults scale soak pictures test-readme lock clean
 
 help: ## list the commands
@@ -30,11 +30,26 @@ $(SETUP): constraints/dev.txt constraints/uv.txt pyproject.toml
 run: $(or $(wildcard $(SETUP)),$(RUN)) ## train on the digits data set on this machine, with one parameter server and two workers
 	@$(BIN)/trainer launch --ps 1 --workers 2
 
+# Two parameter servers and two workers; two workers that sum their gradients, compared with a single process.
+LAUNCHES := $(addprefix tests/processes/test_launch.py::,test_a_run_writes_the_documented_files \
+	test_allreduce_replicas_learn_as_well_as_a_single_process)
+RENDERINGS := tests/chart/test_ci_values.py tests/chart/test_values.py
+HELM = $(shell which helm 2> /dev/null)
+check: $(SETUP) lint ## check a change in two minutes, without Go, root or Docker: lint, types, quick unit tests, two small clusters
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not slow and not long' tests/unit $(LAUNCHES) \
+	  $(if $(HELM),$(RENDERINGS))
+	@echo 'make check has left out: $(if $(HELM),most of the chart,the chart, as helm is not on PATH), slow unit tests, Keras class by' \
+	  'class, most processes (make test); images and Kubernetes (make e2e)'
+
+# Go's tools last, which take minutes to build.
 test: CHART_TOOLS += versitygw
-test: $(SETUP) lint chart-lint ## run all checks that need no cluster: lint, types, unit tests, chart tests, multi-process training
-	$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/chart
+test: check ## run all checks that need no cluster: make check, and slow unit tests, multi-process training, the chart
+	$(BIN)/python -m pytest --numprocesses 2 -m slow tests/unit
 	$(BIN)/python -m pytest -m 'not long' tests/conformance
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m 'not long' tests/processes
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m 'not long and not go' $(addprefix --deselect ,$(LAUNCHES)) \
+	  tests/processes
+	$(MAKE) chart-lint CHART_TOOLS='$(CHART_TOOLS)'
+	$(BIN)/python -m pytest --numprocesses 2 -m 'go and not long' tests/chart tests/processes
 
 conformance: $(SETUP) ## train with each public class of Keras as by `fit`, also what make test leaves out
 	$(BIN)/python -m pytest --numprocesses 2 tests/conformance

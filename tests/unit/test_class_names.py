@@ -21,6 +21,8 @@ from trainer.training.context import TaskContext
 from trainer.training.train import train
 from trainer.training.watch.watchdog import Watchdog
 
+pytestmark = pytest.mark.slow
+
 COUNTRIES, MEDALS = ["KEN", "NOR", "USA"], ["gold", "none", "silver"]
 
 

@@ -114,6 +114,7 @@ def test_help_lists_commands_and_choices(
 FAILING = "def train_data(context):\n    return absent_name\n\ndef model():\n    pass\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "is_log"), [([], False), (["--debug"], False), ([], True)])
 def test_a_traceback_is_shown_with_debug_and_in_each_log(
     run_python: Run, tmp_path: Path, words: list[str], is_log: bool
@@ -129,6 +130,7 @@ def test_a_traceback_is_shown_with_debug_and_in_each_log(
     assert all(tracebacks.is_line(line) for line in above) == (not words)
 
 
+@pytest.mark.slow
 def test_a_log_whose_reader_is_gone_is_given_up(run_python: Run) -> None:
     """As by `head`. The training goes on."""
     program = """
@@ -272,6 +274,7 @@ def test_the_printed_config_is_a_readable_config_file(run_python: Run, tmp_path:
     assert run_python("-m", "trainer", "train", "--config=run.yaml", "--print_config").stdout == first.stdout
 
 
+@pytest.mark.slow
 def test_a_conflict_is_logged_and_an_error_after_the_import_of_tensorflow_is_one_line(run_python: Run) -> None:
     cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
     config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})

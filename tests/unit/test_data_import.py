@@ -42,6 +42,7 @@ def write_idx(folder: Path, part: str, images: Any, labels: Any) -> None:
     (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x0801, len(labels)) + bytes(labels))
 
 
+@pytest.mark.slow
 def test_real_mnist_is_the_data_that_the_files_are(data: DataCommand, uri: str, mnist_folder: Path) -> None:
     found = data.json("import", mnist_folder, uri)
     assert (found["version"], found["rows"], found["skipped"]) == (1, 10000, 0)

@@ -19,7 +19,10 @@ from trainer.training.context import TaskContext
 from trainer.training.train import train
 from trainer.training.watch.watchdog import Watchdog
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras
+]
 
 ROWS, SEEN = 1000, 200
 MODEL = f"""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -15,6 +15,8 @@ from tests.fuzzing import MEMORY, examples, may_refuse, mutations
 from trainer.data import datasets
 from trainer.data.context import DataContext
 
+pytestmark = pytest.mark.slow
+
 
 def idx(*dimensions: int, content: bytes = b"") -> bytes:
     """An IDX file of bytes that declares these dimensions."""

@@ -19,6 +19,8 @@ from trainer.training.train import train
 
 from .conftest import listening
 
+pytestmark = pytest.mark.slow
+
 SAVED, LAST = (2, 4, 6), 8
 FILES = [
     *(f"model.ckpt-{step}.{part}" for step in SAVED for part in ("index", "data-00000-of-00001")),

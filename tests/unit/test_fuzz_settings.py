@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples, merge_bomb, mutations, nest, run_trainer, scalars, structures, yaml_bomb
 from trainer import config
 
+pytestmark = pytest.mark.slow
+
 NAMES = config.names(config.TASK_GROUPS)
 CLUSTER = {"chief": ["c0:1"], "worker": ["w0:1", "w1:2"], "ps": ["p0:1"], "evaluator": ["e0:1"]}
 TF_CONFIG = {"cluster": CLUSTER, "task": {"type": "worker", "index": 1}, "environment": "cloud"}

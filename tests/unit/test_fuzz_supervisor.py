@@ -14,6 +14,8 @@ from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.reporter import progress_annotations
 from trainer.telemetry import progress, report, result
 
+pytestmark = pytest.mark.slow
+
 RUN: dict[str, Any] = {
     "successPolicy": "Chief",
     "cleanPodPolicy": "All",

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.chart.test_convert_tfjob import EVERYTHING
 from tests.fuzzing import examples, merge_bomb, mutations, nest, run_trainer, scalars, structures, yaml_bomb
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "tfjob.yaml").read_bytes()
 MANIFESTS = [yaml.safe_load(EXAMPLE), yaml.safe_load(EVERYTHING)]
 OTHERS = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}, {"kind": "Secret"}, {}, None, []]

@@ -87,6 +87,7 @@ def test_run_has_nothing_to_do_after_setup(clone: Clone) -> None:
     assert clone.stamps() == {".run-done", ".setup-done"}
 
 
+@pytest.mark.slow
 def test_an_environment_of_other_locks_is_recreated(clone: Clone) -> None:
     os.utime(clone.folder / "constraints" / "cpu.txt", (time.time() + 60, time.time() + 60))
     code, out, _ = clone.install("setup")

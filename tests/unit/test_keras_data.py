@@ -15,7 +15,6 @@ from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data import pipeline
 from trainer.data.examples import Examples
-from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError, ModelError
 from trainer.graph import replica
@@ -28,7 +27,10 @@ from trainer.tensorflow.private import eager_mode
 
 SIZE, STEPS = 10, 20
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # in Keras
+]
 
 REGRESSION = """
     import keras
@@ -388,23 +390,6 @@ def test_a_second_phase_names_the_variables_that_begin_to_train(tmp_path: Path) 
         "sequential/batch_normalization/beta, sequential/batch_normalization/gamma, sequential/dense/bias, "
         "sequential/dense/kernel can be trained now, but could not"
     ]
-
-
-def test_training_on_several_inputs_and_outputs_is_that_of_keras(tmp_path: Path) -> None:
-    found, settings = load(tmp_path, SEVERAL)
-    assert isinstance(found.model, KerasModel)
-    checkpoint, _ = train(found, settings, tmp_path)
-    reader = tf1.train.load_checkpoint(checkpoint)
-    again, _ = load(tmp_path, SEVERAL)
-    assert isinstance(again.model, KerasModel)
-    source = again.dataset.train
-    assert isinstance(source, Examples)
-    deal = Deal(len(source), SIZE, batches=1, seed=0)
-    chosen = source.take(np.concatenate([deal.take(step, 0)[0] for step in range(STEPS)]))
-    with eager_mode():
-        again.model._model.fit(chosen.inputs, chosen.targets, batch_size=SIZE, shuffle=False, verbose=0)
-        for name, variable in again.model._arrays.items():
-            np.testing.assert_allclose(reader.get_tensor(name), variable.numpy(), rtol=2e-3, atol=2e-4, err_msg=name)
 
 
 def test_the_exported_model_has_the_names_of_its_inputs_and_outputs(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from trainer.tensorflow.private import eager_mode
 
 from .conftest import EXAMPLES, values_in
 
+pytestmark = pytest.mark.slow
+
 SIZE, STEPS = 20, 100
 LOSS = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
 # Smooth: a rectifier's gradient jumps at 0, where the rounding of another CPU decides.

@@ -16,6 +16,8 @@ from trainer.supervisor.pods import Pod, Terminated
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import DataWatch, Elastic, Gang, Role, Run, Stage, Stages
 
+pytestmark = pytest.mark.slow
+
 ROLES = {"worker": Role(replicas=2, exits=EXIT_CODE, addresses=4), "ps": Role(replicas=1, exits=EXIT_CODE)}
 MEMBERS: Any = {"worker": 2, "ps": 1}
 PREPARE = Stage(name="prepare", digest="1", job="mnist-prepare")

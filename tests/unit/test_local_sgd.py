@@ -17,6 +17,8 @@ from trainer.tensorflow import tf1
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
+pytestmark = pytest.mark.slow
+
 LOCAL_STEPS = 3
 
 

@@ -80,6 +80,7 @@ def updated(gradients: list[list[float]], read_at: list[int] | None = None, shar
         return np.concatenate(session.run([shard.values.read_value() for shard in created]))
 
 
+@pytest.mark.slow
 def test_amsgrad_keeps_the_largest_second_moment() -> None:
     gradients = [[100.0] * SIZE, *[[0.0] * SIZE] * 3000, [1.0] * SIZE]
     start = updated(gradients[:-1])

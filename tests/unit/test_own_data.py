@@ -12,7 +12,10 @@ from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # in Keras
+]
 
 MODEL = """
     import keras

@@ -8,6 +8,8 @@ import pytest
 from trainer.cluster import connections
 from trainer.training.watch.peer_monitor import PeerMonitor
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def called() -> threading.Event:

@@ -48,6 +48,7 @@ def test_a_reserved_port_refuses_connections() -> None:
         other.connect(("localhost", port))
 
 
+@pytest.mark.slow
 def test_tensorflows_server_listens_on_a_reserved_port_with_the_sharing_environment() -> None:
     with ports.reserve(1) as (port,):
         command = [sys.executable, "-c", SERVER, str(port)]

@@ -24,6 +24,8 @@ from trainer.tensorflow import tf, tf1
 
 from .conftest import EXAMPLES, MLP, SIZE, Servers
 
+pytestmark = pytest.mark.slow
+
 PARAMETERS = mlp.parameters((784,), 10, 100)
 CHIEF = Cluster(Task("worker", 0), (), ("w:1", "w:2"), ("p:1", "p:2"))
 ALLREDUCE = Cluster(Task("worker", 0), (), ("w:1", "w:2"))

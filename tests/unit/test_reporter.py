@@ -64,6 +64,7 @@ def waiting(number: int, since: float, reason: str = "Unschedulable: 0/3 nodes a
     return PendingTask(f"mnist-worker-{number}", "worker", since, False, reason, unscheduled=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", ["Unschedulable: 0/3 nodes are available", "does not resolve: NAME.mnist-worker"])
 def test_tasks_that_wait_for_one_reason_are_one_line_a_minute(
     reporter: Reporter, caplog: pytest.LogCaptureFixture, reason: str

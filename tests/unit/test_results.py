@@ -74,6 +74,7 @@ def write(folder: Path, *values: tuple[int, float]) -> None:
     time.sleep(1.1)  # the name of an event file has the second
 
 
+@pytest.mark.slow
 def test_a_restored_checkpoint_takes_back_the_points_after_it(tmp_path: Path) -> None:
     write(tmp_path, (100, 3.0), (200, 2.0), (300, 9.0))
     write(tmp_path, (250, 1.5), (350, 1.0))

@@ -20,7 +20,10 @@ from trainer.training.context import TaskContext
 from trainer.training.train import train
 from trainer.training.watch.watchdog import Watchdog
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras
+]
 
 KERAS = """
 import keras

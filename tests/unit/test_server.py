@@ -83,6 +83,7 @@ def test_a_parameter_server_ends_after_the_signal_that_the_run_is_done(
     assert log_lines == [f"serving on {worker.ps[0]}", "the run is done; waiting for the replicas to leave"]
 
 
+@pytest.mark.slow
 def test_a_stopping_parameter_server_stays_while_the_chief_saves(
     task_context: Callable[..., TaskContext], log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,6 +243,7 @@ def ring() -> Iterator[list[Any]]:
         tf1.Session.reset(here.target)
 
 
+@pytest.mark.slow
 def test_a_failure_of_another_replica_is_a_lost_task_and_its_own_is_not(ring: list[Any]) -> None:
     graphs = []
     for index in range(2):

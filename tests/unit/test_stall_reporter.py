@@ -59,6 +59,7 @@ def test_tasks_that_answer_are_named(server: str) -> None:
     assert stall_reporter.describe(many).startswith("waiting for all 9 tasks that it needs: each answers")
 
 
+@pytest.mark.slow
 def test_a_stall_is_reported_at_growing_intervals(
     watchdog: Watchdog, refusing: str, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_stall_is_reported_at_growing_intervals(
     watchdog.pause()
 
 
+@pytest.mark.slow
 def test_a_slow_step_is_no_stall_while_the_last_one_was_as_slow(
     watchdog: Watchdog, refusing: str, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:

@@ -95,5 +95,5 @@ def test_the_result_is_found_after_the_leader_was_restarted() -> None:
 
 
 def test_the_sentence_has_no_accuracy_without_a_result() -> None:
-    for log in (None, "", "my own program is done", RESULT.replace("0.9861", "null"), RESULT.replace("test_", "")):
+    for log in (None, "", "my own program is done", RESULT.replace("0.9861", "[]"), RESULT.replace("test_", "")):
         assert reason(log, None, "kubectl exec …") == SUCCEEDED.reason

@@ -29,6 +29,8 @@ from trainer.training.watch.replica_monitor import QUIET_SECONDS, ReplicaMonitor
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Alone, Save, Servers, Values, assert_close, pick, values_in
 
+pytestmark = pytest.mark.slow
+
 TRAIN_STEPS = 1000
 WAIT = 5.0
 """Seconds after which an update that waits is cancelled. TensorFlow would never return from one that it has not begun

@@ -29,6 +29,8 @@ from trainer.training import evaluator
 
 from .test_tables import make
 
+pytestmark = pytest.mark.slow
+
 ROWS, DIM = 40, 2
 VALUES = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)
 SLOT = "momentum"

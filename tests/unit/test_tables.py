@@ -31,6 +31,8 @@ from .conftest import Servers, Values, assert_close
 from .test_checkpoints import check_that_a_snapshot_stays
 from .test_replica import ancestors
 
+pytestmark = pytest.mark.slow
+
 ROWS, DIM = 7, 2
 MODEL = """
     import keras

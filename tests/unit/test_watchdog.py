@@ -120,6 +120,7 @@ def test_a_stalled_task_exits_with_a_retryable_code(
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "phase", ["", "watchdog.progress()\nwatchdog.pause()"], ids=["before the first step", "paused"]
 )

@@ -17,6 +17,8 @@ from tests.unit.test_supervision import a_run
 from trainer.supervisor import watches
 from trainer.supervisor.connection import Connection
 
+pytestmark = pytest.mark.slow
+
 POOL = 100
 """The connections that the client keeps at most."""
 

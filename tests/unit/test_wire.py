@@ -53,6 +53,7 @@ def train(servers: Servers, values: Any, dtype: Any, steps: int) -> tuple[Values
         return before, values(found, session), float(loss)
 
 
+@pytest.mark.slow
 def test_rounding_on_the_wire_changes_training_little_and_the_parameters_keep_their_precision(
     servers: Servers, values: Any
 ) -> None:
