@@ -177,7 +177,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 - name: shared-memory
   emptyDir:
     medium: Memory
-    sizeLimit: {{ . }}
+    sizeLimit: {{ . | quote }}
 {{- end }}
 {{- end }}
 
