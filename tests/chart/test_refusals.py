@@ -160,8 +160,8 @@ BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "containers in a role's podSpec": ("worker.podSpec.containers", {"worker.podSpec": {"containers": []}}),
     "a security context in podSpec": (
-        "tensorboard.podSpec.securityContext",
-        {"tensorboard.podSpec": {"securityContext": {}}},
+        "worker.podSpec.securityContext",
+        {"worker.podSpec": {"securityContext": {}}},
     ),
     "a field of the pod that the chart sets": (
         "supervisor.podSpec.restartPolicy",

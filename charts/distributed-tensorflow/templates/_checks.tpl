@@ -140,8 +140,8 @@
 {{/* The rules of additional fields and of the network. */}}
 {{- define "distributed-tensorflow.checkPods" -}}
 {{- $values := .Values -}}
-{{- $fields := list "containers" "initContainers" "volumes" "securityContext" "serviceAccountName" "serviceAccount" "restartPolicy" "hostname" "subdomain" "imagePullSecrets" "nodeSelector" "tolerations" "affinity" "priorityClassName" -}}
-{{- $ofTasks := list "topologySpreadConstraints" "schedulerName" "runtimeClassName" "hostNetwork" "dnsPolicy" "dnsConfig" "hostAliases" "terminationGracePeriodSeconds" -}}
+{{- $fields := list "containers" "volumes" "serviceAccountName" "serviceAccount" "restartPolicy" "hostname" "subdomain" -}}
+{{- $ofTasks := list "initContainers" "securityContext" "imagePullSecrets" "nodeSelector" "tolerations" "affinity" "priorityClassName" "topologySpreadConstraints" "schedulerName" "runtimeClassName" "hostNetwork" "dnsPolicy" "dnsConfig" "hostAliases" "terminationGracePeriodSeconds" -}}
 {{- if eq $values.scheduling.gang "workload" }}{{ $ofTasks = append $ofTasks "schedulingGroup" }}{{ end -}}
 {{- range $component := list "common" "chief" "worker" "ps" "evaluator" "client" "tensorboard" "supervisor" -}}
 {{- $set := ternary $fields (concat $fields $ofTasks) (has $component (list "tensorboard" "supervisor")) -}}
