@@ -1,8 +1,7 @@
 """Writes into the chart what comes from its schema, its values and the settings of the trainer and the supervisor.
 
-The trainer's and the supervisor's settings, into the schema and the README; and the defaults of the values
-that define a run, and the keys of the schema, into files that templates can read, because they can read neither
-values.yaml nor the schema.
+The trainer's and the supervisor's settings, into the schema and the README; and the defaults of the values that define
+a run, into a file that templates can read, because they cannot read values.yaml. It closes the schema to unknown keys.
 """
 
 import dataclasses
@@ -22,9 +21,7 @@ CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
 SCHEMA_FILE = CHART / "values.schema.json"
 README_TEMPLATE = CHART / "README.md.gotmpl"
 DEFAULTS_FILE = CHART / "files" / "defaults.json"
-KEYS_FILE = CHART / "files" / "keys.json"
 TABLE_MARKS = ("{{/* settings of `train`: begin */ -}}\n", "{{- /* settings of `train`: end */ -}}\n")
-OWN_FILE = CHART / "files" / "own.json"
 CHARTS_OWN = {
     "ps_hosts": "ps.replicas",
     "worker_hosts": "worker.replicas",
@@ -38,6 +35,8 @@ CHARTS_OWN = {
     "grace_seconds": "terminationGracePeriodSeconds of a role",
 }
 """Settings that the chart sets from other values: which ones."""
+EXTENDED = "role"
+"""The part of the schema that others extend: for it alone, their keys would be unknown."""
 NOT_SET = (*CHARTS_OWN, config.GIVEN)
 
 
@@ -66,23 +65,21 @@ def definition_defaults() -> dict[str, Any]:
     return {key: values[key] for key in ("image", "train", "extraArgs", "port", "gpu", "common", *ROLES, "client")}
 
 
-def keys_file(schema: dict[str, Any]) -> str:
-    """Return the content of the file of known keys, with one line for each mapping."""
-    lines = (f" {json.dumps(path)}: {json.dumps(keys)}" for path, keys in known_keys(schema).items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema in which no mapping has other keys than those that it names, or that what it extends names."""
 
+    def close(part: Any, name: str) -> Any:
+        if not isinstance(part, dict):
+            return part
+        found = {key: close(value, key) for key, value in part.items()}
+        if "allOf" in part:
+            names = "|".join(resolve(schema, part)["properties"])
+            return {**found, "patternProperties": {f"^({names})$": {}}, "additionalProperties": False}
+        is_mapping = "properties" in part and "object" in part.get("type", ())
+        return {**found, "additionalProperties": False} if is_mapping and name != EXTENDED else found
 
-def known_keys(schema: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the keys of each mapping that the schema leaves open, by the mapping's path ("" is the top)."""
-
-    def visit(path: str, part: dict[str, Any]) -> dict[str, list[str]]:
-        found = resolve(schema, part)
-        properties = found.get("properties", {})
-        own = {path: list(properties)} if properties and "additionalProperties" not in found else {}
-        nested = (visit(f"{path}.{key}".lstrip("."), value) for key, value in properties.items())
-        return {key: value for part in (own, *nested) for key, value in part.items()}
-
-    return visit("", schema)
+    closed: dict[str, Any] = close(schema, "")
+    return closed
 
 
 def resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -92,12 +89,7 @@ def resolve(schema: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, 
     if "allOf" not in part:
         return part
     extended = {key: value for each in part["allOf"] for key, value in resolve(schema, each)["properties"].items()}
-    return {**part, "properties": {**part["properties"], **extended}}
-
-
-def own_file() -> str:
-    """Return the text of files/own.json."""
-    return json.dumps(CHARTS_OWN, indent=1) + "\n"
+    return {**part, "properties": {**part.get("properties", {}), **extended}}
 
 
 def train_schema() -> dict[str, Any]:
@@ -159,10 +151,8 @@ def main() -> None:
     schema = json.loads(SCHEMA_FILE.read_text())
     schema["properties"]["train"]["properties"] = train_schema()
     schema["properties"]["run"]["properties"] |= run_schema()
-    SCHEMA_FILE.write_text(json.dumps(schema, indent=2) + "\n")
-    KEYS_FILE.write_text(keys_file(schema))
+    SCHEMA_FILE.write_text(json.dumps(closed(schema), indent=2) + "\n")
     README_TEMPLATE.write_text(readme_template())
-    OWN_FILE.write_text(own_file())
     DEFAULTS_FILE.write_text(json.dumps(definition_defaults(), indent=1) + "\n")
 
 

@@ -1,5 +1,7 @@
 """What all pods have in common: additional fields of their spec, and templates."""
 
+from typing import Any
+
 import pytest
 
 from tests.chart.chart import ALL_ROLES, render
@@ -34,10 +36,48 @@ def test_affinity_may_have_templates(component: str) -> None:
     selector = {"matchLabels": {"app.kubernetes.io/instance": "{{ .Release.Name }}"}}
     near = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
     term = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": near}]}
-    pods = render({f"{component}.affinity": {"podAffinity": term}}, release="true").pods()
+    key = "common.affinity" if component == "common" else f"{component}.podSpec.affinity"
+    pods = render({key: {"podAffinity": term}}, release="true").pods()
     affinity = pods["ps" if component == "common" else component]["spec"]["affinity"]
     (found,) = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert found["podAffinityTerm"]["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "true"
+
+
+@pytest.mark.parametrize("component", ["tensorboard", "supervisor"])
+def test_pod_spec_of_a_pod_of_the_chart_has_what_a_task_has_keys_for(component: str) -> None:
+    given = {
+        "imagePullSecrets": [{"name": "key"}],
+        "nodeSelector": {"disk": "big"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"a": "b"}},
+        "priorityClassName": "low",
+        "hostUsers": False,
+    }
+    shared = {"trainingDirectory.accessModes": ["ReadWriteMany"], "common.imagePullSecrets": [{"name": "ours"}]}
+    pod = render({**shared, f"{component}.podSpec": given}).pods()[component]["spec"]
+    assert {key: pod.get(key) for key in given} == given
+    other = render({**shared, f"{component}.podSpec": {"securityContext": {"runAsUser": 7}}}).pods()[component]["spec"]
+    assert other["imagePullSecrets"] == [{"name": "ours"}]
+    expected = {"runAsNonRoot": True, "runAsUser": 7, "runAsGroup": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert other["securityContext"].items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("common", "user"),
+    [
+        ({"common.podSecurityContext.runAsUser": 7}, 7),
+        ({"common.podSecurityContext.runAsUser": None}, None),
+        ({"common.podSecurityContext.runAsUser": 0}, 10001),
+        ({"common.podSecurityContext": None}, 10001),
+    ],
+)
+def test_the_pods_of_the_chart_have_the_user_of_the_tasks_unless_it_is_root(
+    common: dict[str, Any], user: int | None
+) -> None:
+    pods = render(common).pods()
+    for component in ("tensorboard", "supervisor", "test"):
+        context = pods[component]["spec"]["securityContext"]
+        assert (context["runAsNonRoot"], context.get("runAsUser")) == (True, user)
 
 
 def test_topology_spread_constraints_may_have_templates() -> None:

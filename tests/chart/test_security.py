@@ -117,7 +117,6 @@ def test_null_removes_the_security_contexts_for_an_image_that_needs_root() -> No
 def test_on_openshift_no_pod_has_a_fixed_user_or_group(file: Path, supervised: bool) -> None:
     values = yaml.safe_load(file.read_text())
     values |= {**ALL_ROLES, "client.replicas": 1, "client.command": ["ask"], "supervisor.enabled": supervised}
-    values["supervisor.podSecurityContext"] = values.pop("supervisor")["podSecurityContext"]
     more = set()
     if supervised:  # what needs a supervisor, and what has no key of `common`
         values |= {"mlflow.trackingUri": "http://mlflow:5000"}

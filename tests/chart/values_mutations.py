@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,7 +39,14 @@ LEAVES = [(path, schema) for path, schema in _leaves(SCHEMA) if path not in {("g
 TEXTS = st.sampled_from(
     ["", " ", "a", "A_b", "-", "1", "1Gi", "0.5", "true", "null", "a: b", "a\nb", "{{", "{{ .x }}", "é"]
 )
-TEXTS |= st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just("x" * 300)
+CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"])
+TEXTS |= st.text(CHARACTERS, max_size=8) | st.just("x" * 300)
+
+
+def _texts(schema: Schema) -> st.SearchStrategy[str]:
+    if "pattern" in schema:
+        return st.from_regex(re.compile(str(schema["pattern"])), fullmatch=True, alphabet=CHARACTERS)
+    return TEXTS.filter(lambda text: len(text) >= schema.get("minLength", 0))
 
 
 def _allowed(schema: Schema) -> st.SearchStrategy[Any]:
@@ -48,7 +56,7 @@ def _allowed(schema: Schema) -> st.SearchStrategy[Any]:
     schema = resolve(SCHEMA, schema)
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
-    if "anyOf" in schema:
+    if "type" not in schema:
         return st.one_of([_allowed(each) for each in schema["anyOf"]])
     least, most = schema.get("minimum", -(2**31)), schema.get("maximum", 2**53)
     by_type = {
@@ -56,7 +64,7 @@ def _allowed(schema: Schema) -> st.SearchStrategy[Any]:
         "boolean": st.booleans(),
         "integer": st.integers(least, most) | st.sampled_from([least, most, max(least, 1), max(least, 2)]),
         "number": st.integers(-2, 2**53) | st.floats(-1e6, 1e6),
-        "string": TEXTS.filter(lambda text: len(text) >= schema.get("minLength", 0)),
+        "string": _texts(schema),
     }
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     if "array" in types:
@@ -68,8 +76,9 @@ def _allowed(schema: Schema) -> st.SearchStrategy[Any]:
             {name: known[name] for name in required},
             optional={name: each for name, each in known.items() if name not in required},
         )
-        if isinstance(other := schema.get("additionalProperties"), dict):
-            by_type["object"] = st.dictionaries(TEXTS, _allowed(other), max_size=2)
+        if not names and "patternProperties" in schema:
+            ((pattern, part),) = schema["patternProperties"].items()
+            by_type["object"] = st.dictionaries(_texts({"pattern": pattern}), _allowed(part), max_size=2)
     return st.one_of([by_type[name] for name in types])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+import trainer
 from tests.e2e.releases import UNSUPERVISED, Release, advertised, wait
 
 GPU_NODE = "distributed-tensorflow-gpu"
@@ -98,5 +99,5 @@ def test_gpu_workers_are_scheduled_to_the_gpu_node_until_its_gpus_are_used(relea
 def test_gpu_workers_train_on_a_real_node_that_advertises_gpus(release: Release) -> None:
     """With the CPU image, because the machine has no GPU; only the advertised resource is real."""
     with advertised("nvidia.com/gpu", 2):
-        release.install({"worker": {"gpus": 1}, "gpu": {"imageTagSuffix": ""}, "train": {"train_steps": 300}})
+        release.install({"worker": {"gpus": 1, "image": {"tag": trainer.__version__}}, "train": {"train_steps": 300}})
         assert release.wait_for_result(300)["workers"] == 2

@@ -3,14 +3,11 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
 
 from tests.chart.chart import EXAMPLES, VALUES_FILES, template
-from tests.chart.values_mutations import mutated_values, rendered_examples
 
 VOLCANO = "scheduling.volcano.sh/v1beta1/PodGroup"
 ABSENT = ("gateway.networking.k8s.io/", "monitoring.coreos.com/", "scheduling.volcano.sh/")
@@ -49,14 +46,6 @@ def test_the_api_server_accepts_the_manifests(manifests: str, namespace: str) ->
 @pytest.mark.parametrize("example", ["mlflow-server.yaml", "model-deployment.yaml"])
 def test_the_api_server_accepts_the_examples_of_servers(example: str, namespace: str) -> None:
     create((EXAMPLES / example).read_text(), namespace)
-
-
-@rendered_examples(20)
-@given(mutated_values())
-def test_the_api_server_accepts_changed_values(namespace: str, values: dict[str, Any]) -> None:
-    done = template(yaml.safe_dump(values))
-    if done.returncode == 0:
-        create(done.stdout, namespace)
 
 
 def test_all_pods_meet_pod_security_restricted(namespace: str) -> None:

@@ -26,6 +26,26 @@ annotations:
 {{- if contains "{{" $text }}{{ tpl $text .root }}{{ else }}{{ $text }}{{ end -}}
 {{- end }}
 
+{{/* The values of a pod that runs no program of the user, with what a task has keys for, as JSON: from its `podSpec`, or else from
+     `common`. It runs as a user of the tasks, unless that is root, and needs no rights. (dict root spec) */}}
+{{- define "distributed-tensorflow.ownSpec" -}}
+{{- $spec := deepCopy .spec -}}
+{{- $fields := $spec.podSpec | default dict -}}
+{{- $ofTasks := .root.Values.common.podSecurityContext | default dict -}}
+{{- $user := dict "runAsUser" 10001 "runAsGroup" 10001 "fsGroup" 10001 "fsGroupChangePolicy" "OnRootMismatch" -}}
+{{- if and $ofTasks (ne (toString $ofTasks.runAsUser) "0") }}{{ $user = pick $ofTasks "runAsUser" "runAsGroup" "fsGroup" "fsGroupChangePolicy" "supplementalGroups" }}{{ end -}}
+{{- $context := merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $user -}}
+{{- include "distributed-tensorflow.merge" (list $context ($fields.securityContext | default dict)) -}}
+{{- $_ := set $spec "imagePullSecrets" .root.Values.common.imagePullSecrets -}}
+{{- range $key := list "imagePullSecrets" "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" "schedulerName" "runtimeClassName" "dnsConfig" "hostAliases" "terminationGracePeriodSeconds" -}}
+{{- if hasKey $fields $key }}{{ $_ := set $spec $key (get $fields $key) }}{{ $_ := unset $fields $key }}{{ end -}}
+{{- end -}}
+{{- $_ := set $spec "podSpec" (omit $fields "securityContext") -}}
+{{- $_ := set $spec "podSecurityContext" $context -}}
+{{- $_ := set $spec "securityContext" (dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL"))) -}}
+{{- toJson $spec -}}
+{{- end }}
+
 {{/* The service account, security context and scheduling of a pod. (dict root component spec near): `near` is the component
      whose node the pod must share if only one node can mount the training directory; empty for any pod that mounts it. A
      pod that follows the leader also tolerates the leader's taints, so that it can run on the leader's node. */}}
@@ -177,7 +197,7 @@ terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
 - name: shared-memory
   emptyDir:
     medium: Memory
-    sizeLimit: {{ . }}
+    sizeLimit: {{ . | quote }}
 {{- end }}
 {{- end }}
 

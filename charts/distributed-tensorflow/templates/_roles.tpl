@@ -144,7 +144,7 @@
 {{- if not $own.repository -}}
 {{- $name = $packaged -}}
 {{- $tag = $packaged.tag | default $root.Chart.AppVersion -}}
-{{- if .gpus }}{{ $tag = printf "%s%s" $tag $root.Values.gpu.imageTagSuffix }}{{ end -}}
+{{- if .gpus }}{{ $tag = printf "%s-gpu" $tag }}{{ end -}}
 {{- $tag = $own.tag | default $tag -}}
 {{- $digest = $own.digest | default $packaged.digest -}}
 {{- end -}}

@@ -42,7 +42,7 @@
 {{- define "distributed-tensorflow.volumeMount" -}}
 {{- $values := .values -}}
 - name: {{ .name }}
-  mountPath: {{ $values.path }}
+  mountPath: {{ $values.path | quote }}
   {{- range $key := list "subPath" "subPathExpr" }}
   {{- with get $values $key }}
   {{ $key }}: {{ . | quote }}

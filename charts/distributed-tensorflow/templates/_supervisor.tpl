@@ -58,11 +58,12 @@
 {{ include "distributed-tensorflow.fullname" . }}-supervisor-{{ include "distributed-tensorflow.supervisorHash" . }}
 {{- end }}
 
+{{/* The supervisor's values with derived keys, as JSON. It writes to no volume, so it has no group for them. */}}
 {{- define "distributed-tensorflow.supervisorSpec" -}}
-{{- $spec := deepCopy .Values.supervisor -}}
-{{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
+{{- $spec := include "distributed-tensorflow.ownSpec" (dict "root" . "spec" .Values.supervisor) | fromJson -}}
+{{- $_ := set $spec "podSecurityContext" (omit $spec.podSecurityContext "fsGroup" "fsGroupChangePolicy") -}}
 {{- $_ := set $spec "talksToApi" true -}}
-{{- toYaml $spec -}}
+{{- toJson $spec -}}
 {{- end }}
 
 {{/* The file that `trainer supervise` reads, without the name of its Job: the values of `run`, except those of the Job, and
@@ -139,7 +140,7 @@
 {{- $component := .component -}}
 {{- $arguments := .arguments -}}
 {{- with .root -}}
-{{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromYaml -}}
+{{- $spec := include "distributed-tensorflow.supervisorSpec" . | fromJson -}}
 {{- $watches := and .Values.data.watch.enabled (eq $component "supervisor") -}}
 metadata:
   {{- include "distributed-tensorflow.podMetadata" (dict "root" . "component" $component "spec" $spec "annotations" "{}") | nindent 2 }}

@@ -1,8 +1,7 @@
 {{/* TensorBoard's values with derived keys. It mounts the training directory as the chief does, and uses the CPU image. As JSON:
      YAML loses some characters. */}}
 {{- define "distributed-tensorflow.tensorboardSpec" -}}
-{{- $spec := deepCopy .Values.tensorboard -}}
-{{- $_ := set $spec "imagePullSecrets" ($spec.imagePullSecrets | default .Values.common.imagePullSecrets) -}}
+{{- $spec := include "distributed-tensorflow.ownSpec" (dict "root" . "spec" .Values.tensorboard) | fromJson -}}
 {{- $_ := set $spec "sharesNode" (empty (include "distributed-tensorflow.trainingIsShared" .)) -}}
 {{- $leader := include "distributed-tensorflow.leaderSpec" . | fromJson -}}
 {{- if and $spec.sharesNode $leader.gpus -}}
