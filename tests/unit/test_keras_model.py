@@ -301,13 +301,13 @@ def test_a_model_that_keras_cannot_write_is_exported_with_its_weights(
 )
 def test_a_model_whose_last_op_is_a_softmax_gives_probabilities(tmp_path: Path, last: str, logits: bool) -> None:
     model, _ = load(write(tmp_path, last))
-    assert model._gives_logits() is logits
+    assert model.gives_logits is logits
 
 
 def test_a_loss_is_known_by_its_class_and_not_by_its_name(tmp_path: Path) -> None:
     loss = "keras.losses.SparseCategoricalCrossentropy(from_logits=True, name='mine')"
     model, _ = load(write(tmp_path, "layers.Dense(10)", f"optimizer='sgd', loss={loss}"))
-    assert model._accuracy is not None
+    assert model._metrics.accuracy is not None
 
 
 def test_a_file_is_a_module_with_keras_as_tensorflow_has_it(tmp_path: Path) -> None:

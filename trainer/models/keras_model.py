@@ -21,7 +21,8 @@ import optree
 from trainer.data.examples import Array, ArraySpec, Signature, named
 from trainer.data.structures import missing_targets
 from trainer.errors import ConfigurationError
-from trainer.models import ACCURACY, Gather, Parameter, Prediction, StepTensors, gathers, keras_limits, own_train_step
+from trainer.models import Gather, Parameter, Prediction, StepTensors, compiled, gathers, keras_limits, own_train_step
+from trainer.models.keras_metrics import KerasMetrics
 from trainer.models.large_variables import LargeVariables
 from trainer.models.op_template import OpTemplate, concrete, trace
 from trainer.tensorflow import tf, tf1
@@ -45,8 +46,6 @@ _Trained = tuple[
 ]
 MOST_OUTER_VALUES = 10_000
 """Of a variable that is no weight of the model, but that callbacks may set: each step reads it with the parameters."""
-MOST_VALUES = 100
-"""Of a metric, such as one with a value for each class."""
 DATA_ARGUMENTS = ("input_shape", "classes")
 """The arguments of `model` that the data determines."""
 SEED_STATE = "seed_generator_state"
@@ -97,10 +96,7 @@ class KerasModel:
         """The states of random number generators."""
         self._constants: list[tuple[Any, Array]] = []
         """Whole numbers, truth values and texts. They do not change."""
-        self._accuracy: Any = None
-        """The metric of a model that has none of its own."""
-        self._metric_variables: list[Any] = []
-        self.no_counts: Sequence[Array] = []
+        self._metrics = KerasMetrics(None)
         self._large = LargeVariables()
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
@@ -123,19 +119,17 @@ class KerasModel:
     @property
     def has_binary_loss(self) -> bool:
         """Whether the loss of compile() is a cross entropy of two classes by one output."""
-        import keras
-
-        loss = self._model.loss if self._model.compiled else None
-        if not isinstance(loss, str) and not callable(loss):
-            return False  # none, or one for each output
-        functions = ("binary_crossentropy", "binary_focal_crossentropy")
-        kinds = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
-        return isinstance(loss, kinds) or getattr(loss, "__name__", str(loss).lower()) in (*functions, "bce")
+        return compiled.has_binary_loss(self._model)
 
     @property
     def gives_logits(self) -> bool:
         """Whether the outputs of a classifier are logits, and not probabilities."""
-        return self._gives_logits()
+        return compiled.takes_logits(self._model) if self._model.compiled else not self._ends_in_softmax
+
+    @property
+    def no_counts(self) -> Sequence[Array]:
+        """The state of the metrics before the first batch."""
+        return self._metrics.initial
 
     @property
     def is_random(self) -> bool:
@@ -188,7 +182,7 @@ class KerasModel:
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
             with self._errors("the loss or the metrics of compile() do not fit the data"):
-                self._build_metrics(inputs, targets, outputs, weights)
+                self._metrics = KerasMetrics.build(self._model, inputs, targets, outputs, weights)
             with self._errors("the model does not train on the data"):
                 parameters = self._read_arrays(inputs)
         if self._has_own_step or own_train_step.overrides(self._model, "test_step"):
@@ -285,7 +279,7 @@ class KerasModel:
                 outputs, loss = self._evaluate(batch, scope)
             by_name = self._name_outputs(optree.tree_map(lambda each: tf.cast(each, tf.float32), outputs))
             names[:] = by_name
-            return [*by_name.values(), loss, *self._read_counts(scope)]
+            return [*by_name.values(), loss, *self._metrics.read(scope)]
 
         values = [arrays[name] for name in self._names]
         tensors = self._add("prediction", compute, values, list(batch), list(counts))
@@ -296,7 +290,7 @@ class KerasModel:
         names: list[str] = []
 
         def compute(counts: Sequence[Tensor]) -> list[Tensor]:
-            measured = self._measure(counts)
+            measured = self._metrics.measure(counts)
             names[:] = measured
             return list(measured.values())
 
@@ -369,53 +363,18 @@ class KerasModel:
             raise self._error(
                 "the data has no class labels, integers [n], or the model several outputs; compile() it with a loss"
             )
-        classifies = classes and is_single and (not self._model.compiled or self._is_classifier())
+        classifies = classes and is_single and (not self._model.compiled or compiled.is_classifier(self._model))
         if classifies and (outputs.shape.rank != 2 or outputs.shape[1] < classes):
             raise self._error(
                 f"the model's output has the shape {[None, *outputs.shape[1:]]}, but the data has {classes} classes; "
                 f"let it have the shape [None, {classes}]"
             )
 
-    def _is_classifier(self) -> bool:
-        """Whether the loss of compile() compares a class label with an output for each class."""
-        import keras
-
-        loss = self._model.loss
-        if not isinstance(loss, (str, keras.losses.Loss)) and not callable(loss):
-            return False  # one for each output
-        found = keras.losses.get(loss)
-        by_class = isinstance(found, keras.losses.SparseCategoricalCrossentropy)  # its name may be the user's
-        return by_class or getattr(found, "__name__", "") == "sparse_categorical_crossentropy"
-
-    def _build_metrics(self, inputs: Any, targets: Any, outputs: Any, weights: Any) -> None:
-        """Find the metrics' variables, and their values before the first batch."""
-        import keras
-
-        has_own = self._model.compiled and self._model._compile_metrics is not None
-        if self._has_own_step:
-            if self._model._compile_metrics is not None and outputs is not None:
-                self._model._compile_metrics.build(targets, outputs)
-            if self._model.loss is not None:
-                self._model.compute_loss(inputs, targets, outputs, weights)
-            self._model.reset_metrics()
-            self._metric_variables = self._model.metrics_variables
-        elif not has_own and isinstance(outputs, tf.Tensor) and (not self._model.compiled or self._is_classifier()):
-            self._accuracy = keras.metrics.SparseCategoricalAccuracy(ACCURACY)
-            self._accuracy.update_state(targets, outputs)
-            self._accuracy.reset_state()
-            self._metric_variables = self._accuracy.variables
-        elif self._model.compiled:
-            self._model.compute_loss(inputs, targets, outputs, weights)
-            self._model.compute_metrics(inputs, targets, outputs, weights)
-            self._model.reset_metrics()
-            self._metric_variables = self._model.metrics_variables
-        self.no_counts = [each.numpy() for each in self._metric_variables]
-
     def _read_arrays(self, inputs: Any) -> dict[str, Parameter]:
         from trainer.models.keras_private import global_seed_generator
 
         trainable, others = self._model.trainable_variables, self._model.non_trainable_variables
-        own = {id(each) for each in self._metric_variables}
+        own = {id(each) for each in self._metrics.variables}
         others = [each for each in others if id(each) not in own]
         of_keras = global_seed_generator()
         self._seeds = [*(each for each in others if each.name == SEED_STATE), of_keras.state]
@@ -476,8 +435,8 @@ class KerasModel:
             (name, (op.inputs[1], op.outputs[0], tf.convert_to_tensor(gradient)))
             for (name, op), gradient in zip(found, gradients[len(wanted) :], strict=True)
         ]
-        after = self._read_counts(scope)
-        return loss, gradients[: len(wanted)], lookups, self._read(scope), self._measure(after), after
+        after = self._metrics.read(scope)
+        return loss, gradients[: len(wanted)], lookups, self._read(scope), self._metrics.measure(after), after
 
     def _train_by_own_step(
         self,
@@ -493,7 +452,7 @@ class KerasModel:
             logs = self._model.train_step(self._data(batch, training=True))
         if not found:
             raise ValueError("train_step gives its optimizer no gradients; take them by tf.GradientTape, by this name")
-        updated, after = self._read(scope), self._read_counts(scope)
+        updated, after = self._read(scope), self._metrics.read(scope)
         arrays = list(given.items())[: self._trainable]
         gradients = [
             tf.zeros_like(value) if id(variable) not in found else tf.cast(found[id(variable)], tf.float32)
@@ -533,7 +492,7 @@ class KerasModel:
 
         mapping = [(self._arrays[name], _from_float(value, self._arrays[name].dtype)) for name, value in given.items()]
         mapping += [(state, tf.cast(seed + index, state.dtype)) for index, state in enumerate(self._seeds)]
-        mapping += zip(self._metric_variables, counts, strict=True)
+        mapping += zip(self._metrics.variables, counts, strict=True)
         constants = [(each, tf.constant(value)) for each, value in self._constants]
 
         class Scope(keras.StatelessScope):  # type: ignore[misc]
@@ -559,10 +518,6 @@ class KerasModel:
         """The arrays after what was called in a scope."""
         return {name: tf.cast(scope.get_current_value(each), tf.float32) for name, each in self._arrays.items()}
 
-    def _read_counts(self, scope: Any) -> list[Tensor]:
-        """The state of the metrics after what was called in a scope."""
-        return [tf.convert_to_tensor(scope.get_current_value(each)) for each in self._metric_variables]
-
     def _call(self, batch: Sequence[Tensor], training: bool) -> tuple[Any, Tensor]:
         """The outputs and the loss, in the present scope."""
         import keras
@@ -573,79 +528,26 @@ class KerasModel:
         if self._model.compiled:
             loss = self._model.compute_loss(inputs, targets, outputs, weights, training=training)
         else:
-            own = keras.losses.SparseCategoricalCrossentropy(from_logits=self._gives_logits())
+            own = keras.losses.SparseCategoricalCrossentropy(from_logits=self.gives_logits)
             loss = own(targets, outputs, weights) + sum(self._model.losses)
-        if self._accuracy:
-            self._accuracy.update_state(targets, outputs, self._without_ignored(targets, given_weights))
-        elif self._model.compiled:
-            self._model.compute_metrics(inputs, targets, outputs, weights)
+        self._metrics.update(inputs, targets, outputs, given_weights if self._metrics.accuracy else weights)
         return outputs, tf.cast(loss, tf.float32)
-
-    def _without_ignored(self, targets: Tensor, weights: Tensor | None) -> Tensor | None:
-        """The weights of the labels, with 0 for those of the class that the loss ignores."""
-        import keras
-
-        loss = keras.losses.get(self._model.loss) if self._model.compiled else None
-        ignored = getattr(loss, "ignore_class", None)
-        if ignored is None:
-            return weights
-        counted = tf.cast(tf.not_equal(targets, tf.cast(ignored, targets.dtype)), tf.float32)
-        if weights is None:
-            return counted
-        return counted * tf.reshape(tf.cast(weights, tf.float32), [-1, *[1] * (counted.shape.rank - 1)])
 
     def _weigh(self, targets: Any, weights: Tensor | None) -> Tensor:
         """The weights of the examples, float32 [batch], with those of their classes."""
         assert self._class_weight  # noqa: S101
         if not isinstance(targets, tf.Tensor):
             raise self._error("class_weight is for a model with one output; let train_data() return weights instead")
-        labels = tf.argmax(targets, axis=-1) if targets.shape.rank == 2 and targets.shape[1] > 1 else targets
-        labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)
-        table = np.ones(1 + max(self._class_weight), np.float32)
-        table[list(self._class_weight)] = list(self._class_weight.values())
-        of_classes = tf.where(labels < len(table), tf.gather(table, tf.minimum(labels, len(table) - 1)), 1.0)
-        return of_classes if weights is None else of_classes * tf.cast(weights, tf.float32)
-
-    def _measure(self, counts: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The metrics by name; a metric with several values has a number for each."""
-        import keras
-
-        with keras.StatelessScope(list(zip(self._metric_variables, counts, strict=True))):
-            if self._accuracy:
-                results = {ACCURACY: self._accuracy.result()}
-            else:
-                results = self._model.get_metrics_result() if self._model.compiled else {}
-            values = {
-                name: tf.cast(value, tf.float32)
-                for name, value in own_train_step.flat(results).items()
-                if name != "loss"
-            }
-        found: dict[str, Tensor] = {}
-        for name, value in values.items():
-            size = math.prod(value.shape)
-            if size > MOST_VALUES:
-                raise self._error(f"the metric {name} has {size} values; average them, as with average='macro'")
-            elements = tf.unstack(tf.reshape(value, [size])) if value.shape.rank else []
-            found |= {f"{name}_{index}": each for index, each in enumerate(elements)} or {name: value}
-        return found
+        return compiled.weigh(self._class_weight, targets, weights)
 
     def _name_outputs(self, outputs: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, tf.Tensor):
             return named(outputs, "output")
         if self._has_own_step:
             return {"outputs": outputs}
-        if not self._accuracy and not self._is_classifier():
+        if not self._metrics.accuracy and not compiled.is_classifier(self._model):
             return {"outputs": outputs}
-        return {"probabilities": tf.nn.softmax(outputs) if self._gives_logits() else outputs}
-
-    def _gives_logits(self) -> bool:
-        """Whether the outputs are logits, and not probabilities."""
-        import keras
-
-        if self._model.compiled:
-            loss = keras.losses.get(self._model.loss)
-            return bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
-        return not self._ends_in_softmax
+        return {"probabilities": tf.nn.softmax(outputs) if self.gives_logits else outputs}
 
     def _find_softmax(self, inputs: Any) -> bool:
         """Whether the last op of the model, by whichever layer, is a softmax."""
