@@ -45,7 +45,7 @@ check: $(SETUP) lint ## check a change in two minutes, without Go, root or Docke
 test: CHART_TOOLS += versitygw
 test: check ## run all checks that need no cluster: make check, and slow unit tests, multi-process training, the chart
 	$(BIN)/python -m pytest --numprocesses 2 -m slow tests/unit
-	$(BIN)/python -m pytest -m 'not long' tests/conformance
+	$(BIN)/python -m pytest --numprocesses 2 -m 'not long' tests/conformance
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m 'not long and not go' $(addprefix --deselect ,$(LAUNCHES)) \
 	  tests/processes
 	$(MAKE) chart-lint CHART_TOOLS='$(CHART_TOOLS)'

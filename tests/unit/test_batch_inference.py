@@ -20,7 +20,10 @@ from trainer.training.watch.watchdog import Watchdog
 
 from .data_command import DataCommand
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras
+]
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import pytest
 
 from hack import flaky
 
+pytestmark = pytest.mark.slow
+
 TESTS = """
 import os
 import time
@@ -50,7 +52,6 @@ def tests(tmp_path: Path) -> str:
     return str(tmp_path / "test_mine.py")
 
 
-@pytest.mark.slow
 def test_failures_are_counted_by_test(tests: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert flaky.main(["--rounds=2", "--loops=0", tests]) == 1
     assert capfd.readouterr().out.splitlines()[-3:] == [

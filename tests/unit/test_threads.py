@@ -10,6 +10,8 @@ import pytest
 from trainer.config import Settings
 from trainer.training.threads import Threads, _cgroup_limit, choose, usable_cpus
 
+pytestmark = pytest.mark.slow
+
 V2 = "0::/\n"
 V1 = "12:memory:/\n4:cpu,cpuacct:/\n0::/\n"
 
