@@ -105,7 +105,7 @@ def values(workers: int) -> dict[str, Any]:
         "evaluator": {"replicas": 1},
         "trainingDirectory": {"nfs": {"server": "nfs.example.com", "path": "/models"}},
         # No simulated node runs the supervisor: it is a process of the measurement.
-        "supervisor": {"nodeSelector": {"distributed-tensorflow/none": "yes"}},
+        "supervisor": {"podSpec": {"nodeSelector": {"distributed-tensorflow/none": "yes"}}},
     }
 
 

@@ -29,13 +29,16 @@ def run(tmp_path: Path) -> Path:
     ("address", "sentence"),
     [
         ("", "tracking_uri: the MLflow server is not known; name it, as in --tracking_uri http://mlflow:5000, "),
-        ("sqlite:///runs.db", "tracking_uri=sqlite:///runs.db: http://HOST:PORT or https://HOST was expected."),
-        ("http://", "tracking_uri=http://: http://HOST:PORT or https://HOST was expected."),
-        ("http://mlflow:port", "tracking_uri=http://mlflow:port: http://HOST:PORT or https://HOST was expected."),
-        ("https://mlflow?token=secret", "tracking_uri: the address has a query, which MLflow does not read; remove "),
         *(
-            (address, "tracking_uri: the address has a user or a password; set MLFLOW_TRACKING_USERNAME ")
-            for address in ("https://me:secret@mlflow", "me:secret@mlflow:5000", "https://me:sec/ret@mlflow")
+            (address, "tracking_uri: http://HOST:PORT or https://HOST was expected, without a user, a password or a ")
+            for address in (
+                "sqlite:///runs.db",
+                "http://",
+                "https://mlflow?token=secret",
+                "https://me:secret@mlflow",
+                "me:secret@mlflow:5000",
+                "https://me:sec/ret@mlflow",
+            )
         ),
     ],
 )
@@ -78,23 +81,20 @@ def other_server() -> Iterator[str]:
         server.shutdown()
 
 
-EXCERPT = "'<!DOCTYPE html> <html> <title>Welcome</title> <p>It works...'"
-FOREIGN = "this is not an MLflow server: "
-AWAY = "MLflow does not respond "
+REFUSED, AWAY = "MLflow refuses the request (", "MLflow does not respond ("
 
 
 @pytest.mark.parametrize(
     ("address", "code", "sentence"),
     [
-        ("http://HOST/200/page", 2, f"{FOREIGN}it answers with code 200 and {EXCERPT}; name the address of one, "),
-        ("http://HOST/404/page", 2, f"{FOREIGN}it answers with code 404 and {EXCERPT}; name"),
-        ("http://HOST/405/empty", 2, f"{FOREIGN}it answers with code 405 and ''; name"),
-        ("http://HOST/404/json", 2, f"{FOREIGN}it answers '{{}}'; name"),
-        ("http://HOST/200/json", 2, f"{FOREIGN}it does not know experiments; name"),
-        ("https://HOST", 2, f"{FOREIGN}it does not speak https ("),
-        ("http://HOST/403/page", 2, f"access is refused (it answers with code 403 and {EXCERPT}); set MLFLOW_TRACKING"),
-        ("http://HOST/503/page", 138, f"{AWAY}(too many 503 error responses); nothing is lost"),
-        ("http://HOST/501/page", 138, f"{AWAY}(it answers with code 501 and {EXCERPT}); nothing is lost"),
+        ("http://HOST/200/page", 2, REFUSED),
+        ("http://HOST/404/page", 2, REFUSED),
+        ("http://HOST/405/empty", 2, REFUSED),
+        ("http://HOST/200/json", 2, REFUSED),
+        ("https://HOST", 2, REFUSED),
+        ("http://HOST/403/page", 2, REFUSED),
+        ("http://HOST/503/page", 138, AWAY),
+        ("http://HOST/501/page", 138, AWAY),
     ],
 )
 def test_an_address_of_something_else_is_named_and_not_tried_again(
@@ -129,7 +129,7 @@ def test_a_port_of_another_protocol_is_named(
         threading.Thread(target=answer).start()
         uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
         assert cli.main(["models", "publish", str(run), "--tracking_uri", uri]) == 2
-    assert f"{FOREIGN}it does not speak http (BadStatusLine('SSH-2.0-OpenSSH" in capsys.readouterr().err
+    assert "BadStatusLine('SSH-2.0-OpenSSH" in capsys.readouterr().err
 
 
 def test_an_absent_client_is_named_with_the_remedy(
@@ -142,8 +142,8 @@ def test_an_absent_client_is_named_with_the_remedy(
     assert "pip install -r constraints/cpu-mlflow.txt" in printed
 
 
-@pytest.mark.parametrize("words", [["--model", "a/b"], ["--tag", "image"], ["--tag", "=x"], ["--param", "steps"]])
-def test_names_that_mlflow_refuses_are_refused_before(
+@pytest.mark.parametrize("words", [["--tag", "image"], ["--tag", "=x"], ["--param", "steps"]])
+def test_a_pair_without_a_name_or_a_value_is_refused(
     run: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["models", "publish", str(run), "--tracking_uri", "http://localhost:1", *words]) == 2

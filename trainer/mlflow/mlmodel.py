@@ -1,6 +1,7 @@
 """The file MLmodel, with which MLflow loads and serves an exported model.
 
 It is MLflow's documented format, with the SavedModel's signature and the flavors `tensorflow` and `python_function`.
+`mlflow.tensorflow.log_model` takes no SavedModel. It saves a tf.Module again, without named inputs, and needs pandas.
 """
 
 import json

@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 import json
 import os
-import re
 import tempfile
 import uuid
 from pathlib import Path
@@ -49,7 +48,6 @@ def add(commands: Any) -> None:
     publish.add_argument(
         "--model",
         metavar="NAME",
-        type=_model_name,
         help="registered model (default: the name of the run's model, or of another program's DIR)",
     )
     pairs: dict[str, Any] = {"metavar": "NAME=VALUE", "action": "append", "default": [], "type": _pair}
@@ -68,15 +66,9 @@ def add(commands: Any) -> None:
     publish.set_defaults(run=run)
 
 
-def _model_name(text: str) -> str:
-    if not re.fullmatch(r"[\w .-]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} has other characters than letters, digits, '_', '-', '.' and ' '")
-    return text
-
-
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[\w\-. /]+", name):
+    if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r}: NAME=VALUE was expected")
     return name, value
 

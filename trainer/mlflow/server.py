@@ -5,8 +5,6 @@ Credentials come from the environment, as for MLflow's own client (`MLFLOW_TRACK
 """
 
 import contextlib
-import errno
-import json
 import logging
 import os
 import re
@@ -18,7 +16,7 @@ from urllib.parse import quote
 
 from trainer.errors import AbsentError, ConfigurationError, StoreError
 from trainer.export import export_folder
-from trainer.text import enumerate_last, one_line, truncate
+from trainer.text import one_line, truncate
 
 DIRECTORY_TAG = "training_directory_id"
 """The tag by which the run of a training directory is found again."""
@@ -52,20 +50,8 @@ _DEFAULTS = {
 """Environment variables of MLflow's client, unless they are set."""
 
 
-_FOREIGN = re.compile(
-    r"(?:failed with error code (\d+) != \d+|request to endpoint (was successful)).*?\. Response body: '(.*)'",
-    re.DOTALL,
-)
-"""What MLflow's client says of a response that is not JSON: its code, and its body."""
-_CAUSE = re.compile(
-    r"\[Errno -?\d+\] ([^'\")]+)|\[SSL: \w+\] ([^()]+)|(BadStatusLine\(.*?\))|"
-    r"(too many \d+ error responses|Read timed out|[Cc]onnect timeout|Remote end closed connection|"
-    r"Connection reset by peer)"
-)
-"""The cause in a long error of MLflow's client."""
-_OTHER_PROTOCOL = re.compile(r"SSL: (WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE)|BadStatusLine\(")
-"""Of a server that does not speak the protocol of the address."""
-_NO_ROOM = os.strerror(errno.ENOSPC)
+_PERMANENT = re.compile(r"\[SSL: |BadStatusLine|not in a valid JSON format|failed with error code 4(?!08|29)")
+"""In what MLflow's client says of a server that speaks another protocol, or is not MLflow's."""
 
 
 Point = tuple[int, float, float]
@@ -116,18 +102,11 @@ class Server:
                 "tracking_uri: the MLflow server is not known; name it, as in --tracking_uri http://mlflow:5000, or in "
                 f"the variable {TRACKING_URI}."
             )
-        if "@" in re.split("[?#]", uri)[0]:  # do not show it
+        if not re.fullmatch(r"https?://[^/?#@\s][^?#@\s]*", uri):  # do not show it: errors would, and logs
             raise ConfigurationError(
-                f"{setting}: the address has a user or a password; set MLFLOW_TRACKING_USERNAME and "
-                "MLFLOW_TRACKING_PASSWORD instead."
+                f"{setting}: http://HOST:PORT or https://HOST was expected, without a user, a password or a query; set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for credentials."
             )
-        if re.search("[?#]", uri):  # it may be a token
-            raise ConfigurationError(
-                f"{setting}: the address has a query, which MLflow does not read; remove all from the ? on, and set "
-                "MLFLOW_TRACKING_TOKEN for a token."
-            )
-        if not re.fullmatch(r"https?://(\[[\da-fA-F:.]+\]|[^/:\s]+)(:\d+)?(/\S*)?", uri):
-            raise ConfigurationError(f"{setting}={truncate(uri, 100)}: http://HOST:PORT or https://HOST was expected.")
         self.uri = uri.rstrip("/")
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
@@ -172,7 +151,7 @@ class Server:
                     self._client.create_experiment(experiment)
             identifier = self._client.get_experiment_by_name(experiment).experiment_id
             if not identifier:
-                raise self._foreign("it does not know experiments")
+                raise self._error(404, "it does not know experiments")
             runs = self._client.search_runs([identifier], f"tags.{DIRECTORY_TAG} = '{directory}'")
             run = (
                 runs[0]
@@ -318,17 +297,14 @@ class Server:
                     else self._client.get_model_version(name, match["number"])
                 )
                 if not found.name:
-                    raise self._foreign("it does not know registered models")
+                    raise self._error(404, "it does not know registered models")
                 return _version(found)
             except self._refusals as error:
                 if error.get_http_status_code() not in (400, 404):
                     raise
-        known = sorted((each.number for each in self._versions(name)), key=int)
-        there = "there is no such model; name another"
-        if known:
-            aliases = f" and {self._list_aliases(name)}" if alias else ""
-            there = f"it has {enumerate_last(known, 'version', 'versions')}{aliases}; name one of these"
-        raise AbsentError(f"{argument}: {uri} does not exist on {self.uri}: {there}.")
+                raise AbsentError(
+                    f"{argument}: {uri} does not exist on {self.uri} ({_reason(str(error))}); name another version."
+                ) from None
 
     def download(self, version: Version, argument: str, folder: Path) -> Path:
         """Copy the SavedModel of a version into a folder; return its folder.
@@ -395,19 +371,12 @@ class Server:
                 if not (token := page.token):
                     return found
 
-    def _list_aliases(self, name: str) -> str:
-        with self._answers():
-            return enumerate_last(sorted(self._client.get_registered_model(name).aliases), "alias", "aliases")
-
     @contextlib.contextmanager
     def _answers(self) -> Iterator[None]:
-        """Turn errors of MLflow's client into sentences."""
+        """Turn errors of MLflow's client into one sentence with its text, and into what may or may not recover."""
         try:
             yield
         except self._refusals as error:
-            content = getattr(error, "json", {"error_code": None})
-            if "error_code" not in content:
-                raise self._foreign(f"it answers {_excerpt(json.dumps(content))}") from None
             raise self._error(error.get_http_status_code(), str(error)) from None
         except self._failures as error:
             response = getattr(error, "response", None)
@@ -423,46 +392,20 @@ class Server:
             ) from None
 
     def _error(self, status: int, text: str) -> ConfigurationError | StoreError:
-        if foreign := _FOREIGN.search(text):
-            status = 200 if foreign[2] else int(foreign[1])
-            reason = f"it answers with code {status} and {_excerpt(foreign[3])}"
-        else:
-            cause = _CAUSE.search(text)
-            reason = next(filter(None, cause.groups())) if cause else text.partition("\n")[0]
-            reason = truncate(one_line(reason).strip().rstrip("."), 300)
-        if _NO_ROOM in text:  # MLflow's client reports it as an error of the server
-            return ConfigurationError("the temporary folder has no room for the model; name a larger one in TMPDIR.")
-        if _OTHER_PROTOCOL.search(text):
-            return self._foreign(f"it does not speak {self.uri.partition(':')[0]} ({reason})")
-        if "SSL: CERTIFICATE_VERIFY_FAILED" in text:
-            return ConfigurationError(
-                f"tracking_uri={self.uri}: its certificate is not trusted ({reason}); set REQUESTS_CA_BUNDLE to the "
-                "file of its authority."
+        reason = _reason(text)
+        if (status >= 500 or status in (408, 429)) and not _PERMANENT.search(text):
+            return StoreError(
+                f"tracking_uri={self.uri}: MLflow does not respond ({reason}); nothing is lost: run the command again "
+                "when it does."
             )
-        if status in (401, 403):
-            return ConfigurationError(
-                f"tracking_uri={self.uri}: access is refused ({reason}); set MLFLOW_TRACKING_USERNAME and "
-                "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-            )
-        may_recover = status >= 500 or status in (408, 429)
-        if foreign and not may_recover:
-            return self._foreign(reason)
-        if not may_recover:
-            return ConfigurationError(f"tracking_uri={self.uri}: MLflow refuses the request ({reason}).")
-        return StoreError(
-            f"tracking_uri={self.uri}: MLflow does not respond ({reason}); nothing is lost: run the command again when "
-            "it does."
-        )
-
-    def _foreign(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
-            f"tracking_uri={self.uri}: this is not an MLflow server: {reason}; name the address of one, such as "
-            "http://mlflow:5000."
+            f"tracking_uri={self.uri}: MLflow refuses the request ({reason}); check the address, the credentials and "
+            "the names."
         )
 
 
-def _excerpt(body: str) -> str:
-    return repr(truncate(" ".join(body.split()), 60))
+def _reason(text: str) -> str:
+    return truncate(one_line(text).rstrip("."), 500)
 
 
 def _metric_name(tag: str) -> str:
