@@ -300,12 +300,17 @@ def test_a_corrected_installation_starts_the_run_that_a_refused_one_could_not(re
     extra["spec"] = {"hard": {"count/statefulsets.apps": "1"}}
     release.kubectl("create", "--filename=-", text=json.dumps(extra))
     release.kubectl("wait", "--for=jsonpath={.status.hard}", "resourcequota/few", "--timeout=60s")
-    words = ["install", "mnist", str(CHART), "--set", "worker.command={true},ps.command={sleep,infinity}"]
-    refused = subprocess.run(["helm", "--namespace", release.namespace, *words], capture_output=True, text=True)
+    # A worker needs its parameter server: without one it would end, and the run with it.
+    waits = ["sh", "-c", "until getent hosts mnist-ps-0.mnist-ps; do sleep 1; done"]
+    values = {"worker": {"command": waits}, "ps": {"command": ["sleep", "infinity"]}}
+    file = release.folder / "refused.yaml"
+    file.write_text(yaml.safe_dump(values))
+    words = ["--namespace", release.namespace, "install", "mnist", str(CHART), "--values", str(file)]
+    refused = subprocess.run([release.program, *words], capture_output=True, text=True)
     assert refused.returncode, "the quota allows one StatefulSet only"
     wait(lambda: "does not exist: complete the installation" in release.supervisor_log(), 60, release.describe)
     release.kubectl("delete", "resourcequota", "few")
-    release.upgrade({"worker": {"command": ["true"]}, "ps": {"command": ["sleep", "infinity"]}})
+    release.upgrade(values)
     assert "the run succeeded" in release.finish().splitlines()[-1]
 
 
