@@ -1,6 +1,7 @@
 """The optimizer of a compiled Keras model, on shards of the flat parameters.
 
-Keras's own `stateless_apply` is traced, and its ops run on the parameter server of each shard. An element-wise
+One op of TensorFlow updates a shard where it computes the same (`trainer.graph.fused_update`). Otherwise Keras's own
+`stateless_apply` is traced, and its ops run on the parameter server of each shard. An element-wise
 optimizer does to a vector what it does to the arrays in it, so it is traced for the vector. Others, such as those that
 compute the norm of each variable, are traced for the arrays of the shard, none of which is split then.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import ConfigurationError
+from trainer.graph import fused_update
 from trainer.graph.optimizer import Optimizer
 from trainer.models.op_template import OpTemplate, trace
 from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, join_rows, split_arrays
@@ -73,19 +75,25 @@ class KerasOptimizer(Optimizer):
         size = int(shard.values.shape[0])
         factor = self._factor(shard, updates, gradient)
         factors = [] if factor is None else [factor]
-        template = self._template(shard.arrays or (ShardArray((size,)),), bool(factors))
+        fused = None if shard.is_constrained else self._fused
         variables = [shard.values, *shard.slots]
 
         def update() -> Operation:
             with tf.control_dependencies([gradient, *of_rows]):
                 count = shard.updates.read_value()
-                before = [each.read_value() for each in variables]
                 of_tables = [
                     [join_rows(each, own) for each in table.variables]
                     for table, own in zip(shard.tables, rows, strict=False)
                 ]
-            after = template.copy([*before, gradient, count, *factors], "optimizer")
-            done = [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
+            if fused:
+                rate = math.prod([self._rate(count), *factors])
+                done = [fused(shard.values, shard.slots, gradient, rate, count + 1)]
+            else:
+                with tf.control_dependencies([gradient, *of_rows]):
+                    before = [each.read_value() for each in variables]
+                template = self._template(shard.arrays or (ShardArray((size,)),), bool(factors))
+                after = template.copy([*before, gradient, count, *factors], "optimizer")
+                done = [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
             for table, own, read, change in zip(shard.tables, rows, of_tables, of_rows, strict=False):
                 for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
                 after = for_rows.copy([*read, change, count, *factors], "optimizer")
@@ -97,7 +105,29 @@ class KerasOptimizer(Optimizer):
                     ]
             return tf.group(*done)
 
+        if fused and not shard.tables:
+            return update()
         return self._alone(shard, update)
+
+    @functools.cached_property
+    def _fused(self) -> fused_update.Update | None:
+        """The update by one op; None if none computes it."""
+        return None if self._schedule is None or self.keras.weight_decay else fused_update.of(self.keras)
+
+    @functools.cached_property
+    def _schedule(self) -> float | OpTemplate | None:
+        """The learning rate, or the ops of its schedule, from the number of earlier updates; None if neither."""
+        import keras
+
+        given = self.keras._learning_rate
+        if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
+            return trace(lambda count: [tf.cast(given(count), tf.float32)], tf.TensorSpec([], tf.int64))
+        with eager_mode():
+            return float(given.numpy()) if isinstance(given, keras.Variable) else None
+
+    def _rate(self, count: Tensor) -> Tensor | float:
+        rate = self._schedule
+        return rate.copy([count], "schedule")[0] if isinstance(rate, OpTemplate) else rate
 
     def _factor(self, shard: Shard, updates: Tensor, gradient: Tensor) -> Tensor | None:
         """What multiplies the learning rate; None if it is always 1."""
