@@ -14,6 +14,7 @@ import pytest
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.data.orders import Deal
 from trainer.errors import ConfigurationError
 from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph import keras_optimizer, replica, step_graph
@@ -75,6 +76,29 @@ def train(path: Path, steps: int = STEPS, **settings: Any) -> dict[str, npt.NDAr
         evaluator.restore(saved)
         found: dict[str, npt.NDArray[Any]] = evaluator._session.run(evaluator._arrays)
         return found
+
+
+def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
+    """The same arrays after `keras.Model.fit` with the same batches."""
+    model, _ = load(path)
+    deal = Deal(len(EXAMPLES), SIZE, batches=1, seed=0)
+    order = np.concatenate([deal.take(step, 0)[0] for step in range(steps)])
+    with eager_mode():
+        network = model._model
+        network.fit(EXAMPLES.inputs[order], EXAMPLES.targets[order], batch_size=SIZE, shuffle=False, verbose=0)
+        return {name: variable.numpy() for name, variable in model._arrays.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["clipnorm=5.0", "clipvalue=5.0", "global_clipnorm=5.0", "clipnorm=0.0"])
+def test_a_large_threshold_of_clipping_binds_as_in_keras(tmp_path: Path, optimizer: str) -> None:
+    """Gradients of a kernel in the hundreds beside those of a bias around one."""
+    layers = "layers.Rescaling(100.0), layers.Flatten(), layers.Dense(16, activation='tanh'), layers.Dense(10)"
+    path = write(tmp_path, layers, f"optimizer=SGD(0.01, {optimizer}), loss={LOSS}")
+    ours, expected = train(path, 10), fit(path, 10)
+    assert ours.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(ours[name], values, rtol=2e-3, atol=2e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("limit", [0.001, 4.0, 100.0, 1e6])
