@@ -100,7 +100,7 @@ def _plain(value: Any) -> Any:
 
 def _callbacks(given: Any, origin: str) -> list[Any]:
     """Keras's callbacks, also a single one or lists in lists, as `fit` takes them."""
-    if given is None or given == ():
+    if not given:
         return []
     import keras
 

@@ -1,9 +1,10 @@
-"""Updates of Keras's most used optimizers by one op of TensorFlow: what Keras computes by some twenty ops.
+"""Updates of the most used optimizers by one op of TensorFlow: what Keras computes by some twenty ops.
 
 Such an op updates a vector under its lock, so that no update of another replica is lost.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from trainer.tensorflow import tf
@@ -20,35 +21,37 @@ def of(optimizer: Any) -> Update | None:
     if optimizer.use_ema or optimizer.clipnorm or optimizer.clipvalue:
         return None
     if type(optimizer) in (keras.optimizers.Adam, keras.optimizers.AdamW):
-        return _adam(optimizer)
+        return partial(adam, betas=(optimizer.beta_1, optimizer.beta_2), epsilon=optimizer.epsilon)
     return _sgd(optimizer) if type(optimizer) is keras.optimizers.SGD else None
 
 
-def _adam(optimizer: Any) -> Update:
-    """Slots: the moments, and with `amsgrad` the largest second moment."""
-
-    def update(
-        values: Variable, slots: Sequence[Variable], gradient: Tensor, rate: Tensor, number: Tensor
-    ) -> Operation:
-        count = tf.cast(number, tf.float32)
-        arguments = {
-            "var": values.handle,
-            "m": slots[0].handle,
-            "v": slots[1].handle,
-            "beta1_power": optimizer.beta_1**count,
-            "beta2_power": optimizer.beta_2**count,
-            "lr": rate,
-            "beta1": optimizer.beta_1,
-            "beta2": optimizer.beta_2,
-            "epsilon": optimizer.epsilon,
-            "grad": gradient,
-            "use_locking": True,
-        }
-        if optimizer.amsgrad:
-            return tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=slots[2].handle, **arguments)
-        return tf.raw_ops.ResourceApplyAdam(**arguments)
-
-    return update
+def adam(
+    values: Variable,
+    slots: Sequence[Variable],
+    gradient: Tensor,
+    rate: Tensor | float,
+    number: Tensor,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> Operation:
+    """Add an update by Adam. A third slot has AMSGrad's largest second moment."""
+    count = tf.cast(number, tf.float32)
+    arguments = {
+        "var": values.handle,
+        "m": slots[0].handle,
+        "v": slots[1].handle,
+        "beta1_power": betas[0] ** count,
+        "beta2_power": betas[1] ** count,
+        "lr": rate,
+        "beta1": betas[0],
+        "beta2": betas[1],
+        "epsilon": epsilon,
+        "grad": gradient,
+        "use_locking": True,
+    }
+    if len(slots) > 2:
+        return tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=slots[2].handle, **arguments)
+    return tf.raw_ops.ResourceApplyAdam(**arguments)
 
 
 def _sgd(optimizer: Any) -> Update:

@@ -72,28 +72,18 @@ class KerasOptimizer(Optimizer):
         Rows of tables are updated as an array that consists of them alone, so the moments of other rows stay as they
         are, as in "lazy" optimizers.
         """
-        size = int(shard.values.shape[0])
         factor = self._factor(shard, updates, gradient)
         factors = [] if factor is None else [factor]
-        fused = None if shard.is_constrained else self._fused
-        variables = [shard.values, *shard.slots]
+        ready = [gradient, *of_rows]
 
         def update() -> Operation:
-            with tf.control_dependencies([gradient, *of_rows]):
+            with tf.control_dependencies(ready):
                 count = shard.updates.read_value()
                 of_tables = [
                     [join_rows(each, own) for each in table.variables]
                     for table, own in zip(shard.tables, rows, strict=False)
                 ]
-            if fused:
-                rate = math.prod([self._rate(count), *factors])
-                done = [fused(shard.values, shard.slots, gradient, rate, count + 1)]
-            else:
-                with tf.control_dependencies([gradient, *of_rows]):
-                    before = [each.read_value() for each in variables]
-                template = self._template(shard.arrays or (ShardArray((size,)),), bool(factors))
-                after = template.copy([*before, gradient, count, *factors], "optimizer")
-                done = [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
+            done = self._update_vector(shard, gradient, count, factors, ready)
             for table, own, read, change in zip(shard.tables, rows, of_tables, of_rows, strict=False):
                 for_rows = self._template((ShardArray((VARYING,), table.decays),), bool(factors))
                 after = for_rows.copy([*read, change, count, *factors], "optimizer")
@@ -105,14 +95,29 @@ class KerasOptimizer(Optimizer):
                     ]
             return tf.group(*done)
 
-        if fused and not shard.tables:
+        if self._fused(shard) and not shard.tables:
             return update()
         return self._alone(shard, update)
 
-    @functools.cached_property
-    def _fused(self) -> fused_update.Update | None:
-        """The update by one op; None if none computes it."""
-        return None if self._schedule is None or self.keras.weight_decay else fused_update.of(self.keras)
+    def _update_vector(
+        self, shard: Shard, gradient: Tensor, count: Tensor, factors: Sequence[Tensor], ready: Sequence[Tensor]
+    ) -> list[Operation]:
+        """Add the ops that update the values and the slots of a shard, which are read when all of `ready` are there."""
+        if fused := self._fused(shard):
+            rate = math.prod([self._rate(count), *factors])
+            return [fused(shard.values, shard.slots, gradient, rate, count + 1)]
+        variables = [shard.values, *shard.slots]
+        with tf.control_dependencies(ready):
+            before = [each.read_value() for each in variables]
+        template = self._template(shard.arrays or (ShardArray((int(shard.values.shape[0]),)),), bool(factors))
+        after = template.copy([*before, gradient, count, *factors], "optimizer")
+        return [each.assign(value, read_value=False) for each, value in zip(variables, after, strict=True)]
+
+    def _fused(self, shard: Shard) -> fused_update.Update | None:
+        """The update of the shard by one op; None if none computes it."""
+        if shard.is_constrained or self.keras.weight_decay or self._schedule is None:
+            return None
+        return fused_update.of(self.keras)
 
     @functools.cached_property
     def _schedule(self) -> float | OpTemplate | None:
@@ -126,6 +131,7 @@ class KerasOptimizer(Optimizer):
             return float(given.numpy()) if isinstance(given, keras.Variable) else None
 
     def _rate(self, count: Tensor) -> Tensor | float:
+        """The learning rate after this number of updates, of an optimizer that has a constant one or a schedule."""
         rate = self._schedule
         return rate.copy([count], "schedule")[0] if isinstance(rate, OpTemplate) else rate
 

@@ -19,6 +19,7 @@ from typing import Any
 from typing_extensions import Self
 
 from trainer.config import Settings
+from trainer.graph import fused_update
 from trainer.models.op_template import OpTemplate, trace
 from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, split_arrays
 from trainer.shards.slots import LARGEST_MOMENT, MOMENTS
@@ -143,25 +144,11 @@ class Optimizer:
             with tf.control_dependencies([gradient]):
                 decay = rate * self.settings.weight_decay * shard.values.read_value()
                 decayed.append(shard.values.assign_sub(decay, read_value=False, use_locking=True))
-        number = tf.cast(updates + 1, tf.float32)
-        arguments = {
-            "var": shard.values.handle,
-            "m": shard.slots[0].handle,
-            "v": shard.slots[1].handle,
-            "beta1_power": BETAS[0] ** number,
-            "beta2_power": BETAS[1] ** number,
-            "lr": rate,
-            "beta1": BETAS[0],
-            "beta2": BETAS[1],
-            "epsilon": self.settings.epsilon,
-            "grad": gradient,
-            "use_locking": True,  # without the lock, a concurrent update of another replica can be lost
-        }
 
         def update() -> Operation:
-            if self.settings.amsgrad:
-                return tf.raw_ops.ResourceApplyAdamWithAmsgrad(vhat=shard.slots[2].handle, **arguments)
-            return tf.raw_ops.ResourceApplyAdam(**arguments)
+            return fused_update.adam(
+                shard.values, shard.slots, gradient, rate, updates + 1, BETAS, self.settings.epsilon
+            )
 
         def update_constrained() -> Operation:
             with tf.control_dependencies([update()]):

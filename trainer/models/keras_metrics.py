@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.examples import Array
+from trainer.errors import ConfigurationError
 from trainer.models import ACCURACY, compiled, own_train_step
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Tensor
@@ -18,7 +19,9 @@ MOST_VALUES = 100
 class KerasMetrics:
     """The metrics, whose variables exist."""
 
-    model: Any
+    name: str
+    """That of the model, for errors."""
+    model: Any = None
     accuracy: Any = None
     """The metric of a model that has none of its own."""
     variables: Sequence[Any] = ()
@@ -26,8 +29,8 @@ class KerasMetrics:
     """The values of the variables before the first batch."""
 
     @classmethod
-    def build(cls, model: Any, inputs: Any, targets: Any, outputs: Any, weights: Any) -> "KerasMetrics":
-        """Make the variables, with the outputs for a batch; None if the model has no outputs."""
+    def build(cls, name: str, model: Any, inputs: Any, targets: Any, outputs: Any, weights: Any) -> "KerasMetrics":
+        """Make the variables, with the outputs for a batch, which are None if the model has none."""
         import keras
 
         if own_train_step.is_own(model):
@@ -35,28 +38,31 @@ class KerasMetrics:
                 model._compile_metrics.build(targets, outputs)
             if model.loss is not None:
                 model.compute_loss(inputs, targets, outputs, weights)
-            return cls._reset(model)
+            return cls._reset(name, model)
         has_own = model.compiled and model._compile_metrics is not None
         if not has_own and isinstance(outputs, tf.Tensor) and (not model.compiled or compiled.is_classifier(model)):
             accuracy = keras.metrics.SparseCategoricalAccuracy(ACCURACY)
             accuracy.update_state(targets, outputs)
             accuracy.reset_state()
-            return cls(model, accuracy, accuracy.variables, [each.numpy() for each in accuracy.variables])
+            return cls(name, model, accuracy, accuracy.variables, [each.numpy() for each in accuracy.variables])
         if not model.compiled:
-            return cls(model)
+            return cls(name, model)
         model.compute_loss(inputs, targets, outputs, weights)
         model.compute_metrics(inputs, targets, outputs, weights)
-        return cls._reset(model)
+        return cls._reset(name, model)
 
     @classmethod
-    def _reset(cls, model: Any) -> "KerasMetrics":
+    def _reset(cls, name: str, model: Any) -> "KerasMetrics":
         model.reset_metrics()
-        return cls(model, None, model.metrics_variables, [each.numpy() for each in model.metrics_variables])
+        return cls(name, model, None, model.metrics_variables, [each.numpy() for each in model.metrics_variables])
 
-    def update(self, inputs: Any, targets: Any, outputs: Any, weights: Tensor | None) -> None:
-        """Count a batch, in the present scope."""
+    def update(
+        self, inputs: Any, targets: Any, outputs: Any, weights: Tensor | None, given_weights: Tensor | None
+    ) -> None:
+        """Count a batch, in the present scope. Classes weigh in the loss and its metrics, but not in the accuracy."""
         if self.accuracy:
-            self.accuracy.update_state(targets, outputs, compiled.without_ignored(self.model, targets, weights))
+            counted = compiled.without_ignored(self.model, targets, given_weights)
+            self.accuracy.update_state(targets, outputs, counted)
         elif self.model.compiled:
             self.model.compute_metrics(inputs, targets, outputs, weights)
 
@@ -68,7 +74,7 @@ class KerasMetrics:
         """The metrics by name; a metric with several values has a number for each.
 
         Raises:
-            ValueError: a metric has too many values.
+            ConfigurationError: a metric has too many values.
         """
         import keras
 
@@ -86,7 +92,9 @@ class KerasMetrics:
         for name, value in values.items():
             size = math.prod(value.shape)
             if size > MOST_VALUES:
-                raise ValueError(f"the metric {name} has {size} values; average them, as with average='macro'")
+                raise ConfigurationError(
+                    f"model={self.name}: the metric {name} has {size} values; average them, as with average='macro'."
+                )
             elements = tf.unstack(tf.reshape(value, [size])) if value.shape.rank else []
             found |= {f"{name}_{index}": each for index, each in enumerate(elements)} or {name: value}
         return found

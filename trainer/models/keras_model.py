@@ -96,7 +96,7 @@ class KerasModel:
         """The states of random number generators."""
         self._constants: list[tuple[Any, Array]] = []
         """Whole numbers, truth values and texts. They do not change."""
-        self._metrics = KerasMetrics(None)
+        self._metrics = KerasMetrics(name)
         self._large = LargeVariables()
         self._templates: list[OpTemplate] = []
         """They own the Python functions of the model (`tf.numpy_function`), so keep them."""
@@ -182,7 +182,7 @@ class KerasModel:
                 with self._errors(f"initial_weights={self._weights} does not fit the model"):
                     self._model.load_weights(self._weights)
             with self._errors("the loss or the metrics of compile() do not fit the data"):
-                self._metrics = KerasMetrics.build(self._model, inputs, targets, outputs, weights)
+                self._metrics = KerasMetrics.build(self._name, self._model, inputs, targets, outputs, weights)
             with self._errors("the model does not train on the data"):
                 parameters = self._read_arrays(inputs)
         if self._has_own_step or own_train_step.overrides(self._model, "test_step"):
@@ -530,7 +530,7 @@ class KerasModel:
         else:
             own = keras.losses.SparseCategoricalCrossentropy(from_logits=self.gives_logits)
             loss = own(targets, outputs, weights) + sum(self._model.losses)
-        self._metrics.update(inputs, targets, outputs, given_weights if self._metrics.accuracy else weights)
+        self._metrics.update(inputs, targets, outputs, weights, given_weights)
         return outputs, tf.cast(loss, tf.float32)
 
     def _weigh(self, targets: Any, weights: Tensor | None) -> Tensor:

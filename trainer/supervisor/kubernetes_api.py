@@ -76,14 +76,14 @@ class KubernetesApi:
     def _patch_scale(self, component: str, replicas: int) -> None:
         role = self.run.roles.get(component)
         if role and role.job:
-            self._patch_suspend(role.job, replicas == 0)
+            self._patch_spec(role.job, suspend=replicas == 0)
             return
         kind = StatefulSet.Scale if role else Deployment.Scale
         name, change = f"{self.run.fullname}-{component}", {"spec": {"replicas": replicas}}
         self._client.patch(kind, name, change, patch_type=PatchType.MERGE)
 
-    def _patch_suspend(self, job: str, suspend: bool) -> None:
-        self._client.patch(Job, job, {"spec": {"suspend": suspend}}, patch_type=PatchType.MERGE)
+    def _patch_spec(self, job: str, **fields: bool | int) -> None:
+        self._client.patch(Job, job, {"spec": fields}, patch_type=PatchType.MERGE)
 
     def provide_tensorboard_account(self, name: str, annotations: Mapping[str, str]) -> bool:
         """Create TensorBoard's service account, or update its annotations; return whether that succeeded.
@@ -95,10 +95,6 @@ class KubernetesApi:
     def _notes_as_owner(self) -> OwnerReference:
         notes = (self._notes or self._read("run")).metadata or ObjectMeta()
         return OwnerReference(apiVersion="v1", kind="ConfigMap", name=notes.name or "", uid=notes.uid or "")
-
-    def _as_owned(self) -> Mapping[str, Any]:
-        owner: dict[str, Any] = self._notes_as_owner().to_dict()
-        return {"metadata": {"ownerReferences": [owner]}}
 
     def provide_stage_account(self, job: str, uid: str) -> bool:
         """Create the service account of a stage's Job, without which it has no pods; return whether that succeeded.
@@ -127,13 +123,11 @@ class KubernetesApi:
 
     def try_to_suspend(self, job: str, suspend: bool) -> None:
         """Suspend or resume the Job of a stage, unless that is refused now."""
-        self._connection.attempt_in_pass(self._owned(lambda: self._patch_suspend(job, suspend)))
+        self._connection.attempt_in_pass(self._owned(lambda: self._patch_spec(job, suspend=suspend)))
 
     def try_to_end_stage(self, job: str) -> None:
         """Let the Job of a stage that is skipped be complete without a pod, unless that is refused now."""
-        none = {"spec": {"completions": 0, "parallelism": 0}}
-        patch = lambda: self._client.patch(Job, job, none, patch_type=PatchType.MERGE)  # noqa: E731
-        self._connection.attempt_in_pass(self._owned(patch))
+        self._connection.attempt_in_pass(self._owned(lambda: self._patch_spec(job, completions=0, parallelism=0)))
 
     def create_stage_job(self, stage: Stage) -> None:
         """Create the Job of a stage for the run's version of the data, unless that is refused now.
@@ -259,7 +253,11 @@ class KubernetesApi:
 
     def end_with_release(self) -> None:
         """Let `helm uninstall` delete this Job, of which Helm may not know after an upgrade that failed."""
-        self._connection.attempt(lambda: self._patch_job(self._as_owned()))
+
+        def own() -> None:
+            self._patch_job({"metadata": {"ownerReferences": [self._notes_as_owner().to_dict()]}})
+
+        self._connection.attempt(own)
 
     def fail_job(self) -> None:
         """Make the next failure of the supervisor's pod the last one of its Job.

@@ -70,10 +70,10 @@ def start(run: Run, connection: Connection, changes: Changes) -> None:
 
 def task_labels(run: Run) -> dict[str, Any]:
     """The labels of the run's tasks, including tasks of a role that the run no longer has."""
-    return labels_of(run, [*ROLES, "client"])
+    return _labels(run, [*ROLES, "client"])
 
 
-def labels_of(run: Run, components: Sequence[str]) -> dict[str, Any]:
+def _labels(run: Run, components: Sequence[str]) -> dict[str, Any]:
     """The labels of the run's objects with one of these components."""
     return {
         "app.kubernetes.io/name": run.chart,
@@ -139,7 +139,7 @@ def _stages(run: Run, connection: Connection, changes: Changes) -> None:
     def put() -> None:
         changes.put(StagesObserved(dict(jobs)))
 
-    labels = labels_of(run, ["stage"])
+    labels = _labels(run, ["stage"])
     listed = connection.client.list(Job, labels=labels)
     jobs = {names[_name(job)]: stages.observe(job) for job in listed if _name(job) in names}
     put()
