@@ -1,4 +1,4 @@
-"""Keras models: what they become here. That they train as by `fit` is shown by tests/conformance."""
+"""Keras models: what they become here. Most of how they train as by `fit` is shown by tests/conformance."""
 
 import re
 import runpy

@@ -1,9 +1,9 @@
 """The optimizer of a compiled Keras model, on shards of the flat parameters.
 
 One op of TensorFlow updates a shard where it computes the same (`trainer.graph.fused_update`). Otherwise Keras's own
-`stateless_apply` is traced, and its ops run on the parameter server of each shard. An element-wise
-optimizer does to a vector what it does to the arrays in it, so it is traced for the vector. Others, such as those that
-compute the norm of each variable, are traced for the arrays of the shard, none of which is split then.
+`stateless_apply` is traced, and its ops run on the parameter server of each shard. An element-wise optimizer does to a
+vector what it does to the arrays in it, so it is traced for the vector. Others, such as those that compute the norm of
+each variable, are traced for the arrays of the shard, none of which is split then.
 """
 
 import functools
