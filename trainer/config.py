@@ -30,8 +30,12 @@ from trainer.text import CREDENTIALS, did_you_mean
 from trainer.text.yaml_text import load_all
 
 ENVIRONMENT_PREFIX = "TRAINER_"
-BUILT_IN_MODELS = ("cnn", "mlp")
-"""The models of this package, by the names of their modules."""
+OPS_MODELS = ("cnn", "mlp")
+"""The models of this package that are no Keras models, by the names of their modules."""
+BUILT_IN_MODELS = (*OPS_MODELS, "columns")
+"""All models of this package."""
+FILES_WITH_COLUMNS = ("csv", "parquet")
+"""The data sets that are files with columns."""
 GIVEN = "given"
 """In a file of all settings of a run: the names of those that were given. `--config` reads these alone."""
 MODEL_ARGUMENTS = "--model_arguments"
@@ -131,8 +135,8 @@ class RunSettings:
 
     model: str = _setting(
         "mlp",
-        "mlp, cnn, or the path of a Python file or folder, or the name of a Python module, whose function model() "
-        "returns a Keras model",
+        "mlp, cnn, columns (of files with columns, for which it is the default), or the path of a Python file or "
+        "folder, or the name of a Python module, whose function model() returns a Keras model",
     )
     model_arguments: str = _setting(
         "", "what the model's file finds in sys.argv after its own name; also all that follows -- on the command line"
@@ -146,12 +150,37 @@ class RunSettings:
         "rows from which on an array that a Keras model reads by ids alone, such as an embedding, is a table: with "
         "strategy ps, a step moves and updates only the rows that it needs",
     )
-    dataset: Literal["digits", "mnist", "npz", "lance"] | None = _setting(
+    dataset: Literal["digits", "mnist", "npz", "lance", "csv", "parquet"] | None = _setting(
         None,
-        "digits (bundled, works offline), mnist (IDX files in data_dir), npz (.npz files in data_dir) or lance "
-        "(a Lance dataset at data_dir) (default: train_data() of the model's file, if there is one, or digits)",
+        "digits (bundled, works offline), mnist (IDX files in data_dir), npz (.npz files in data_dir), lance "
+        "(a Lance dataset at data_dir), csv or parquet (a file or a folder) (default: train_data() of the model's "
+        "file, if there is one, what the names of the files in data_dir say, or digits)",
     )
-    data_dir: str = _setting("/tmp/mnist-data", "directory of the data, or URI of a Lance dataset")  # noqa: S108
+    data_dir: str = _setting(  # noqa: S108
+        "/tmp/mnist-data",
+        "file or directory of the data, or URI; on the command line also --data",
+    )
+    target: str | None = _setting(
+        None, "of files with columns: the column to predict (default: target, label or y)"
+    )
+    inputs: str | None = _setting(None, "of files with columns: the inputs, A,B (default: all other columns)")
+    exclude: str | None = _setting(None, "of files with columns: columns that are no inputs, A,B (default: none)")
+    id: str | None = _setting(
+        None,
+        "of files with columns: the column that identifies a row, which is no input, and which predictions have "
+        "(default: one whose values all differ, as those of an id)",
+    )
+    sample_weight: str | None = _setting(
+        None, "of files with columns: the column with the weight of a row in the loss (default: all rows count alike)"
+    )
+    regression: bool | None = _setting(
+        None,
+        "of files with columns: predict a value instead of a class (default: for numbers with fractions, below 0, or "
+        "of more than 20 different values)",
+    )
+    max_skipped: Annotated[Integer, Field(ge=0)] = _setting(
+        10, "of files with columns: the most rows that may be unusable"
+    )
     data_version: Version | None = _setting(None, "version or tag of a Lance dataset (default: the newest version)")
     download: bool = _setting(True, "download missing MNIST files to data_dir and verify their checksums")
     train_steps: Count = _setting(2000, "global steps to train, over all replicas")
@@ -206,7 +235,7 @@ class ReplicationSettings:
     sync_replicas: bool | None = _setting(
         None,
         "average the gradients of the replicas in each step, instead of applying each one asynchronously "
-        "(default: true for the model of a Python file, false for a built-in one)",
+        "(default: false for mlp and cnn, otherwise true)",
     )
     replicas_to_aggregate: Count | None = _setting(
         None,
@@ -306,8 +335,8 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the model is that of a Python file."""
-        return self.model not in BUILT_IN_MODELS
+        """Whether the model is a Keras one: that of a Python file, or the packaged one for columns."""
+        return self.model not in OPS_MODELS
 
 
 RUN_GROUPS: Mapping[str, type] = {
@@ -428,7 +457,8 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
             # Accept both a bare `--sync_replicas` and the classic `--sync_replicas=True`.
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type in (bool, bool | None) else {}
             section.add_argument(
-                f"--{field.name}",
+                *([f"--{field.name}", "--data"] if field.name == "data_dir" else [f"--{field.name}"]),
+                dest=field.name,
                 default=argparse.SUPPRESS,
                 metavar=_metavar(field.type),
                 help=(field.metadata["help"] + default).replace("%", "%%"),

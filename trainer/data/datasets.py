@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from trainer.data import digits, lance_table, mnist, npz
-from trainer.data.columns import Columns
+from trainer.data.columns.plan import Plan
+from trainer.data.columns.vectors import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
@@ -39,6 +40,10 @@ class Dataset:
     """The names of the classes, by label, if they are known."""
     columns: Columns | None = None
     """The columns of a table that the input is made of, if it is."""
+    plan: Plan | None = None
+    """What each column is, of files with columns."""
+    baseline: Mapping[str, Any] | None = None
+    """How good the best constant prediction is on the held-out split, of files with columns."""
 
     @cached_property
     def signature(self) -> Signature:
@@ -77,7 +82,7 @@ class Dataset:
     @property
     def description(self) -> dict[str, Any]:
         """The facts, and the names of the classes and of the columns, for files about what was trained."""
-        names = {"classes": self.classes, "columns": self.columns}
+        names = {"classes": self.classes, "columns": self.columns, "baseline": self.baseline}
         return {**self.facts, **{key: each for key, each in names.items() if each}}
 
     @property

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainer.data import metadata
 from trainer.data.arrays import examples
-from trainer.data.columns import Columns
+from trainer.data.columns.vectors import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import IN_MEMORY_BYTES, Stream, prefetch

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.data.columns import Columns, features
+from trainer.data.columns.vectors import Columns, features
 
 CLASSES, FEATURES, COLUMNS = "classes", "features", "columns"
 """Keys, whose values are JSON: the names of the classes and of the elements of x, and the columns of x."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from trainer.data.columns import FILES
+from trainer.data.columns.vectors import FILES
 from trainer.data.skipped import Skipped
 from trainer.errors import ConfigurationError
 from trainer.text import truncate

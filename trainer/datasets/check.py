@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns import column_names
+from trainer.data.columns.vectors import column_names
 from trainer.data.image_files import UnreadableImageError
 from trainer.data.skipped import Skipped
 from trainer.datasets.images import Encoded, Shape, check

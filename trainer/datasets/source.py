@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns import Columns, features
+from trainer.data.columns.vectors import Columns, features
 from trainer.data.skipped import Skipped
 from trainer.errors import ConfigurationError
 

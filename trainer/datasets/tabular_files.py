@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.data.columns import Columns, encode
+from trainer.data.columns.vectors import Columns, encode
 from trainer.data.skipped import Skipped
 from trainer.data.tabular import INDEX, TabularFiles, is_number, is_tabular, is_text, open_files
 from trainer.datasets.source import (

@@ -144,6 +144,15 @@ class KerasModel:
 
         None if the model has no `Input`, or needs the data's shape to be made.
         """
+        found = self._named_inputs()
+        return None if found is None else {name: tuple(each.shape) for name, each in found.items()}
+
+    def input_specs(self) -> Mapping[str, ArraySpec] | None:
+        """The specs of the inputs of one example by name, where `input_shapes` knows them."""
+        found = self._named_inputs()
+        return None if found is None else {name: ArraySpec(tuple(each.shape[1:]), each.dtype) for name, each in found.items()}
+
+    def _named_inputs(self) -> Mapping[str, Any] | None:
         import keras
 
         if any(each in inspect.signature(self._function).parameters for each in DATA_ARGUMENTS):
@@ -154,7 +163,7 @@ class KerasModel:
             return None
         given = None if isinstance(self._model, keras.Sequential) else self._model.input
         names = list(given) if isinstance(given, dict) else [each.name for each in inputs]
-        return dict(zip(names, (tuple(each.shape) for each in inputs), strict=True))
+        return dict(zip(names, inputs, strict=True))
 
     def parameters(self, signature: Signature, first: Sequence[Array] = ()) -> dict[str, Parameter]:
         self._signature = signature

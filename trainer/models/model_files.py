@@ -41,10 +41,10 @@ def load(name: str, arguments: str = "") -> ModuleType:
     if name in BUILT_IN_MODELS:
         return importlib.import_module(f"trainer.models.{name}")
     if is_module := _is_module_name(name):
-        _provide_keras()  # to find it imports the packages around it
+        provide_keras()  # to find it imports the packages around it
     file = _find(name)
     if not is_module and any("keras" in each.read_text(errors="replace") for each in _sources(file)):
-        _provide_keras()
+        provide_keras()
     for sentence in scripts.calls_of_fit(file):
         logger.warning(f"model={name}: {sentence}")
     sys.argv = [str(file), *_words(arguments)]
@@ -183,7 +183,7 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _provide_keras() -> None:
+def provide_keras() -> None:
     """Let `import keras` and `tf.keras` give Keras 3 on TensorFlow, although the trainer's own start omits Keras."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from trainer.tensorflow import tf  # isort: skip - Keras's own import of TensorFlow would log to stderr

@@ -9,9 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from trainer.cluster.spec import Cluster
-from trainer.config import Settings
+from trainer.config import FILES_WITH_COLUMNS, Settings
 from trainer.data import datasets, fit_arguments, own_data
-from trainer.data.columns import FILES
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.epochs import Epochs
@@ -27,7 +26,8 @@ from trainer.mode import Mode
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
-from trainer.problem import data_version
+from trainer.problem import column_files, data_version
+from trainer.problem.column_files import COLUMNS
 from trainer.shards.course import Course
 
 logger = logging.getLogger(__name__)
@@ -109,12 +109,17 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     Raises:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
+    settings = column_files.with_model(settings)
     module = model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model)
+    if settings.model == COLUMNS:
+        dataset = _load_dataset(settings, module, cluster, fit, None)
+        model, fit = column_files.model_of(settings, dataset)
+    else:
+        model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
+        dataset = _load_dataset(settings, module, cluster, fit, model)
     if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
-    model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
-    dataset = _load_dataset(settings, module, cluster, fit, model)
     own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
     if own and not fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=own)
@@ -196,9 +201,12 @@ def load_dataset(settings: Settings) -> Dataset:
         ConfigurationError: it cannot be loaded.
     """
     settings = replace(settings, download=False)
-    module = None if settings.dataset else model_files.load(settings.model, settings.model_arguments)
+    settings = column_files.with_model(settings)
+    has_data = settings.dataset and settings.dataset not in FILES_WITH_COLUMNS
+    module = None if has_data else model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model) if module else FitArguments()
-    model = model_files.model_of(module, replace(settings, initial_weights=None)) if module else None
+    has_model = module and settings.model != COLUMNS
+    model = model_files.model_of(module, replace(settings, initial_weights=None)) if module and has_model else None
     return _load_dataset(settings, module, None, fit, model)
 
 
@@ -210,13 +218,8 @@ def _load_dataset(
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     accepted = model.input_shapes if isinstance(model, KerasModel) else None
     found = own_data.load(module, settings.model, data, fit, accepted) if module and not settings.dataset else None
-    table = settings.data_dir
-    if not found and settings.dataset in (None, "lance") and table.endswith(FILES):
-        uri = next(table.removesuffix(each) for each in FILES if table.endswith(each)) + ".lance"
-        raise ConfigurationError(
-            f"data_dir={table} is a table: run trainer data import {table} {uri} --target COLUMN, and train with "
-            f"dataset=lance and data_dir={uri}."
-        )
+    if not found and column_files.are_named(settings):
+        return column_files.load(settings, model if isinstance(model, KerasModel) else None)
     if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from trainer.config import Parser
-from trainer.data.columns import Columns, column_names, encode, features
+from trainer.data.columns.vectors import Columns, column_names, encode, features
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
 from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit

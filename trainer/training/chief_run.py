@@ -279,7 +279,9 @@ class ChiefRun:
         """Export what the evaluator holds; return the folder."""
         export = self._directory.path / "export" / str(step)
         export.parent.mkdir(exist_ok=True)
-        evaluator.export(export, {**self._problem.dataset.description, "model": self._context.settings.model})
+        dataset = self._problem.dataset
+        plan = {"plan": dataset.plan.to_json()} if dataset.plan else {}
+        evaluator.export(export, {**dataset.description, **plan, "model": self._context.settings.model})
         return export
 
     def _write_failure(self, evaluator: CheckpointEvaluator, error: ModelError) -> None:

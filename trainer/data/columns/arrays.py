@@ -1,0 +1,145 @@
+"""Columns of Arrow as the arrays that a model gets."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainer.data.columns.decide import label
+from trainer.data.columns.plan import Column, Plan, Target
+from trainer.data.examples import Array
+from trainer.errors import ConfigurationError
+
+
+def inputs(batch: Any, plan: Plan, origin: str) -> dict[str, Array]:
+    """The inputs of the rows of a `pyarrow.RecordBatch` or `Table`, by name, each [n, …].
+
+    Raises:
+        ConfigurationError: a value cannot be one of the column's type; the sentence names the first such row.
+    """
+    return {each.name: _input(batch, each, origin) for each in plan.inputs}
+
+
+def _input(batch: Any, column: Column, origin: str) -> Array:
+    if column.sources:
+        parts = [_scalars(_whole(batch[name]), column, f"{origin}: {name}") for name in column.sources]
+        return np.stack(parts, axis=1)
+    values, place = _whole(batch[column.name]), f"{origin}: {column.name}"
+    if column.shape == (1,) and not is_list(values.type):
+        return _scalars(values, column, place)[:, np.newaxis]
+    return _lists(values, column, place) if column.shape else _scalars(values, column, place)
+
+
+def _whole(values: Any) -> Any:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
+    return values
+
+
+def _scalars(values: Any, column: Column, place: str) -> Array:
+    if column.dtype == "string":
+        if is_list(values.type):
+            raise ConfigurationError(f"{place}: texts were expected, not {values.type}.")
+        return np.asarray(_texts(values).fill_null(""), dtype=object)
+    if pa.types.is_timestamp(values.type):
+        seconds = pc.divide(values.cast(pa.int64()).cast(pa.float64()), 1e6)
+        return _filled(seconds, column)
+    if not _is_number(values.type):
+        raise ConfigurationError(
+            f"{place}: numbers were expected, not {_example(values)}; correct it, or leave the column out with "
+            "--exclude."
+        )
+    if column.dtype.startswith("int"):
+        if pa.types.is_floating(values.type) and not pc.all(pc.equal(pc.round(values), values)).as_py():
+            raise ConfigurationError(f"{place}: whole numbers were expected, as the model's input is {column.dtype}.")
+        whole = values.cast(pa.int64(), safe=False).fill_null(int(column.fill or 0))
+        found = whole.to_numpy(zero_copy_only=False)
+        if column.dtype == "int32" and len(found) and np.abs(found).max() > np.iinfo(np.int32).max:
+            raise ConfigurationError(
+                f"{place}: {found[np.abs(found).argmax()]} does not fit the model's input, int32; let it be int64."
+            )
+        return found.astype(column.dtype)
+    return _filled(values.cast(pa.float64(), safe=False), column)
+
+
+def _texts(values: Any) -> Any:
+    """Values as texts; whole numbers without a fraction."""
+    if pa.types.is_floating(values.type) and pc.all(pc.equal(pc.round(values), values)).as_py():
+        values = values.cast(pa.int64())
+    return values.cast(pa.string())
+
+
+def _filled(numbers: Any, column: Column) -> Array:
+    """Numbers of Arrow, float64; those that are absent or not finite are as if missing."""
+    found = numbers.to_numpy(zero_copy_only=False)
+    missing = np.nan if column.fill is None else column.fill
+    with np.errstate(over="ignore"):
+        narrow = found.astype(column.dtype)
+    return np.where(np.isfinite(narrow), narrow, np.array(missing, column.dtype))
+
+
+def _lists(values: Any, column: Column, place: str) -> Array:
+    """Lists as an array [n, length]; shorter ones are filled with zeros or empty texts if the length may vary."""
+    if isinstance(values.type, pa.FixedShapeTensorType):
+        return np.asarray(values.to_numpy_ndarray()).astype(column.dtype)
+    if not is_list(values.type):
+        raise ConfigurationError(f"{place}: lists were expected, as the model's input has {list(column.shape)}.")
+    lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    wanted = column.shape[0]
+    longest = int(lengths.max(initial=1)) if wanted is None else wanted
+    if wanted is not None and len(wrong := np.flatnonzero((lengths != wanted) & values.is_valid().to_numpy(zero_copy_only=False))):  # noqa: E501
+        raise ConfigurationError(
+            f"{place}: row {wrong[0]} has a list of {lengths[wrong[0]]}, but {wanted} elements were expected."
+        )
+    element = Column(column.name, column.kind, column.dtype, (), 0, column.fill)
+    flat = _scalars(pc.list_flatten(values), element, place)
+    empty: Any = "" if column.dtype == "string" else np.nan if column.fill is None and wanted else 0
+    found = np.full((len(values), max(1, longest)), empty, object if column.dtype == "string" else column.dtype)
+    found[np.arange(max(1, longest)) < lengths[:, np.newaxis]] = flat
+    return found
+
+
+def targets(values: Any, target: Target) -> Array:
+    """Labels int32 [n], -1 where a value is no class; or values float32 [n], NaN where there is none."""
+    values = _whole(values)
+    if not target.classes:
+        return values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False).astype(np.float32)
+    different = values.dictionary_encode()
+    known = {name: index for index, name in enumerate(target.classes)}
+    numbers = [known.get(label(each), -1) for each in different.dictionary.to_pylist()]
+    indices = different.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
+    return np.asarray([*numbers, -1], np.int32)[indices]
+
+
+def weights(values: Any, name: str, origin: str) -> Array:
+    """The weights of the rows, float32 [n].
+
+    Raises:
+        ConfigurationError: one is missing, negative or not finite.
+    """
+    values = _whole(values)
+    found = _filled(values.cast(pa.float64(), safe=False), Column(name, "number", "float32"))
+    if len(wrong := np.flatnonzero(~(found >= 0))):
+        raise ConfigurationError(
+            f"sample_weight={name}: {origin} has {_whole(values)[int(wrong[0])].as_py()} in row {wrong[0]}; numbers "
+            "from 0 were expected."
+        )
+    return found
+
+
+def is_list(kind: Any) -> bool:
+    """Whether values of this type of Arrow are lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return bool(number or pa.types.is_null(kind))
+
+
+def _example(values: Any) -> str:
+    first: Sequence[Any] = values.drop_null()
+    return f"{values.type}" + (f", such as {str(first[0].as_py())[:40]!r}" if len(first) else "")

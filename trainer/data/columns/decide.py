@@ -1,0 +1,259 @@
+"""Decides what each column of a table is for the packaged model, by the values of its training rows. Pure.
+
+The rules, in words, are in docs/data.md.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainer.data.columns.choices import TARGETS, Choices
+from trainer.data.columns.plan import Column, Plan, Target
+from trainer.data.tabular import INDEX, is_number, is_text
+from trainer.errors import ConfigurationError
+from trainer.text import did_you_mean, enumerate_last
+
+SPLIT = "split"
+"""The column that names the split of each row, if there is one."""
+MOST_CATEGORIES = 100
+"""A text column with more different texts is hashed."""
+MOST_CLASSES = 20
+"""Whole numbers with more different values are a value to predict, and not classes."""
+RARE = 5
+"""A text in fewer rows is no category of its own."""
+MOST_BINS, LEAST_BINS = 10_000, 100
+WORDS = 2_000
+"""The words of a text column that are told apart."""
+TEXT_WORDS = 3.0
+"""A text column with more words a row, on average, is text, and no category."""
+ID_SHARE = 0.95
+"""A column with so many different values, by rows, identifies rows."""
+ID_ROWS = 20
+"""In a shorter table, values may differ by chance."""
+_ID = re.compile(r"(^|[_\W])(id|key|uuid|guid|index|no|nr|number)$|[a-z]I[dD]$", re.IGNORECASE)
+"""Names of columns that identify a row."""
+
+
+def find_target(types: Mapping[str, pa.DataType], choices: Choices, origin: str) -> str:
+    """The column of the targets.
+
+    Raises:
+        ConfigurationError: there is none; the sentence names the columns.
+    """
+    names = (choices.target,) if choices.target else TARGETS
+    for name in names:
+        if name in types:
+            return name
+    hint = did_you_mean(choices.target, types) if choices.target else ""
+    wanted = f"target={choices.target}, but {origin} has no such column{hint}" if choices.target else (
+        f"{origin} has no column named {enumerate_last(names, 'or')}"
+    )
+    raise ConfigurationError(f"{wanted}; name the column to predict with --target, one of {', '.join(types)}.")
+
+
+def check_names(types: Mapping[str, pa.DataType], choices: Choices, origin: str) -> None:
+    """Check that the columns that the user names exist.
+
+    Raises:
+        ConfigurationError: some do not; the sentence names all of them.
+    """
+    given = {
+        "inputs": choices.inputs,
+        "exclude": choices.exclude,
+        "id": [choices.id] if choices.id else [],
+        "sample_weight": [choices.sample_weight] if choices.sample_weight else [],
+    }
+    wrong = [
+        f"{setting}={name}{did_you_mean(name, types)}" for setting, names in given.items() for name in names
+        if name not in types
+    ]
+    if wrong:
+        raise ConfigurationError(f"{', '.join(wrong)}: {origin} has no such column; it has {', '.join(types)}.")
+
+
+def plan(table: Any, target: Target, choices: Choices, origin: str) -> Plan:
+    """The plan of a table for the packaged model.
+
+    Args:
+        table: The `pyarrow.Table` of training rows, or of some of them.
+        target: The target, from `target_of`.
+        choices: What the user says.
+        origin: The name of the data, for errors.
+
+    Raises:
+        ConfigurationError: no column can be an input.
+    """
+    names = [name for name in table.column_names if name not in (target.name, SPLIT, choices.sample_weight)]
+    left_out = {name: "it is excluded" for name in names if name in choices.exclude}
+    if choices.inputs:
+        left_out |= {name: "it is not among the inputs" for name in names if name not in choices.inputs}
+    found, id_column = [], choices.id
+    for name in names:
+        if name in left_out or name == choices.id:
+            continue
+        column, why = _input(name, table[name].combine_chunks(), name in choices.inputs)
+        if column:
+            found.append(column)
+        elif why == IDENTIFIES and id_column is None:
+            id_column = name
+        else:
+            left_out[name] = why
+    left_out.pop(id_column or "", None)
+    if not found:
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise ConfigurationError(f"{origin}: no column can be an input ({reasons or 'there are no others'}).")
+    return Plan(tuple(found), target, id_column, choices.sample_weight, left_out, len(table))
+
+
+IDENTIFIES = "its values differ in (nearly) each row, as those of an id"
+
+
+def _input(name: str, values: Any, is_named: bool) -> tuple[Column | None, str]:
+    """A column as an input, or why it is none."""
+    kind, missing = values.type, values.null_count
+    present = values.drop_null()
+    if INDEX.fullmatch(name) and not is_named:
+        return None, "an index that pandas writes"
+    if not len(present):
+        return None, "it has no values"
+    if pa.types.is_timestamp(kind):
+        days = present.cast(pa.int64()).to_numpy().astype("float64") / 86_400e6
+        return Column(name, "date", "float64", (), missing, None, float(days.mean()), float(days.var())), ""
+    if is_number(kind):
+        return _number(name, present, missing, is_named)
+    if is_text(kind):
+        return _text(name, present, missing, is_named)
+    if _is_list(kind):
+        return _list(name, values, missing)
+    return None, f"{kind} is no number, text, date or list of these"
+
+
+def _number(name: str, present: Any, missing: int, is_named: bool) -> tuple[Column | None, str]:
+    values = present.cast(pa.float64(), safe=False)
+    least, most = pc.min_max(values).as_py().values()
+    if least == most and not missing:
+        return None, f"each row has {least:g}"
+    if pa.types.is_integer(present.type) and not is_named and len(present) >= ID_ROWS:
+        differ = pc.count_distinct(present).as_py() >= len(present)
+        if differ and (_ID.search(name) or most - least + 1 == len(present)):
+            return None, IDENTIFIES
+    mean, variance = pc.mean(values).as_py(), pc.variance(values).as_py()
+    if not (math.isfinite(mean) and math.isfinite(variance)):
+        finite = values.filter(pc.is_finite(values))
+        if not len(finite):
+            return None, "it has no finite values"
+        mean, variance = pc.mean(finite).as_py(), pc.variance(finite).as_py()
+    return Column(name, "number", "float32", (), missing, None, mean, variance or 1.0), ""
+
+
+def _text(name: str, present: Any, missing: int, is_named: bool) -> tuple[Column | None, str]:
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(present).to_pylist()}
+    if len(counts) == 1 and not missing:
+        return None, f"each row has {next(iter(counts))!r}"
+    words = sum(len(text.split()) * count for text, count in counts.items()) / len(present)
+    if len(counts) > MOST_CATEGORIES and words > TEXT_WORDS:
+        return Column(name, "text", "string", (), missing, bins=WORDS, categories=_vocabulary(counts)), ""
+    if len(present) >= ID_ROWS and len(counts) >= ID_SHARE * len(present) and not is_named:
+        return None, IDENTIFIES
+    if len(counts) <= MOST_CATEGORIES:
+        often = sorted(text for text, count in counts.items() if count >= min(RARE, len(present) / 20))
+        return Column(name, "category", "string", (), missing, categories=tuple(often or sorted(counts))), ""
+    return Column(name, "hashed", "string", (), missing, bins=_bins(len(counts))), ""
+
+
+def _list(name: str, values: Any, missing: int) -> tuple[Column | None, str]:
+    lengths = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
+    element = values.type.value_type
+    if is_text(element) or (pa.types.is_integer(element) and len(lengths) > 1):
+        different = pc.count_distinct(pc.list_flatten(values)).as_py()
+        return Column(name, "bag", "string", (None,), missing, bins=_bins(different)), ""
+    if not is_number(element):
+        return None, f"{values.type} is no list of numbers or texts"
+    if len(lengths) > 1:
+        return None, f"its lists have from {min(lengths)} to {max(lengths)} numbers, but one length was expected"
+    if not lengths[0]:
+        return None, "its lists are empty"
+    numbers = pc.list_flatten(values).cast(pa.float64())
+    mean, variance = pc.mean(numbers).as_py() or 0.0, pc.variance(numbers).as_py() or 1.0
+    return Column(name, "vector", "float32", (lengths[0],), missing, None, mean, variance), ""
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _bins(different: int) -> int:
+    return max(LEAST_BINS, min(MOST_BINS, different))
+
+
+def target_of(name: str, values: Any, choices: Choices, names: Sequence[str] | None, origin: str) -> tuple[Target, str]:
+    """The target by its values in training rows, and a sentence on what was decided, for the log.
+
+    Args:
+        name: The column.
+        values: The `pyarrow.ChunkedArray` of it; rows without a target are absent.
+        choices: What the user says.
+        names: Those of the classes by label, if the data has them.
+        origin: The name of the data, for errors.
+
+    Raises:
+        ConfigurationError: it is no target.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind) or not (is_number(kind) or is_text(kind)):
+        raise ConfigurationError(
+            f"target={name}: {kind} cannot be predicted; name a column of numbers or of texts with --target."
+        )
+    if choices.regression and is_text(kind):
+        raise ConfigurationError(
+            f"regression: the target {name} of {origin} is a text, such as {values[0].as_py()!r}, but numbers were "
+            "expected; see --target."
+        )
+    different = pc.unique(values)
+    is_whole = is_text(kind) or not pa.types.is_floating(kind) or bool(pc.all(pc.equal(pc.round(different), different)).as_py())  # noqa: E501
+    is_class = choices.regression is False or (choices.regression is None and _is_class(kind, different, is_whole))
+    if not is_class:
+        number = values.cast(pa.float64(), safe=False)
+        mean, stddev = pc.mean(number).as_py(), pc.stddev(number).as_py()
+        if not stddev:
+            raise ConfigurationError(f"target={name}: each row has {mean:g}; there is nothing to learn.")
+        why = f"{name}: {len(different):,} different numbers are values to predict" if is_whole else ""
+        return Target(name, (), mean, stddev), f"{why}; --regression false makes them classes" if why else ""
+    if len(different) == 1:
+        raise ConfigurationError(
+            f"target={name}: each row has {different[0].as_py()!r}, a single class; there is nothing to learn."
+        )
+    if names:
+        return Target(name, tuple(names)), ""
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()}
+    rarest = min(counts, key=lambda each: counts[each])
+    note = f"{name}: {rarest} is {counts[rarest] / len(values):.1%} of the rows" if counts[rarest] * 20 < len(values) else ""  # noqa: E501
+    return Target(name, tuple(label(each) for each in sorted(counts))), note
+
+
+def _is_class(kind: pa.DataType, different: Any, is_whole: bool) -> bool:
+    """Whether these are classes: texts, truth values, and few whole numbers from 0."""
+    if is_text(kind) or pa.types.is_boolean(kind):
+        return True
+    return is_whole and len(different) <= MOST_CLASSES and pc.min(different).as_py() >= 0
+
+
+def label(value: Any) -> str:
+    """A value of the target as the name of a class."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def _vocabulary(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """The most frequent words of texts, as Keras's TextVectorization splits them by default."""
+    found: dict[str, int] = {}
+    for text, count in counts.items():
+        for word in re.sub(r"[!\"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']", "", text.lower()).split():
+            found[word] = found.get(word, 0) + count
+    often = sorted((word for word in found if found[word] > 1), key=lambda word: (-found[word], word))
+    return tuple(often[:WORDS])

@@ -1,0 +1,123 @@
+"""Files with columns as the data of a run, and the packaged model for them."""
+
+import functools
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.config import FILES_WITH_COLUMNS, Settings
+from trainer.data.columns.choices import Choices
+from trainer.data.columns.vectors import FILES
+from trainer.data.datasets import Dataset
+from trainer.data.examples import Examples
+from trainer.data.fit_arguments import FitArguments
+from trainer.errors import ConfigurationError
+from trainer.models.keras_model import KerasModel
+from trainer.storage.object_store import is_uri
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = "columns"
+"""The packaged model for files with columns."""
+LEAST_BATCH, MOST_BATCH = 16, 512
+BATCHES = 40
+"""The batches of an epoch of a small table."""
+MOST_EPOCHS, PATIENCE = 200, 12
+
+
+def are_named(settings: Settings) -> bool:
+    """Whether the settings name files with columns as the data: by `dataset`, or by what is in `data_dir`."""
+    if settings.dataset or "data_dir" not in settings.given:
+        return settings.dataset in FILES_WITH_COLUMNS
+    if is_uri(settings.data_dir):
+        return settings.data_dir.endswith(FILES)
+    place = Path(settings.data_dir)
+    if place.is_dir():
+        return any(path.name.endswith(FILES) for path in place.rglob("*"))
+    return place.name.endswith(FILES)
+
+
+def with_model(settings: Settings) -> Settings:
+    """The settings with the packaged model for columns, if they name such data and no model."""
+    return replace(settings, model=COLUMNS) if "model" not in settings.given and are_named(settings) else settings
+
+
+def load(settings: Settings, model: KerasModel | None) -> Dataset:
+    """Read the files.
+
+    Args:
+        settings: The settings.
+        model: The model of the user's that takes the columns; None is the packaged one.
+
+    Raises:
+        ConfigurationError: a file cannot be read, its columns cannot be used, or pyarrow is not installed.
+    """
+    try:
+        from trainer.data.columns import table_files
+    except ImportError:
+        raise ConfigurationError(
+            f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run pip install -r "
+            "constraints/cpu.txt in a clone of this project."
+        ) from None
+    if not Path(settings.data_dir).exists():
+        raise ConfigurationError(f"data_dir={settings.data_dir}: there is no such file or folder.")
+    specs = model.input_specs if model else None
+    found = table_files.load(Path(settings.data_dir), _choices(settings), specs)
+    for line in found.plan.lines:
+        logger.info(line)
+    classes = found.plan.target.classes or None
+    return Dataset(
+        settings.dataset or "files",
+        found.train,
+        found.test,
+        str(Path(settings.data_dir).resolve()),
+        classes=classes,
+        plan=found.plan,
+        baseline=found.baseline,
+    )
+
+
+def _choices(settings: Settings) -> Choices:
+    return Choices(
+        settings.target,
+        _names(settings.inputs),
+        _names(settings.exclude),
+        settings.id,
+        settings.sample_weight,
+        settings.regression,
+        settings.max_skipped,
+    )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def model_of(settings: Settings, dataset: Dataset) -> tuple[KerasModel, FitArguments]:
+    """The packaged model for the columns of a dataset, and how it is trained.
+
+    Raises:
+        ConfigurationError: the data has no columns.
+    """
+    from trainer.models import columns
+    from trainer.models.model_files import provide_keras
+
+    if dataset.plan is None:
+        raise ConfigurationError(
+            f"model={COLUMNS} is for files with columns, but the data is {dataset.name}; give a CSV or Parquet file "
+            "with --data, or another model."
+        )
+    provide_keras()
+    function = functools.partial(columns.model, dataset.plan)
+    model = KerasModel(COLUMNS, function, settings.seed, settings.initial_weights, table_rows=settings.table_rows)
+    return model, fit_arguments(dataset)
+
+
+def fit_arguments(dataset: Dataset) -> FitArguments:
+    """How the packaged model is trained: until the held-out loss is no longer better."""
+    import keras
+
+    rows = len(dataset.train) if isinstance(dataset.train, Examples) else dataset.train.size or 0
+    size = min(MOST_BATCH, max(LEAST_BATCH, 1 << max(0, (rows // BATCHES).bit_length() - 1)))
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=PATIENCE)
+    return FitArguments(epochs=MOST_EPOCHS, batch_size=size, callbacks=[stopping])
