@@ -7,27 +7,27 @@ import argparse
 import contextlib
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from trainer.config import Parser
-from trainer.data.columns.vectors import Columns, column_names, encode, features
+from trainer.data.columns.plan import Plan, from_json
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
 from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
-from trainer.export.export_folder import columns
+from trainer.export.export_folder import DATA, read_facts
 from trainer.results import named_model
 from trainer.results.named_model import open_model
 from trainer.results.predictions import SavedModel
 
 BATCH_IMAGES = 200
 CSV_FILE, PARQUET_FILE = "predictions.csv", "predictions.parquet"
-Batch: TypeAlias = tuple[Sequence[str | int], Array]
-"""The names of some images or rows, and what the model takes for them."""
+Batch: TypeAlias = tuple[Sequence[str | int], Mapping[str, Array]]
+"""The names of some images or rows, and the inputs of the model for them."""
 SUM_TOLERANCE = 1e-3
 """How far the sum of probabilities may be from 1, which float32 does not reach exactly."""
 
@@ -78,23 +78,30 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: the model or the data cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
-    from trainer.data.tabular import is_tabular  # it needs pyarrow
+    from trainer.data.columns import table_files  # it needs pyarrow
 
     place = arguments.data
     if not place.exists():
         raise ConfigurationError(f"--data: there is no {place}; name a folder of images, or a CSV or Parquet file.")
-    is_rows = place.is_file() and is_tabular(place)
+    is_rows = bool(table_files.find(place))
     skipped = Skipped(arguments.max_skipped)
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
-    thing, key = ("row", "row") if is_rows else ("image", "file")
+    thing = "row" if is_rows else "image"
     with (
         open_model(arguments.model, "MODEL", registry) as named,
         SavedModel(named.folder, what, takes_values=True, threshold=arguments.threshold) as model,
-        _Writer(arguments.output, key, model) as writer,
+        contextlib.ExitStack() as stack,
     ):
-        if is_rows:
-            batches = _rows(place, columns(named.folder), model, skipped)
+        found = plan_of(named.folder) if is_rows else None
+        if is_rows and not found:
+            raise ConfigurationError(
+                f"{model.what} does not take columns of a table; name a model that was trained on files with columns."
+            )
+        key = (found.id or "row") if found else "file"
+        writer = stack.enter_context(_Writer(arguments.output, key, model))
+        if found:
+            batches = _rows(place, found, model, skipped)
         else:
             batches = _images(_files(place), place, model, skipped)
         for names, inputs in batches:
@@ -109,6 +116,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def plan_of(folder: Path) -> Plan | None:
+    """What a model takes of files with columns; None if it takes something else."""
+    with contextlib.suppress(ValueError):
+        return from_json(read_facts(folder / DATA).get("plan"))
+    return None
+
+
 def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
     """The images of a folder that can be read."""
     shape = model.picture_shape()
@@ -121,38 +135,28 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
             except UnreadableImageError as error:
                 skipped.add(str(file), str(error))
         if images:
-            yield names, np.stack(images)
+            yield names, {"images": np.stack(images)}
 
 
-def _rows(path: Path, known: Columns | None, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
-    """The rows of a table without absent values, by their numbers, as the model takes them."""
-    from trainer.data.tabular import is_number, open_files
+def _rows(place: Path, plan: Plan, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
+    """The rows of files with columns, by their ids or numbers, as the model takes them."""
+    from trainer.data.columns import arrays, table_files
+    from trainer.data.tabular import open_files
 
-    if known is None or not model.takes_vectors(len(features(known))):
-        raise ConfigurationError(
-            f"{model.what} does not take columns of a table; train it on numbers and texts that trainer data import "
-            "has read."
-        )
-    texts = [name for name, categories in known.items() if categories]
-    files = open_files([path], None).as_texts(texts)
-    if absent := [name for name in known if name not in files.types]:
+    texts = [each.name for each in plan.inputs if each.dtype == "string"] + ([plan.id] if plan.id else [])
+    files = open_files(table_files.find(place), None).as_texts(texts)
+    if absent := [name for name in plan.reads if name not in files.types]:
         them = "it" if len(absent) == 1 else "them"
         raise ConfigurationError(
-            f"--data: {path} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
+            f"--data: {place} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
         )
-    if others := [name for name in known if name not in texts and not is_number(files.types[name])]:
-        listed = ", ".join(f"{name} of {path} is {files.types[name]}" for name in others)
-        raise ConfigurationError(f"--data: {listed}, but numbers were expected.")
+    key = plan.id if plan.id in files.types else None
     start = 0
-    for batch in files.read(path, [*known], skipped):
-        x = encode(batch, known)
-        good = np.isfinite(x).all(axis=1)
-        for row in np.flatnonzero(~good):
-            wrong = column_names(known)[int(np.flatnonzero(~np.isfinite(x[row]))[0])]
-            skipped.add(f"{path.name}: row {start + row}", f"{wrong} is absent, not finite, or no known category")
-        if good.any():
-            yield [start + int(row) for row in np.flatnonzero(good)], x[good]
-        start += len(batch)
+    for path in files.paths:
+        for batch in files.read(path, [*dict.fromkeys([*plan.reads, *([key] if key else [])])], skipped):
+            names = batch[key].cast("string").to_pylist() if key else range(start, start + len(batch))
+            yield names, arrays.inputs(batch, plan, path.name)
+            start += len(batch)
 
 
 def _files(folder: Path) -> Sequence[Path]:
@@ -166,10 +170,11 @@ def _files(folder: Path) -> Sequence[Path]:
     return sorted(found)
 
 
-def _predict(model: SavedModel, inputs: Array) -> Array:
+def _predict(model: SavedModel, inputs: Mapping[str, Array]) -> Array:
     """The probabilities of some examples, float32 [n, classes], or their values, [n, k]."""
-    starts = range(0, len(inputs), model.batch_size)
-    found = np.concatenate([model.predict({"images": inputs[start : start + model.batch_size]}) for start in starts])
+    starts = range(0, len(next(iter(inputs.values()))), model.batch_size)
+    slices = ({name: each[start : start + model.batch_size] for name, each in inputs.items()} for start in starts)
+    found = np.concatenate([model.predict(each) for each in slices])
     if model.classes and (found.min() < 0 or np.abs(found.sum(axis=1) - 1).max() > SUM_TOLERANCE):
         raise ConfigurationError(
             f"{model.what} gives no probabilities, as its output does not add up to 1; export it with a softmax."
