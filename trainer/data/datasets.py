@@ -95,7 +95,7 @@ class Dataset:
     @property
     def warning(self) -> str | None:
         """A sentence on inputs in memory that few models learn from as they are; None if there are none."""
-        if not isinstance(self.train, Examples):
+        if not isinstance(self.train, Examples) or self.plan:
             return None
         for name, array in named(self.train.inputs, "input").items():
             if array.dtype.kind == "f" and (largest := float(np.abs(array).max())) > LARGE_INPUT:

@@ -52,7 +52,7 @@ def show_result(directory: TrainingDirectory, plan: Plan) -> None:
         f"""
 {result.describe(found)} after {found["global_step"]} global steps in {found["seconds"]:.1f} s \
 ({found["steps_per_second"]:.0f} steps/s), {found["mode"]}, {found["workers"]} replicas, {found["ps"]} ps
-
+{f"{compared}{chr(10)}" if (compared := result.against_baseline(found)) else ""}
   result       {directory}/result.json
   checkpoint   {found["checkpoint"]}
   model        {found["export"]} (SavedModel)

@@ -13,7 +13,8 @@ from trainer.tensorflow_types import Tensor
 DIM = 8
 """The elements of the vector of a hashed text."""
 UNITS = (64, 32)
-DROPOUT = 0.2
+INPUT_DROPOUT, DROPOUT, VECTOR_DROPOUT = 0.1, 0.2, 0.5
+LEARNING_RATE = 0.002
 SECONDS_A_DAY, DAYS_A_YEAR, DAYS_A_WEEK = 86_400.0, 365.2425, 7.0
 FIRST_WEEKDAY = 4
 """1 January 1970 was a Thursday."""
@@ -40,10 +41,10 @@ def model(plan: Plan) -> Any:
         if each.bins and each.kind in ("hashed", "bag"):
             ids = layers.Hashing(each.bins + 1, mask_value="")(inputs[each.name])
             wide.append(_average(layers.Embedding(each.bins + 1, units, embeddings_initializer="zeros")(ids), ids))
-            deep.append(_average(layers.Embedding(each.bins + 1, DIM)(ids), ids))
-    x = _join(dense)
-    linear = [layers.Dense(units, name="linear")(x)] if dense else []
-    h = _join(dense + deep)
+            vectors = _average(layers.Embedding(each.bins + 1, DIM)(ids), ids)
+            deep.append(layers.Dropout(VECTOR_DROPOUT)(vectors))  # rare texts are learnt by heart otherwise
+    linear = [layers.Dense(units, name="linear", kernel_initializer="zeros")(_join(dense))] if dense else []
+    h = layers.Dropout(INPUT_DROPOUT)(_join(dense + deep))
     for size in UNITS:
         h = layers.Dropout(DROPOUT)(layers.Dense(size, activation="relu")(h))
     total = [*linear, *wide, layers.Dense(units, kernel_initializer="zeros")(h)]
@@ -57,14 +58,13 @@ def model(plan: Plan) -> Any:
     return network
 
 
-LEARNING_RATE = 0.002
-
-
 def _loss(plan: Plan) -> dict[str, Any]:
     import keras
 
     if not plan.target.classes:
-        return {"loss": "mean_squared_error", "metrics": ["mae", keras.metrics.R2Score(name="r2")]}
+        scale = plan.target.stddev**-2  # or the loss of large values would hide what Adam's epsilon is for
+        metrics = ["mae", keras.metrics.R2Score(name="r2")]
+        return {"loss": "mean_squared_error", "loss_weights": [scale], "metrics": metrics}
     if len(plan.target.classes) == 2:
         return {"loss": "binary_crossentropy", "metrics": ["accuracy", keras.metrics.AUC(name="auc")]}
     return {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}

@@ -67,7 +67,7 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
         logger.info(line)
     classes = found.plan.target.classes or None
     return Dataset(
-        settings.dataset or "files",
+        settings.dataset or found.kind,
         found.train,
         found.test,
         str(Path(settings.data_dir).resolve()),

@@ -7,6 +7,8 @@ from typing import Any
 
 from trainer.telemetry import report
 
+LABELS = {"auc": "AUC", "r2": "R²", "mae": "mean absolute error"}
+"""What metrics are called in a text."""
 MEASURES = ("accuracy", "loss")
 """What a result is about that does not name its metric, the first one that it has."""
 
@@ -61,6 +63,29 @@ def describe(result: dict[str, Any]) -> str:
     better = _measures(best, result).get(name)
     more = "" if better in (None, last) else f" (best {better:.4f} at step {best['global_step']})"
     return f"test {name.replace('_', ' ')} {last:.4f}{more}"
+
+
+def against_baseline(result: dict[str, Any]) -> str:
+    """Return how good the exported model is beside the best constant prediction; empty if that is not known."""
+    baseline = result.get("baseline")
+    if not isinstance(baseline, dict):
+        return ""
+    best = result.get("best") or {}
+    is_best = str(result.get("export", "")).endswith(f"/{best.get('global_step')}")
+    exported = best if is_best else result
+    measured = {name: exported.get(f"test_{name}") for name in ("accuracy", "auc", "r2", "mae")}
+    found = {name: value for name, value in measured.items() if isinstance(value, float)}
+    shown, constant = (
+        ", ".join(f"{LABELS.get(name, name)} {each[name]:.4g}" for name in found if isinstance(each.get(name), float))
+        for each in (found, baseline)
+    )
+    worse = ""
+    if found.get("r2", 1.0) <= 0:
+        worse = ": the model is no better; other inputs or more rows may help"
+    elif "accuracy" in found and found["accuracy"] < baseline.get("accuracy", 0.0):
+        rank = "; rank by the probability, or predict with another --threshold" if found.get("auc", 0) > 0.5 else ""
+        worse = f": the model is less often right{rank}"
+    return f"the model of step {exported.get('global_step')}: {shown}; {baseline.get('what')}: {constant}{worse}"
 
 
 def early_end(result: dict[str, Any]) -> str:

@@ -235,6 +235,8 @@ class ChiefRun:
             if self._shared.was_stopped:
                 before = f"a callback had ended the run before its {wanted:,} steps"
             sentence = f"nothing was trained: {before}; {remedy}. The run was {sentence}"
+        if compared := result.against_baseline(found):
+            logger.info(compared)
         report.log(logger, sentence, result=found)
         if not self._context.cluster:  # the launcher says it at the end of all tasks
             for command, purpose in next_commands(self._directory, found):

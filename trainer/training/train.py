@@ -45,8 +45,8 @@ def train(context: TaskContext) -> bool:
         logger.warning(problem.warning)
     if leads and problem.mode.has_rounds and problem.mode.replicas > 1 and settings.sync_replicas is None:
         logger.info(
-            "the replicas train synchronously, the default for a model of your own: sync_replicas=false does not wait "
-            "for the slowest, but some models learn less by it, or nothing"
+            "the replicas train synchronously, the default for Keras models: sync_replicas=false does not wait for the "
+            "slowest, but some models learn less by it, or nothing"
         )
     with claimed_directory(context, problem) if leads else contextlib.nullcontext() as claimed:
         if claimed:

@@ -42,6 +42,8 @@ LEAST_HELD_OUT = 200
 class Splits:
     """The examples of files, and what they are made of."""
 
+    kind: str
+    """csv or parquet."""
     train: Examples
     test: Examples
     plan: Plan
@@ -98,7 +100,7 @@ def load(place: Path, choices: Choices, specs: Callable[[], Specs | None] | None
     test = _examples(table.filter(pa.array(is_test)), plan, origin)
     test = _without_unknown(test, plan.target, origin)
     train = _examples(train_table, plan, origin)
-    return Splits(train, test, plan, _baseline(train, test, plan.target))
+    return Splits("parquet" if paths[0].suffix == ".parquet" else "csv", train, test, plan, _baseline(train, test, plan.target))
 
 
 def _columns(types: Mapping[str, Any], target: str, choices: Choices, specs: Any) -> list[str]:
