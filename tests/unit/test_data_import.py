@@ -167,7 +167,7 @@ def test_csv_columns_become_one_vector(
     lines[40:43] = ["40,,yes", "41,nan,yes", "42,21.5,"]
     lines.append("1,2")
     (tmp_path / "t.csv").write_text("age,weight,bought\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr("trainer.data.tabular.BATCH_ROWS", 30)
+    monkeypatch.setattr("trainer.data.tabular.texts.BATCH_ROWS", 30)
     found = data.json("import", tmp_path / "t.csv", uri, "--target=bought")
     assert (found["rows"], found["skipped"]) == (97, 4)
     assert sorted(found["first_skipped"]) == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.config import FILES_WITH_COLUMNS, Settings
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.vectors import FILES
+from trainer.data.columns.names import FILES
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments

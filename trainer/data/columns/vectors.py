@@ -11,8 +11,6 @@ import numpy as np
 from trainer.data.examples import Array
 
 Columns: TypeAlias = Mapping[str, Sequence[str] | None]
-FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-"""What the names of files with tables end in."""
 
 
 def features(columns: Columns) -> list[str]:
