@@ -28,6 +28,7 @@ DELIMITERS = ("\t", ";", "|", ",")
 """Those that are found without being named, beside blanks. If several split all rows evenly, it is the first one."""
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
+_RUN = re.compile(r"\S {2,}\S")
 _CELL = re.compile(r'"(?:[^"]|"")*"|\S+')
 
 
@@ -117,7 +118,7 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
 
 def not_utf8(line: int | None = None) -> str:
     """The note on a text that is not UTF-8."""
-    return f"{f'line {line}' if line else 'the text'} is not UTF-8, so the text is read as Latin-1 (cp1252)"
+    return f"{f'line {line}' if line else 'a later line'} is not UTF-8, so the file is read as Latin-1 (cp1252)"
 
 
 def _read(stream: Any) -> bytes:
@@ -184,8 +185,9 @@ def _delimiter(sample: _Sample) -> str:
     widths = {each: [len(row) for row in _rows(sample, each, "plain")] or [0] for each in DELIMITERS}
     even = [each for each, found in widths.items() if len(set(found)) == 1 and found[0] > 1]
     best = even[0] if even else max(reversed(DELIMITERS), key=lambda each: widths[each][0])
-    if best == "\t" or widths[best][0] == 1:
-        cells = [len(_CELL.findall(line)) for line in sample.lines[:SAMPLE_ROWS] if line.strip()]
+    lines = [line for line in sample.lines[:SAMPLE_ROWS] if line.strip()]
+    if widths[best][0] == 1 or (best == "\t" and all(map(_RUN.search, lines))):
+        cells = [len(_CELL.findall(line)) for line in lines]
         if len(cells) > 1 and len(set(cells)) == 1 and cells[0] > widths[best][0]:
             return " "
     return best
@@ -216,7 +218,7 @@ def _header(sample: _Sample, rows: Sequence[Sequence[str]], delimiter: str, line
     has_names = is_header(first, others)
     comment = " ".join(sample.comment.lstrip("#").split()) if lines == "blanks" else sample.comment.lstrip("#")
     cells = [cell.strip() for cell in next(csv.reader([comment], delimiter=delimiter), [])]
-    if len(cells) == len(first) > 1 and not (has_names and lines == "blanks"):
+    if len(cells) == len(first) > 1 and not (has_names and lines == "blanks" and not all(map(is_value, first))):
         return _Header(cells, True, 0, [])
     if not has_names:
         names = [f"column_{number}" for number in range(1, len(first) + 1)]
@@ -231,8 +233,8 @@ def _header(sample: _Sample, rows: Sequence[Sequence[str]], delimiter: str, line
     if numbers and others:
         shown = truncate(", ".join(numbers), 60)
         notes = [
-            f"the first line has the names of the columns, although {shown} is a number; if it is a row, write a "
-            "line of names above it"
+            f"the first line is taken as the names of the columns, of which some are numbers ({shown}); write a line "
+            "of names above it if it is a row"
         ]
     reader = csv.reader(sample.lines, delimiter=delimiter)
     next(reader)

@@ -122,7 +122,7 @@ def _each(paths: Sequence[Path], read: Callable[[Path], T]) -> dict[Path, T]:
         except ConfigurationError as error:
             problems.append(str(error))
     if problems:
-        raise ConfigurationError(" ".join(problems))
+        raise ConfigurationError(f"{'; '.join(each.removesuffix('.') for each in problems)}.")
     return found
 
 
@@ -157,10 +157,10 @@ def _types(
         kinds |= {path.name: each.columns[name].kind for path, each in parquet.items()}
         kind = common([*kinds.values()])
         (first, expected), *others = kinds.items()
-        place, other = next((each for each in others if each[1] not in (expected, kind)), (first, expected))
+        place, other = next((each for each in others if each[1] != expected), (first, expected))
         if kind is None:
             problems.append(f"{name} is {other} in {place}, but {expected} in {first}")
-        elif is_text(kind) and other != expected:
+        elif is_text(kind) and not pa.types.is_null(other) and other != expected:
             notes.append(f"{name}: it is {other} in {place}, but {expected} in {first}, so the column has texts")
         types[name] = pa.null() if kind is None else kind
     if problems:

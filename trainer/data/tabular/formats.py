@@ -115,17 +115,21 @@ def _numbers(profile: Profile, comma: str | None, point: str | None, has_semicol
             reason = f"as the numbers of {comma or point} have a decimal {'comma' if comma else 'point'}"
         else:
             has_comma = has_semicolons and mark == ","
-            reason = "which no other value decides; write the numbers without thousands separators if that is wrong"
-        chosen = decimal if (decimal.point == ",") == has_comma else groups
-        reason = f", {reason}"
+            reason = "which no other value decides; write numbers without thousands separators if that is wrong"
+        chosen, other = (decimal, groups) if (decimal.point == ",") == has_comma else (groups, decimal)
+        rejected = _example(Format(pa.float64(), other, profile.has_marks), profile)
+        reason = f" and not as {rejected}, {reason}"
     else:
         chosen, reason = found[0], ""
     is_whole = chosen.has_groups and chosen.point not in profile.separators
     chosen_format = Format(pa.int64() if is_whole else pa.float64(), chosen, profile.has_marks)
     if chosen is POINT and not profile.has_marks and not reason:
         return chosen_format, []
-    value = chosen_format.convert(pa.array([profile.example]))[0].as_py()
-    return chosen_format, [f"{profile.example} is read as {value:.15g}{reason}"]
+    return chosen_format, [f"{profile.example} is read as {_example(chosen_format, profile)}{reason}"]
+
+
+def _example(found: Format, profile: Profile) -> str:
+    return f"{found.convert(pa.array([profile.example]))[0].as_py():.15g}"
 
 
 def _dates(profile: Profile, day: str | None, month: str | None, is_european: bool) -> tuple[Format, list[str]]:

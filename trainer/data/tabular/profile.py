@@ -85,7 +85,7 @@ class Profile:
                 index = bisect.bisect_left(range(len(values)), True, key=lambda last: not best.fits(values[: last + 1]))
                 kind = "a number" if best.is_number else "a date" if best.is_date else "true or false"
                 found = truncate(values[index].as_py(), 40)
-                self.oddity = f"{found!r} in {place(index)} is not {kind} as those before"
+                self.oddity = f"{found!r} in {place(index)} is not {kind}, as other values are"
         self.values += len(values)
 
     def _fitting(self, values: Any) -> Sequence[Reading]:
@@ -139,8 +139,8 @@ def _add_file(profiles: Mapping[str, Profile], path: Path, dialect: Dialect) -> 
         except LongRowError:
             if dialect.block_bytes >= MOST_BYTES:
                 raise ConfigurationError(
-                    f"{path}: a row after row {rows} has more than {MOST_BYTES >> 20} MB; a quotation mark probably has no "
-                    "end, so correct it, or shorten the text."
+                    f"{path}: a row after row {rows} has more than {MOST_BYTES >> 20} MB; correct its quotation mark, "
+                    "which probably has no end, or shorten the text."
                 ) from None
             dialect = replace(dialect, block_bytes=dialect.block_bytes * 8)
         except EncodingError:
@@ -181,9 +181,10 @@ def _beyond_int64(values: Any) -> str | None:
     values = values.filter(pc.match_substring_regex(values, r"^-?\d+$"))
     if _is_whole(values):
         return None
-    return next(each for each in values.to_pylist() if not -(1 << 63) <= int(each) < 1 << 63)
+    found = (str(each) for each in values.to_pylist())
+    return next(each for each in found if not -(1 << 63) <= int(each) < 1 << 63)
 
 
 def _first(texts: Any, mask: Any) -> str | None:
     index: int = pc.index(mask, True).as_py()
-    return None if index < 0 else str(texts[index].as_py())
+    return str(texts[index].as_py()) if index >= 0 else None

@@ -14,8 +14,13 @@ from trainer.data.tabular import dates
 
 HEAD = 64
 """So many texts are tried before all are."""
-_MARKS = ((r"^([+-]?)[$€£¥] ?", r"\1"), (r"\s?[%€$£¥]$", ""), ("([0-9])[\u00a0\u202f'’]([0-9]{3})", r"\1\2"))
-"""Patterns of what may stand beside a number or within it, and what replaces them."""
+_MARKS = (
+    (r"^([+-]?)[$€£¥] ?", r"\1"),
+    (r"\s?[%€$£¥]$", ""),
+    ("^−", "-"),
+    ("([0-9])[\u00a0\u202f'’]([0-9]{3})", r"\1\2"),
+)
+"""Patterns of what may stand beside a number or within it, and what replaces them: signs, blanks without a break."""
 
 
 @dataclass(frozen=True)
