@@ -61,10 +61,8 @@ def open_source(place: Path, choices: Choices) -> Source:
         )
     paths.sort(key=lambda path: _split_of(path) == TEST)
     files = open_files(paths, choices.delimiter)
-    for path, delimiter in files.delimiters.items():
-        if delimiter != "," and not choices.delimiter:
-            point = ", and the decimal point a comma" if files.decimal_point == "," else ""
-            logger.info(f"{path}: the delimiter is {delimiter!r}{point}; see --delimiter")
+    for note in files.notes:
+        logger.info(note)
     texts = [name for name, categories in (choices.known_columns or {}).items() if categories]
     return _TabularSource(files.as_texts(texts), choices).source()
 

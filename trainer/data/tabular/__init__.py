@@ -1,5 +1,9 @@
-"""CSV and Parquet files: the types of their columns, and their rows in batches. It needs pyarrow, not TensorFlow."""
+"""Files of text and Parquet files: the types of their columns, and their rows in batches.
 
-from trainer.data.tabular.files import INDEX, TabularFiles, is_number, is_tabular, is_text, open_files
+They are read as people have them (docs/data.md has the rules). It needs pyarrow, not TensorFlow.
+"""
 
-__all__ = ["INDEX", "TabularFiles", "is_number", "is_tabular", "is_text", "open_files"]
+from trainer.data.tabular.files import INDEX, TabularFiles, is_tabular, open_files
+from trainer.data.tabular.kinds import is_date, is_list, is_number, is_text, remedy
+
+__all__ = ["INDEX", "TabularFiles", "is_date", "is_list", "is_number", "is_tabular", "is_text", "open_files", "remedy"]

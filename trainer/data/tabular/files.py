@@ -1,25 +1,28 @@
-"""CSV and Parquet files: the types of their columns, and their rows in batches. It needs pyarrow, not TensorFlow.
-
-A CSV file is read as text, and its values are converted by types that fit all rows of all files.
-"""
+"""Files with the same columns, of text or of Parquet: the types of the columns, and the rows in batches."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
 from trainer.data.columns.names import FILES
 from trainer.data.skipped import Skipped
-from trainer.data.tabular.dialect import read_header
-from trainer.data.tabular.parquet import class_names, parquet_schema, plain_type, read_parquet
-from trainer.data.tabular.texts import read_texts
-from trainer.data.tabular.values import as_values, csv_types
+from trainer.data.tabular.dialect import Dialect, read_dialect
+from trainer.data.tabular.formats import TEXT, Format, find_formats
+from trainer.data.tabular.kinds import common, is_text
+from trainer.data.tabular.parquet import ParquetColumns, read_columns, read_rows
+from trainer.data.tabular.profile import profile_files
+from trainer.data.tabular.texts import EncodingError, LongRowError, read_texts
 from trainer.errors import ConfigurationError
+from trainer.text import truncate
 
+BATCH_ROWS = 1000
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,30 +31,53 @@ class TabularFiles:
 
     paths: Sequence[Path]
     types: Mapping[str, pa.DataType]
-    """By the names of the columns: numbers, text (`pa.string()`), bytes, lists, tensors, or types that are not used."""
-    delimiters: Mapping[Path, str]
-    """Of the CSV files."""
-    decimal_point: str = "."
-    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By the names of the columns: int64, float64, bool, string, timestamp("us"), null if a column has no value, lists
+    of numbers or texts, tensors, bytes of images, or types that are not used (`kinds.remedy`)."""
+    notes: Sequence[str]
+    """Sentences about what was decided where the files can be read in two ways."""
+    class_names: Mapping[str, Sequence[str]]
     """By column, what Hugging Face calls the labels in it."""
+    dialects: Mapping[Path, Dialect]
+    """Of the files of text."""
+    formats: Mapping[str, Format]
+    """Of their columns."""
+    parquet: Mapping[Path, ParquetColumns]
+    """The columns of the Parquet files."""
 
     def as_texts(self, names: Collection[str]) -> "TabularFiles":
         """The files, with these columns as texts, which may be numbers by chance."""
-        types = {name: pa.string() if name in names else kind for name, kind in self.types.items()}
-        return replace(self, types=types)
+        changed = {name for name in names if name in self.types and not is_text(self.types[name])}
+        types = {name: pa.string() if name in changed else kind for name, kind in self.types.items()}
+        formats = {name: TEXT if name in changed else each for name, each in self.formats.items()}
+        return replace(self, types=types, formats=formats)
 
     def read(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
-        """These columns of a file, in batches. CSV rows of another length than the header are skipped.
+        """These columns of a file, in the order of its rows, in batches of at most 1,000. A missing value is null.
+
+        Rows of a text that have another number of columns than the header are skipped.
 
         Raises:
-            ConfigurationError: the file cannot be read, or lacks a column.
+            ConfigurationError: the file cannot be read, or has changed since the types were found.
         """
-        if path not in self.delimiters:
-            yield from read_parquet(path, columns)
-            return
-        for batch in read_texts(path, self.delimiters[path], columns, skipped):
-            values = [as_values(batch[name], self.types[name], self.decimal_point) for name in columns]
-            yield pa.record_batch(values, names=list(columns))
+        batches = self._read_texts if path in self.dialects else self._read_parquet
+        for batch in batches(path, columns, skipped):
+            for start in range(0, len(batch), BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+    def _read_texts(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in read_texts(path, self.dialects[path], columns, skipped):
+                values = [self.formats[name].convert(batch[name]) for name in columns]
+                yield pa.record_batch(values, names=list(columns))
+        except (pa.ArrowInvalid, LongRowError, EncodingError) as error:
+            reason = truncate(" ".join(str(error).split()), 100) or type(error).__name__
+            raise ConfigurationError(
+                f"{path}: the file has changed since its columns were found ({reason}); start again."
+            ) from None
+
+    def _read_parquet(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
+        found = [self.parquet[path].columns[name] for name in columns]
+        yield from read_rows(path, found, [self.types[name] for name in columns], columns)
 
 
 def is_tabular(path: Path) -> bool:
@@ -59,39 +85,100 @@ def is_tabular(path: Path) -> bool:
     return path.name.endswith(FILES)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a column of this type are texts."""
-    return bool(pa.types.is_string(kind))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a column of this type are numbers, of which true is 1."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
 def open_files(paths: Sequence[Path], delimiter: str | None) -> TabularFiles:
-    """Find the columns of these files, and their types.
+    """Find the columns of these files, and their types, by a pass over all rows of the files of text.
 
     Args:
-        paths: CSV or Parquet files.
-        delimiter: That of the CSV files; None finds it in the header of each.
+        paths: Files of text or of Parquet.
+        delimiter: That of the files of text; None finds that of each.
 
     Raises:
         ConfigurationError: a file cannot be read, or its columns are not those of the first one.
     """
-    headers = {path: read_header(path, delimiter) for path in paths if path.suffix != ".parquet"}
-    delimiters = {path: found for path, (found, _) in headers.items()}
-    if not headers:
-        schema = parquet_schema(paths[0])
-        types = {field.name: plain_type(field.type) for field in schema}
-        return TabularFiles(paths, types, {}, class_names=class_names(schema))
-    names = headers[min(headers, key=paths.index)][1]
-    lacking = {path: [name for name in names if name not in others] for path, (_, others) in headers.items()}
+    is_parquet = {path: path.suffix == ".parquet" for path in paths}
+    found = _each(paths, lambda path: read_columns(path) if is_parquet[path] else read_dialect(path, delimiter))
+    parquet = {path: each for path, each in found.items() if isinstance(each, ParquetColumns)}
+    dialects = _named({path: each for path, each in found.items() if isinstance(each, Dialect)})
+    has = {path: [*parquet[path].columns] if is_parquet[path] else dialects[path].names for path in paths}
+    nameless = {name for each in dialects.values() for name in each.nameless}
+    names = [name for name in has[paths[0]] if name not in nameless or all(name in each for each in has.values())]
+    _check_columns(has, names)
+    profiles = profile_files(dialects, names)
+    formats, notes = find_formats(profiles, any(each.delimiter == ";" for each in dialects.values()))
+    types, more_notes = _types(names, formats if dialects else {}, parquet)
+    formats = {name: _as_kind(each, types[name]) for name, each in formats.items()}
+    types = {name: kind for name, kind in types.items() if not (name in nameless and pa.types.is_null(kind))}
+    class_names = {name: each for found in parquet.values() for name, each in found.class_names.items()}
+    notes = [*_notes_on_files(dialects), *notes, *more_notes]
+    return TabularFiles(paths, types, notes, class_names, dialects, formats, parquet)
+
+
+def _each(paths: Sequence[Path], read: Callable[[Path], T]) -> dict[Path, T]:
+    """What is read of each file; the errors of all in one."""
+    found, problems = {}, []
+    for path in paths:
+        try:
+            found[path] = read(path)
+        except ConfigurationError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigurationError(f"{'; '.join(each.removesuffix('.') for each in problems)}.")
+    return found
+
+
+def _named(dialects: Mapping[Path, Dialect]) -> dict[Path, Dialect]:
+    """The dialects; files without a header have the names of the first one that has one, and as many columns."""
+    headed = next((each.names for each in dialects.values() if each.has_header), None)
+    return {
+        path: each
+        if each.has_header or headed is None or len(headed) != len(each.names)
+        else replace(each, names=headed, notes=each.notes[:-1])
+        for path, each in dialects.items()
+    }
+
+
+def _check_columns(has: Mapping[Path, Sequence[str]], names: Sequence[str]) -> None:
+    lacking = {path: [name for name in names if name not in others] for path, others in has.items()}
     if wrong := [f"{path}: it has no column {', '.join(absent)}" for path, absent in lacking.items() if absent]:
         raise ConfigurationError(f"{'; '.join(wrong)}, as the first file has.")
-    types = csv_types(delimiters, names, ".")
-    if set(delimiters.values()) != {","} and pa.string() in types.values():
-        with_comma = csv_types(delimiters, names, ",")
-        if list(with_comma.values()).count(pa.string()) < list(types.values()).count(pa.string()):
-            return TabularFiles(paths, with_comma, delimiters, ",")
-    return TabularFiles(paths, types, delimiters)
+
+
+def _types(
+    names: Sequence[str], formats: Mapping[str, Format], parquet: Mapping[Path, ParquetColumns]
+) -> tuple[dict[str, pa.DataType], list[str]]:
+    """The types that have the values of all files, and notes on columns that have several.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    types, notes, problems = {}, [], []
+    for name in names:
+        kinds = {"the files of text": formats[name].kind} if name in formats else {}
+        kinds |= {path.name: each.columns[name].kind for path, each in parquet.items()}
+        kind = common([*kinds.values()])
+        (first, expected), *others = kinds.items()
+        place, other = next((each for each in others if each[1] != expected), (first, expected))
+        if kind is None:
+            problems.append(f"{name} is {other} in {place}, but {expected} in {first}")
+        elif is_text(kind) and not pa.types.is_null(other) and other != expected:
+            notes.append(f"{name}: it is {other} in {place}, but {expected} in {first}, so the column has texts")
+        types[name] = pa.null() if kind is None else kind
+    if problems:
+        raise ConfigurationError(f"{'; '.join(problems)}: write each column in one type.")
+    return types, notes
+
+
+def _notes_on_files(dialects: Mapping[Path, Dialect]) -> list[str]:
+    places: dict[str, list[Path]] = {}
+    for path, each in dialects.items():
+        for note in each.notes:
+            places.setdefault(note, []).append(path)
+    return [
+        f"{found[0].name}{f' and {len(found) - 1} other files' if len(found) > 1 else ''}: {note}"
+        for note, found in places.items()
+    ]
+
+
+def _as_kind(found: Format, kind: pa.DataType) -> Format:
+    """The format that gives values of this type."""
+    return found if found.kind == kind else TEXT if is_text(kind) else replace(found, kind=kind)

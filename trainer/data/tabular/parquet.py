@@ -1,7 +1,9 @@
-"""Parquet files: their columns and rows."""
+"""Parquet files: their columns in simple types, and their rows."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,56 +11,128 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from trainer.data.tabular.damage import damaged
-from trainer.errors import ConfigurationError
+from trainer.data.tabular.errors import damaged
+from trainer.data.tabular.kinds import is_text, may_exceed_int64, simplest
 
-BATCH_ROWS = 1000
+_BATCH_BYTES = 16 << 20
+_MOST_ROWS = 1 << 16
 
 
-def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of a file, in batches."""
+@dataclass(frozen=True)
+class ParquetColumn:
+    """A column of a file, or a field of one of structs."""
+
+    path: Sequence[str]
+    """The name of the column, and those of the fields."""
+    kind: pa.DataType
+    """The type in which it is read."""
+
+
+@dataclass(frozen=True)
+class ParquetColumns:
+    """The columns of a file."""
+
+    columns: Mapping[str, ParquetColumn]
+    """By their names; a field of a struct is `column.field`."""
+    class_names: Mapping[str, Sequence[str]]
+    """By column, what Hugging Face calls the labels in it."""
+
+
+def read_columns(path: Path) -> ParquetColumns:
+    """The columns of a file.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    with _open(path) as file:
+        schema = file.schema_arrow
+        columns: dict[str, ParquetColumn] = {}
+        for each in schema:
+            _add_columns(columns, [each.name], each.type)
+        columns |= {
+            name: ParquetColumn(each.path, _whole_kind(file, each))
+            for name, each in columns.items()
+            if may_exceed_int64(each.kind)
+        }
+    return ParquetColumns(columns, _class_names(schema))
+
+
+def read_rows(
+    path: Path, columns: Sequence[ParquetColumn], kinds: Sequence[pa.DataType], names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """These columns of a file in these types, by these names, in batches of some megabytes.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    with _open(path) as file:
+        for batch in _batches(file, columns):
+            values = [_value(batch, each, kind) for each, kind in zip(columns, kinds, strict=True)]
+            yield pa.record_batch(values, names=list(names))
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            if absent := [name for name in columns if name not in file.schema_arrow.names]:
-                raise ConfigurationError(f"{path}: it has no column {', '.join(absent)}, as the first file has.")
-            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
-                yield pa.record_batch([_plain(batch[name]) for name in columns], names=list(columns))
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from None
 
 
-def parquet_schema(path: Path) -> pa.Schema:
-    """The columns of a file."""
+def _batches(file: Any, columns: Sequence[ParquetColumn]) -> Iterator[Any]:
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
+    rows = max(1, min(_MOST_ROWS, int(_BATCH_BYTES / max(1, row_bytes))))
+    yield from file.iter_batches(rows, columns=[*dict.fromkeys(".".join(each.path) for each in columns)])
+
+
+def _add_columns(columns: dict[str, ParquetColumn], path: Sequence[str], kind: pa.DataType) -> None:
+    """Add a column; one of structs as its fields, or as the bytes of images of Hugging Face."""
+    if not pa.types.is_struct(kind):
+        columns.setdefault(".".join(path), ParquetColumn(path, simplest(kind)))
+    elif kind.get_field_index("bytes") >= 0:
+        columns[".".join(path)] = ParquetColumn([*path, "bytes"], simplest(kind.field("bytes").type))
+    else:
+        for each in kind:
+            _add_columns(columns, [*path, each.name], each.type)
+
+
+def _whole_kind(file: Any, column: ParquetColumn) -> pa.DataType:
+    """The type of whole numbers that may have more than 64 bits: texts, if one has."""
     try:
-        return pyarrow.parquet.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(path, error) from None
+        for batch in _batches(file, [column]):
+            _field(batch, column.path).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return pa.string()
+    return pa.int64()
 
 
-def class_names(schema: pa.Schema) -> dict[str, Sequence[str]]:
+def _field(batch: pa.RecordBatch, path: Sequence[str]) -> Any:
+    found = batch[path[0]]
+    return pc.struct_field(found, list(path[1:])) if len(path) > 1 else found
+
+
+def _value(batch: pa.RecordBatch, column: ParquetColumn, kind: pa.DataType) -> Any:
+    """A column of a batch in this type, with null for NaN and for an empty text."""
+    found = _field(batch, column.path)
+    if isinstance(found.type, pa.ExtensionType) and not isinstance(kind, pa.ExtensionType):
+        found = found.storage
+    if found.type != kind:
+        found = found.cast(kind, safe=False)
+    if pa.types.is_floating(kind):
+        absent = pc.is_nan(found)
+    elif is_text(kind):
+        absent = pc.equal(found, "")
+    else:
+        return found
+    return pc.if_else(absent, None, found) if pc.any(absent).as_py() else found
+
+
+def _class_names(schema: pa.Schema) -> dict[str, Sequence[str]]:
     """The names of labels that Hugging Face's `datasets` writes into the metadata of a Parquet file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: [*map(str, each["names"])] for name, each in features.items() if "names" in each}
     except (KeyError, TypeError, ValueError):
         return {}
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is read: that of the bytes of an image of Hugging Face, float64 for decimals."""
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        return kind.field("bytes").type
-    if pa.types.is_decimal(kind):
-        return pa.float64()
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    return kind
-
-
-def _plain(column: Any) -> Any:
-    if pa.types.is_struct(column.type):
-        return pc.struct_field(column, "bytes")
-    kind = plain_type(column.type)
-    return column if kind == column.type else column.cast(kind, safe=False)

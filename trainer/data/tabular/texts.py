@@ -8,28 +8,55 @@ import pyarrow as pa
 import pyarrow.csv
 
 from trainer.data.skipped import Skipped
-from trainer.data.tabular.damage import damaged, not_utf8
+from trainer.data.tabular.dialect import Dialect
+from trainer.data.tabular.errors import damaged
+from trainer.data.tabular.streams import open_text
 
-BATCH_ROWS = 1000
+
+class LongRowError(Exception):
+    """A row is longer than a block."""
 
 
-def read_texts(path: Path, delimiter: str, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
-    """These columns of a file as texts, in batches. Rows of another length than the header are skipped."""
+class EncodingError(Exception):
+    """The text is not UTF-8."""
+
+
+def read_texts(path: Path, dialect: Dialect, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
+    """These columns of a file as texts, in batches of some megabytes. Rows of another length are skipped.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+        LongRowError: a row is longer than the dialect says.
+        EncodingError: the text is not UTF-8, as the dialect says.
+    """
 
     def skip(row: Any) -> str:
         skipped.add(path.name, f"{row.actual_columns} columns, but the header has {row.expected_columns}: {row.text}")
         return "skip"
 
-    parse = pyarrow.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip)
-    convert = pyarrow.csv.ConvertOptions(
-        column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=True
-    )
+    positions = [str(index) for index in range(len(dialect.names))]
+    wanted = [positions[dialect.names.index(name)] for name in columns]
     try:
-        with pyarrow.csv.open_csv(path, parse_options=parse, convert_options=convert) as reader:
+        with (
+            open_text(path, dialect.encoding, dialect.lines, dialect.start) as stream,
+            pyarrow.csv.open_csv(
+                stream,
+                pyarrow.csv.ReadOptions(column_names=positions, block_size=dialect.block_bytes),
+                pyarrow.csv.ParseOptions(
+                    delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                ),
+                pyarrow.csv.ConvertOptions(
+                    column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted, strings_can_be_null=False
+                ),
+            ) as reader,
+        ):
             for batch in reader:
-                for start in range(0, len(batch), BATCH_ROWS):
-                    yield batch.slice(start, BATCH_ROWS)
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
-    except (pa.ArrowException, OSError) as error:
-        raise not_utf8(path) if "UTF8" in str(error) else damaged(path, error) from None
+                yield batch.rename_columns(list(columns))
+    except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
+        if "straddling" in str(error):
+            raise LongRowError from None
+        if "UTF8" in str(error):
+            raise EncodingError from None
+        if "Empty CSV file" in str(error):
+            return
+        raise damaged(path, error) from None
