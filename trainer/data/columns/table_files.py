@@ -74,7 +74,7 @@ def load(place: Path, choices: Choices, specs: Callable[[], Specs | None] | None
     if not paths:
         raise ConfigurationError(f"data_dir={place}: it has no CSV or Parquet files.")
     files, origin = open_files(paths, None), str(place)
-    for note in getattr(files, "notes", ()):
+    for note in files.notes:
         logger.info(note)
     decide.check_names(files.types, choices, origin)
     name = decide.find_target(files.types, choices, origin)
