@@ -37,19 +37,22 @@ class Table:
     is_class: bool
 
 
-def _of_arrays(x: Any, y: Any, is_class: bool) -> Table:
+def _of_arrays(arrays: tuple[Any, Any], is_class: bool) -> Table:
+    x, y = arrays
     names = [f"x{index}" for index in range(x.shape[1])]
-    rows = [[f"{value:.6g}" for value in row] + [f"c{label}" if is_class else f"{label:.6g}"]
-            for row, label in zip(x, y, strict=True)]
+    rows = [
+        [f"{value:.6g}" for value in row] + [f"c{label}" if is_class else f"{label:.6g}"]
+        for row, label in zip(x, y, strict=True)
+    ]
     return Table([*names, "y"], rows, is_class)
 
 
-def _bundled(load: Callable[..., Any], is_class: bool = True) -> Callable[[], Table]:
-    return lambda: _of_arrays(*load(return_X_y=True), is_class)
+def _bundled(load: Any, is_class: bool = True) -> Callable[[], Table]:
+    return lambda: _of_arrays(load(return_X_y=True), is_class)
 
 
 def _made(**options: Any) -> Callable[[], Table]:
-    return lambda: _of_arrays(*datasets.make_classification(random_state=1, **options), True)
+    return lambda: _of_arrays(datasets.make_classification(random_state=1, **options), True)
 
 
 def _customers(target: str, *without: str) -> Callable[[], Table]:
@@ -93,7 +96,9 @@ def sklearn_predictions(table: Table, train: Any, test: Any) -> tuple[Any, Seque
             if kind == "number":
                 each[:, index] = [float(value) if value else np.nan for value in each[:, index]]
             elif kind == "date":
-                each[:, index] = [float(np.datetime64(value).astype("datetime64[D]").astype(int)) for value in each[:, index]]
+                each[:, index] = [
+                    float(np.datetime64(value).astype("datetime64[D]").astype(int)) for value in each[:, index]
+                ]
     dates = [index for index, kind in enumerate(kinds) if kind == "date"]
     if dates:
         prepare.transformers.append(("dates", StandardScaler(), dates))
@@ -122,7 +127,9 @@ def trainer_predictions(table: Table, train: Any, test: Any, folder: Path) -> tu
         ["launch", "--data", folder / "train.csv", "--target", table.names[-1], "--train_dir", run],
         ["models", "predict", run, "--data", folder / "new.csv", "--output", folder / "predictions"],
     ):
-        subprocess.run([sys.executable, "-m", "trainer", *map(str, words)], check=True, cwd=ROOT, stdout=subprocess.PIPE)
+        subprocess.run(
+            [sys.executable, "-m", "trainer", *map(str, words)], check=True, cwd=ROOT, stdout=subprocess.PIPE
+        )
     with (folder / "predictions" / "predictions.csv").open(encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     if not table.is_class:
@@ -160,7 +167,10 @@ def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", default=[*TABLES], metavar="TABLE", help=", ".join(TABLES))
-    print("| table | rows | columns | measure | scikit-learn | trainer | difference |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| table | rows | columns | measure | scikit-learn | trainer | difference |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |"
+    )
     for name in parser.parse_args().tables:
         table = TABLES[name]()
         train, test = split(table)
@@ -168,7 +178,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             own = score(table, *trainer_predictions(table, train, test, Path(folder)), test)
         measure = "AUC" if table.is_class else "R²"
-        print(f"| {name} | {len(table.rows):,} | {len(table.names) - 1} | {measure} | {linear:.3f} | {own:.3f} | {own - linear:+.3f} |", flush=True)
+        print(
+            f"| {name} | {len(table.rows):,} | {len(table.names) - 1} | {measure} "
+            f"| {linear:.3f} | {own:.3f} | {own - linear:+.3f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

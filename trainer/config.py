@@ -34,7 +34,7 @@ OPS_MODELS = ("cnn", "mlp")
 """The models of this package that are no Keras models, by the names of their modules."""
 BUILT_IN_MODELS = (*OPS_MODELS, "columns")
 """All models of this package."""
-FILES_WITH_COLUMNS = ("csv", "parquet")
+FILES_WITH_COLUMNS = ("csv", "parquet", "tfrecord")
 """The data sets that are files with columns."""
 GIVEN = "given"
 """In a file of all settings of a run: the names of those that were given. `--config` reads these alone."""
@@ -150,19 +150,17 @@ class RunSettings:
         "rows from which on an array that a Keras model reads by ids alone, such as an embedding, is a table: with "
         "strategy ps, a step moves and updates only the rows that it needs",
     )
-    dataset: Literal["digits", "mnist", "npz", "lance", "csv", "parquet"] | None = _setting(
+    dataset: Literal["digits", "mnist", "npz", "lance", "csv", "parquet", "tfrecord"] | None = _setting(
         None,
         "digits (bundled, works offline), mnist (IDX files in data_dir), npz (.npz files in data_dir), lance "
-        "(a Lance dataset at data_dir), csv or parquet (a file or a folder) (default: train_data() of the model's "
+        "(a Lance dataset at data_dir), csv, parquet or tfrecord (a file or a folder) (default: train_data() of the model's "
         "file, if there is one, what the names of the files in data_dir say, or digits)",
     )
-    data_dir: str = _setting(  # noqa: S108
-        "/tmp/mnist-data",
+    data_dir: str = _setting(
+        "/tmp/mnist-data",  # noqa: S108
         "file or directory of the data, or URI; on the command line also --data",
     )
-    target: str | None = _setting(
-        None, "of files with columns: the column to predict (default: target, label or y)"
-    )
+    target: str | None = _setting(None, "of files with columns: the column to predict (default: target, label or y)")
     inputs: str | None = _setting(None, "of files with columns: the inputs, A,B (default: all other columns)")
     exclude: str | None = _setting(None, "of files with columns: columns that are no inputs, A,B (default: none)")
     id: str | None = _setting(

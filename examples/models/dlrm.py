@@ -2,8 +2,13 @@
 
 Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019. The data is
 made here: ids are as frequent as words of a language, and hidden vectors decide which of them go together.
+
+`python examples/models/dlrm.py clicks_parquet` writes it as Parquet files, as a warehouse gives them; then
+`trainer launch --model examples/models/dlrm.py --data_dir clicks_parquet` reads these by the names of the inputs.
 """
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -50,3 +55,20 @@ def model() -> keras.Model:
     network = keras.Model({"numbers": numbers, **ids}, output)
     network.compile(keras.optimizers.Adagrad(0.1), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     return network
+
+
+def write_parquet(folder: Path) -> None:
+    """Write the examples: four files to train on, and one that is held out by its name."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, (name, examples) in enumerate([("test", 10_000), *((f"part-{n}", 25_000) for n in range(4))]):
+        inputs, did = make_data(2 + index, examples)
+        numbers = pa.FixedSizeListArray.from_arrays(pa.array(inputs.pop("numbers").reshape(-1)), NUMBERS)
+        columns = {"numbers": numbers, **inputs, "label": did[:, 0].astype(np.int32)}
+        pa.parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
+
+
+if __name__ == "__main__":
+    write_parquet(Path(sys.argv[1]))

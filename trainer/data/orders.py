@@ -6,13 +6,14 @@ them to its learners: the devices of all replicas that compute it.
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.data.epochs import START, Epochs, Position
 
-Indices = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.integer[Any]]
 
 
 @functools.lru_cache(maxsize=2)
@@ -37,6 +38,9 @@ class Deal:
     """Whether each batch has `size` examples: the last one of an epoch takes the first examples once more."""
     begun: Position = START
     """Where such steps have begun."""
+    has_order: bool = False
+    """Whether the data has an order of its own for each epoch: an index is then a place in that order, after those of
+    all earlier epochs."""
 
     @functools.cached_property
     def is_even(self) -> bool:
@@ -61,11 +65,13 @@ class Deal:
                 full batches of examples that follow, which the next steps take too.
 
         Returns:
-            The indices, int32 [n] with n from 1 to `size`; and how many of the examples count.
+            The indices, [n] with n from 1 to `size`; and how many of the examples count.
         """
         epoch, taken = self.epochs.find(step)
         start = taken + learner * self.size
         is_full = self.is_even or learner >= self.batches
         count = self.size if is_full else max(0, min(self.size, self.examples - start))
-        found = order(self.examples, self.seed, epoch).take(range(start, start + max(1, count)), mode="wrap")
-        return found, count
+        places = np.arange(start, start + max(1, count))
+        if self.has_order:
+            return epoch * self.examples + places % self.examples, count
+        return order(self.examples, self.seed, epoch).take(places, mode="wrap"), count

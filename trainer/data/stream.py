@@ -32,6 +32,8 @@ class Stream:
     data's own of this size stay as they are, unless all are to be full. None if `read` reads the examples."""
     read: Callable[[Any], Sequence[Array]] | None = None
     """Returns the leaves of the examples with these indices, below `size`; None if `endless` reads the examples."""
+    has_order: bool = False
+    """Whether `read` determines the order of each epoch: index `epoch * size + n` is the example n of its order."""
     batch_size: int | None = None
     """The examples of a full batch of the data; None if it has single examples."""
     first: Sequence[Array] = ()

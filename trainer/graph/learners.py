@@ -33,7 +33,8 @@ def deal(settings: Settings, mode: Mode, source: Examples | Stream, is_full: boo
     batches = mode.batches
     if mode.is_independent and not _is_in_memory(source):
         batches *= mode.beginners
-    return Deal(examples, settings.batch_size, batches, settings.seed, is_full)
+    has_order = isinstance(source, Stream) and source.has_order
+    return Deal(examples, settings.batch_size, batches, settings.seed, is_full, has_order=has_order)
 
 
 def _is_in_memory(source: Examples | Stream) -> bool:

@@ -100,7 +100,9 @@ def _categories(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Te
     from keras import layers
 
     return [
-        layers.StringLookup(vocabulary=[*each.categories, *([""] if each.missing else [])], output_mode="one_hot")(tensor)
+        layers.StringLookup(vocabulary=[*each.categories, *([""] if each.missing else [])], output_mode="one_hot")(
+            tensor
+        )
         for each, tensor in zip(columns, tensors, strict=True)
     ]
 

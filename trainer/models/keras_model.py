@@ -150,7 +150,11 @@ class KerasModel:
     def input_specs(self) -> Mapping[str, ArraySpec] | None:
         """The specs of the inputs of one example by name, where `input_shapes` knows them."""
         found = self._named_inputs()
-        return None if found is None else {name: ArraySpec(tuple(each.shape[1:]), each.dtype) for name, each in found.items()}
+        return (
+            None
+            if found is None
+            else {name: ArraySpec(tuple(each.shape[1:]), each.dtype) for name, each in found.items()}
+        )
 
     def _named_inputs(self) -> Mapping[str, Any] | None:
         import keras
@@ -162,8 +166,7 @@ class KerasModel:
         if not inputs:
             return None
         given = None if isinstance(self._model, keras.Sequential) else self._model.input
-        names = list(given) if isinstance(given, dict) else [each.name for each in inputs]
-        return dict(zip(names, inputs, strict=True))
+        return dict(given) if isinstance(given, dict) else {each.name: each for each in inputs}
 
     def parameters(self, signature: Signature, first: Sequence[Array] = ()) -> dict[str, Parameter]:
         self._signature = signature

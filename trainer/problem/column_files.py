@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.config import FILES_WITH_COLUMNS, Settings
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.names import FILES
+from trainer.data.columns.names import has_columns
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
@@ -22,7 +22,10 @@ COLUMNS = "columns"
 LEAST_BATCH, MOST_BATCH = 16, 512
 BATCHES = 40
 """The batches of an epoch of a small table."""
-MOST_EPOCHS, PATIENCE = 200, 12
+LEAST_EPOCHS, MOST_EPOCHS = 2, 200
+MOST_EXAMPLES = 10_000_000
+"""About the most that a run takes, all epochs together."""
+MOST_PATIENCE = 12
 
 
 def are_named(settings: Settings) -> bool:
@@ -30,11 +33,11 @@ def are_named(settings: Settings) -> bool:
     if settings.dataset or "data_dir" not in settings.given:
         return settings.dataset in FILES_WITH_COLUMNS
     if is_uri(settings.data_dir):
-        return settings.data_dir.endswith(FILES)
+        return has_columns(settings.data_dir)
     place = Path(settings.data_dir)
     if place.is_dir():
-        return any(path.name.endswith(FILES) for path in place.rglob("*"))
-    return place.name.endswith(FILES)
+        return any(has_columns(path.name) for path in place.rglob("*"))
+    return has_columns(place.name)
 
 
 def with_model(settings: Settings) -> Settings:
@@ -59,10 +62,8 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
             f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run pip install -r "
             "constraints/cpu.txt in a clone of this project."
         ) from None
-    if not Path(settings.data_dir).exists():
-        raise ConfigurationError(f"data_dir={settings.data_dir}: there is no such file or folder.")
-    specs = model.input_specs if model else None
-    found = table_files.load(Path(settings.data_dir), _choices(settings), specs)
+    takes = table_files.Model(model.input_specs if model else None)
+    found = table_files.load(settings.data_dir, _choices(settings), takes, settings.seed)
     for line in found.plan.lines:
         logger.info(line)
     classes = found.plan.target.classes or None
@@ -70,7 +71,8 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
         settings.dataset or found.kind,
         found.train,
         found.test,
-        str(Path(settings.data_dir).resolve()),
+        settings.data_dir if is_uri(settings.data_dir) else str(Path(settings.data_dir).resolve()),
+        version_digest=found.digest,
         classes=classes,
         plan=found.plan,
         baseline=found.baseline,
@@ -119,5 +121,6 @@ def fit_arguments(dataset: Dataset) -> FitArguments:
 
     rows = len(dataset.train) if isinstance(dataset.train, Examples) else dataset.train.size or 0
     size = min(MOST_BATCH, max(LEAST_BATCH, 1 << max(0, (rows // BATCHES).bit_length() - 1)))
-    stopping = keras.callbacks.EarlyStopping("val_loss", patience=PATIENCE)
-    return FitArguments(epochs=MOST_EPOCHS, batch_size=size, callbacks=[stopping])
+    epochs = max(LEAST_EPOCHS, min(MOST_EPOCHS, MOST_EXAMPLES // max(1, rows)))
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=max(1, min(MOST_PATIENCE, epochs // 4)))
+    return FitArguments(epochs=epochs, batch_size=size, callbacks=[stopping])

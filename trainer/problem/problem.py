@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -112,6 +113,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     settings = column_files.with_model(settings)
     module = model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model)
+    model: Model
     if settings.model == COLUMNS:
         dataset = _load_dataset(settings, module, cluster, fit, None)
         model, fit = column_files.model_of(settings, dataset)
@@ -217,8 +219,10 @@ def _load_dataset(
     place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     accepted = model.input_shapes if isinstance(model, KerasModel) else None
-    found = own_data.load(module, settings.model, data, fit, accepted) if module and not settings.dataset else None
-    if not found and column_files.are_named(settings):
+    has_columns = column_files.are_named(settings)
+    own = module if module and not settings.dataset and not (has_columns and _ignores_data_dir(module)) else None
+    found = own_data.load(own, settings.model, data, fit, accepted) if own else None
+    if not found and has_columns:
         return column_files.load(settings, model if isinstance(model, KerasModel) else None)
     if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
@@ -227,6 +231,12 @@ def _load_dataset(
         )
     name = settings.dataset or datasets.DEFAULT
     return found or datasets.load(name, data_version.choose(settings, cluster), settings.download, data)
+
+
+def _ignores_data_dir(module: ModuleType) -> bool:
+    """Whether the file of a model does not read `data_dir`, so that files there are the data in place of its own."""
+    file = Path(module.__file__ or "")
+    return ".data_dir" not in file.read_text(encoding="utf-8", errors="replace")
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:

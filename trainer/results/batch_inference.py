@@ -78,12 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: the model or the data cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
-    from trainer.data.columns import table_files  # it needs pyarrow
+    from trainer.data.columns.folder import find  # it needs pyarrow
 
     place = arguments.data
     if not place.exists():
         raise ConfigurationError(f"--data: there is no {place}; name a folder of images, or a CSV or Parquet file.")
-    is_rows = bool(table_files.find(place))
+    is_rows = bool(find(place))
     skipped = Skipped(arguments.max_skipped)
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
@@ -100,10 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         key = (found.id or "row") if found else "file"
         writer = stack.enter_context(_Writer(arguments.output, key, model))
-        if found:
-            batches = _rows(place, found, model, skipped)
-        else:
-            batches = _images(_files(place), place, model, skipped)
+        batches = _rows(place, found, model, skipped) if found else _images(_files(place), place, model, skipped)
         for names, inputs in batches:
             writer.add(names, _predict(model, inputs))
         if not writer.count:
@@ -140,20 +137,20 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
 
 def _rows(place: Path, plan: Plan, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
     """The rows of files with columns, by their ids or numbers, as the model takes them."""
-    from trainer.data.columns import arrays, table_files
-    from trainer.data.tabular import open_files
+    from trainer.data.columns import arrays
+    from trainer.data.columns.folder import open_folder
 
     texts = [each.name for each in plan.inputs if each.dtype == "string"] + ([plan.id] if plan.id else [])
-    files = open_files(table_files.find(place), None).as_texts(texts)
-    if absent := [name for name in plan.reads if name not in files.types]:
+    folder = open_folder(str(place), "data").as_texts(texts)
+    if absent := [name for name in plan.reads if name not in folder.types]:
         them = "it" if len(absent) == 1 else "them"
         raise ConfigurationError(
             f"--data: {place} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
         )
-    key = plan.id if plan.id in files.types else None
+    key = plan.id if plan.id in folder.types else None
     start = 0
-    for path in files.paths:
-        for batch in files.read(path, [*dict.fromkeys([*plan.reads, *([key] if key else [])])], skipped):
+    for path in folder.files.paths:
+        for batch in folder.read(path, [*dict.fromkeys([*plan.reads, *([key] if key else [])])], skipped):
             names = batch[key].cast("string").to_pylist() if key else range(start, start + len(batch))
             yield names, arrays.inputs(batch, plan, path.name)
             start += len(batch)

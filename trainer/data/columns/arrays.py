@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from trainer.data.columns.decide import label
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.examples import Array
+from trainer.data.tabular import is_list, is_number
 from trainer.errors import ConfigurationError
 
 
@@ -43,11 +44,13 @@ def _scalars(values: Any, column: Column, place: str) -> Array:
     if column.dtype == "string":
         if is_list(values.type):
             raise ConfigurationError(f"{place}: texts were expected, not {values.type}.")
-        return np.asarray(_texts(values).fill_null(""), dtype=object)
+        encoded = _texts(values).fill_null("").dictionary_encode()  # equal texts share one object of Python's
+        different = np.asarray([*encoded.dictionary.to_pylist(), ""], object)
+        return np.asarray(different[encoded.indices.to_numpy(zero_copy_only=False)])
     if pa.types.is_timestamp(values.type):
         seconds = pc.divide(values.cast(pa.int64()).cast(pa.float64()), 1e6)
         return _filled(seconds, column)
-    if not _is_number(values.type):
+    if not (is_number(values.type) or pa.types.is_null(values.type)):
         raise ConfigurationError(
             f"{place}: numbers were expected, not {_example(values)}; correct it, or leave the column out with "
             "--exclude."
@@ -61,7 +64,7 @@ def _scalars(values: Any, column: Column, place: str) -> Array:
             raise ConfigurationError(
                 f"{place}: {found[np.abs(found).argmax()]} does not fit the model's input, int32; let it be int64."
             )
-        return found.astype(column.dtype)
+        return np.asarray(found.astype(column.dtype))
     return _filled(values.cast(pa.float64(), safe=False), column)
 
 
@@ -90,7 +93,8 @@ def _lists(values: Any, column: Column, place: str) -> Array:
     lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
     wanted = column.shape[0]
     longest = int(lengths.max(initial=1)) if wanted is None else wanted
-    if wanted is not None and len(wrong := np.flatnonzero((lengths != wanted) & values.is_valid().to_numpy(zero_copy_only=False))):  # noqa: E501
+    is_other = (lengths != wanted) & values.is_valid().to_numpy(zero_copy_only=False)
+    if wanted is not None and len(wrong := np.flatnonzero(is_other)):
         raise ConfigurationError(
             f"{place}: row {wrong[0]} has a list of {lengths[wrong[0]]}, but {wanted} elements were expected."
         )
@@ -106,12 +110,13 @@ def targets(values: Any, target: Target) -> Array:
     """Labels int32 [n], -1 where a value is no class; or values float32 [n], NaN where there is none."""
     values = _whole(values)
     if not target.classes:
-        return values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False).astype(np.float32)
+        numbers = values.cast(pa.float64(), safe=False).fill_null(np.nan)
+        return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32)
     different = values.dictionary_encode()
     known = {name: index for index, name in enumerate(target.classes)}
     numbers = [known.get(label(each), -1) for each in different.dictionary.to_pylist()]
     indices = different.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
-    return np.asarray([*numbers, -1], np.int32)[indices]
+    return np.asarray(np.asarray([*numbers, -1], np.int32)[indices])
 
 
 def weights(values: Any, name: str, origin: str) -> Array:
@@ -128,16 +133,6 @@ def weights(values: Any, name: str, origin: str) -> Array:
             "from 0 were expected."
         )
     return found
-
-
-def is_list(kind: Any) -> bool:
-    """Whether values of this type of Arrow are lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return bool(number or pa.types.is_null(kind))
 
 
 def _example(values: Any) -> str:

@@ -6,21 +6,25 @@ The rules, in words, are in docs/data.md.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainer.data.columns.choices import TARGETS, Choices
+from trainer.data.columns.held_out import SPLIT
 from trainer.data.columns.plan import Column, Plan, Target
-from trainer.data.tabular import INDEX, is_number, is_text
+from trainer.data.tabular import INDEX, is_date, is_list, is_number, is_text, remedy
 from trainer.errors import ConfigurationError
-from trainer.text import did_you_mean, enumerate_last
+from trainer.text import did_you_mean
 
-SPLIT = "split"
-"""The column that names the split of each row, if there is one."""
 MOST_CATEGORIES = 100
 """A text column with more different texts is hashed."""
+MOST_DIFFERENT = 10_000
+"""The most classes."""
+RARE_CLASS = 0.05
+"""A class with a smaller share of the rows is named in the log."""
 MOST_CLASSES = 20
 """Whole numbers with more different values are a value to predict, and not classes."""
 RARE = 5
@@ -49,8 +53,10 @@ def find_target(types: Mapping[str, pa.DataType], choices: Choices, origin: str)
         if name in types:
             return name
     hint = did_you_mean(choices.target, types) if choices.target else ""
-    wanted = f"target={choices.target}, but {origin} has no such column{hint}" if choices.target else (
-        f"{origin} has no column named {enumerate_last(names, 'or')}"
+    wanted = (
+        f"target={choices.target}, but {origin} has no such column{hint}"
+        if choices.target
+        else (f"{origin} has no column named {' or '.join(names)}")
     )
     raise ConfigurationError(f"{wanted}; name the column to predict with --target, one of {', '.join(types)}.")
 
@@ -68,7 +74,9 @@ def check_names(types: Mapping[str, pa.DataType], choices: Choices, origin: str)
         "sample_weight": [choices.sample_weight] if choices.sample_weight else [],
     }
     wrong = [
-        f"{setting}={name}{did_you_mean(name, types)}" for setting, names in given.items() for name in names
+        f"{setting}={name}{did_you_mean(name, types)}"
+        for setting, names in given.items()
+        for name in names
         if name not in types
     ]
     if wrong:
@@ -120,16 +128,16 @@ def _input(name: str, values: Any, is_named: bool) -> tuple[Column | None, str]:
         return None, "an index that pandas writes"
     if not len(present):
         return None, "it has no values"
-    if pa.types.is_timestamp(kind):
+    if is_date(kind):
         days = present.cast(pa.int64()).to_numpy().astype("float64") / 86_400e6
         return Column(name, "date", "float64", (), missing, None, float(days.mean()), float(days.var())), ""
     if is_number(kind):
         return _number(name, present, missing, is_named)
     if is_text(kind):
         return _text(name, present, missing, is_named)
-    if _is_list(kind):
+    if is_list(kind):
         return _list(name, values, missing)
-    return None, f"{kind} is no number, text, date or list of these"
+    return None, f"{kind} is no number, text, date or list of these: {remedy(kind)}"
 
 
 def _number(name: str, present: Any, missing: int, is_named: bool) -> tuple[Column | None, str]:
@@ -182,20 +190,70 @@ def _list(name: str, values: Any, missing: int) -> tuple[Column | None, str]:
     return Column(name, "vector", "float32", (lengths[0],), missing, None, mean, variance), ""
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _bins(different: int) -> int:
     return max(LEAST_BINS, min(MOST_BINS, different))
 
 
-def target_of(name: str, values: Any, choices: Choices, names: Sequence[str] | None, origin: str) -> tuple[Target, str]:
+@dataclass
+class Values:
+    """What the values of a target are, from all training rows."""
+
+    kind: pa.DataType
+    rows: int = 0
+    counts: dict[Any, int] | None = field(default_factory=dict)
+    """The rows of each value; None if there are too many different ones for classes."""
+    is_whole: bool = True
+    """Whether numbers have no fractions."""
+    total: float = 0.0
+    squares: float = 0.0
+    """The sum of the squares of the distances from the mean."""
+
+    def add(self, values: Any) -> None:
+        """Add values that are present, an array of Arrow."""
+        if not len(values):
+            return
+        if self.counts is not None:
+            for each in pc.value_counts(values).to_pylist():
+                self.counts[each["values"]] = self.counts.get(each["values"], 0) + each["counts"]
+            if len(self.counts) > MOST_DIFFERENT:
+                self.counts = None
+        if is_number(self.kind):
+            numbers = values.cast(pa.float64(), safe=False)
+            if pa.types.is_floating(self.kind):
+                self.is_whole = self.is_whole and bool(pc.all(pc.equal(pc.round(numbers), numbers)).as_py())
+            total, rows = pc.sum(numbers).as_py(), len(values)
+            apart = total / rows - (self.total / self.rows if self.rows else 0.0)
+            self.squares += pc.variance(numbers).as_py() * rows + apart**2 * self.rows * rows / (self.rows + rows)
+            self.total += total
+        self.rows += len(values)
+
+    @property
+    def mean(self) -> float:
+        """The mean of numbers."""
+        return self.total / self.rows
+
+    @property
+    def stddev(self) -> float:
+        """Their standard deviation."""
+        return math.sqrt(self.squares / self.rows)
+
+    def are_classes(self, regression: bool | None) -> bool:
+        """Whether these are classes: texts, truth values, and few whole numbers from 0."""
+        if regression is not None:
+            return not regression
+        if is_text(self.kind) or pa.types.is_boolean(self.kind):
+            return True
+        return self.is_whole and self.counts is not None and len(self.counts) <= MOST_CLASSES and min(self.counts) >= 0
+
+
+def target_of(
+    name: str, values: Values, choices: Choices, names: Sequence[str] | None, origin: str
+) -> tuple[Target, str]:
     """The target by its values in training rows, and a sentence on what was decided, for the log.
 
     Args:
         name: The column.
-        values: The `pyarrow.ChunkedArray` of it; rows without a target are absent.
+        values: Its values.
         choices: What the user says.
         names: Those of the classes by label, if the data has them.
         origin: The name of the data, for errors.
@@ -203,43 +261,38 @@ def target_of(name: str, values: Any, choices: Choices, names: Sequence[str] | N
     Raises:
         ConfigurationError: it is no target.
     """
-    kind = values.type
-    if pa.types.is_timestamp(kind) or not (is_number(kind) or is_text(kind)):
+    kind, counts = values.kind, values.counts
+    if not (is_number(kind) or is_text(kind)):
         raise ConfigurationError(
             f"target={name}: {kind} cannot be predicted; name a column of numbers or of texts with --target."
         )
+    if not values.rows:
+        raise ConfigurationError(f"{origin}: no training row has a {name}; name another column with --target.")
     if choices.regression and is_text(kind):
+        example = next(iter(counts)) if counts else ""
         raise ConfigurationError(
-            f"regression: the target {name} of {origin} is a text, such as {values[0].as_py()!r}, but numbers were "
-            "expected; see --target."
+            f"regression: the target {name} of {origin} is a text, such as {example!r}, but numbers were expected; see "
+            "--target."
         )
-    different = pc.unique(values)
-    is_whole = is_text(kind) or not pa.types.is_floating(kind) or bool(pc.all(pc.equal(pc.round(different), different)).as_py())  # noqa: E501
-    is_class = choices.regression is False or (choices.regression is None and _is_class(kind, different, is_whole))
-    if not is_class:
-        number = values.cast(pa.float64(), safe=False)
-        mean, stddev = pc.mean(number).as_py(), pc.stddev(number).as_py()
-        if not stddev:
-            raise ConfigurationError(f"target={name}: each row has {mean:g}; there is nothing to learn.")
-        why = f"{name}: {len(different):,} different numbers are values to predict" if is_whole else ""
-        return Target(name, (), mean, stddev), f"{why}; --regression false makes them classes" if why else ""
-    if len(different) == 1:
+    if counts is not None and len(counts) == 1:
         raise ConfigurationError(
-            f"target={name}: each row has {different[0].as_py()!r}, a single class; there is nothing to learn."
+            f"target={name}: each training row has {label(next(iter(counts)))}; there is nothing to learn."
+        )
+    if not values.are_classes(choices.regression):
+        many = f"{len(counts)}" if counts else f"more than {MOST_DIFFERENT:,}"
+        hint = f"{name}: {many} different whole numbers are values to predict; --regression=false makes them classes"
+        return Target(name, (), values.mean, values.stddev), hint if values.is_whole and not choices.regression else ""
+    if counts is None:
+        raise ConfigurationError(
+            f"target={name}: it has more than {MOST_DIFFERENT:,} different values, which are too many classes; name "
+            "another column with --target."
         )
     if names:
         return Target(name, tuple(names)), ""
-    counts = {each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()}
     rarest = min(counts, key=lambda each: counts[each])
-    note = f"{name}: {rarest} is {counts[rarest] / len(values):.1%} of the rows" if counts[rarest] * 20 < len(values) else ""  # noqa: E501
+    share = counts[rarest] / values.rows
+    note = f"{name}: {label(rarest)} is {share:.2%} of the rows" if share < RARE_CLASS else ""
     return Target(name, tuple(label(each) for each in sorted(counts))), note
-
-
-def _is_class(kind: pa.DataType, different: Any, is_whole: bool) -> bool:
-    """Whether these are classes: texts, truth values, and few whole numbers from 0."""
-    if is_text(kind) or pa.types.is_boolean(kind):
-        return True
-    return is_whole and len(different) <= MOST_CLASSES and pc.min(different).as_py() >= 0
 
 
 def label(value: Any) -> str:

@@ -6,21 +6,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from trainer.data.columns.arrays import is_list
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.decide import SPLIT
+from trainer.data.columns.held_out import SPLIT
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.examples import ArraySpec
-from trainer.data.tabular import is_number
+from trainer.data.tabular import is_list, is_number
 from trainer.errors import ConfigurationError
 
 VECTOR = "x"
 """The name of the one input of a model whose inputs have no names of columns."""
 
 
-def plan(
-    table: Any, target: Target, choices: Choices, specs: Mapping[str, ArraySpec] | None, origin: str
-) -> Plan:
+def plan(table: Any, target: Target, choices: Choices, specs: Mapping[str, ArraySpec] | None, origin: str) -> Plan:
     """The plan of a table for a model of the user's.
 
     Args:
@@ -36,7 +33,7 @@ def plan(
     names = table.column_names
     others = [name for name in names if name not in (target.name, SPLIT, choices.id, choices.sample_weight)]
     if specs is None or (len(specs) == 1 and not set(specs) & set(names)):
-        inputs = (_vector(table, others, specs, origin),)
+        inputs: tuple[Column, ...] = (_vector(table, others, specs, origin),)
     else:
         if absent := [name for name in specs if name not in names]:
             raise ConfigurationError(

@@ -108,7 +108,11 @@ class Plan:
         rows = [(each.name, each.what, _missing(each, self.rows)) for each in self.inputs]
         classes = f"{len(self.target.classes)} classes: {', '.join(self.target.classes[:6])}"
         rows.append((self.target.name, f"the target: {classes if self.target.classes else 'a value'}", ""))
-        rows += [(name, what, "") for name, what in ((self.id, "the id of a row"), (self.sample_weight, "the weight of a row in the loss")) if name]  # noqa: E501
+        rows += [
+            (name, what, "")
+            for name, what in ((self.id, "the id of a row"), (self.sample_weight, "the weight of a row in the loss"))
+            if name
+        ]
         rows += [(name, f"left out: {why}", "") for name, why in self.left_out.items()]
         width = min(30, max(len(name) for name, _, _ in rows))
         return [f"{name:{width}}  {what}{missing}" for name, what, missing in rows]

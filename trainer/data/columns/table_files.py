@@ -1,41 +1,36 @@
-"""Files with columns (CSV, Parquet) as the data of a run, without an import.
+"""Files with columns as the examples of a run, without an import.
 
 The target, what each column is, and which rows are held out follow from the files and the settings alone, so that each
 task of a run finds the same.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.data.columns import arrays, decide, given
+from trainer.data.columns import arrays, decide, given, held_out
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.decide import SPLIT
+from trainer.data.columns.decide import Values
+from trainer.data.columns.folder import Folder, open_folder
+from trainer.data.columns.held_out import SPLIT, Mask
 from trainer.data.columns.plan import Plan, Target
 from trainer.data.examples import ArraySpec, Examples
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import TabularFiles, is_tabular, open_files
+from trainer.data.stream import Stream
 from trainer.errors import ConfigurationError
 from trainer.text import truncate
 
 logger = logging.getLogger(__name__)
 
-Indices = npt.NDArray[np.int64]
 Specs = Mapping[str, ArraySpec]
 """The inputs of a model of the user's, by name."""
-
-HELD_OUT = re.compile(r"(test|val(?:id(?:ation)?)?(?![a-z])|eval(?![a-z]))")
-"""How the names of files, and the values of the column `split`, of held-out rows begin."""
-LEAST_HELD_OUT = 200
-"""Fewer held-out rows say little; a fifth of the rows is held out at most, a tenth if these are enough."""
+IN_MEMORY_BYTES = 256 << 20
+"""Larger files are read while the run trains. Arrays of Python's texts take a few times as much as the files."""
 
 
 @dataclass(frozen=True)
@@ -44,132 +39,128 @@ class Splits:
 
     kind: str
     """csv or parquet."""
-    train: Examples
-    test: Examples
+    train: Examples | Stream
+    test: Examples | Stream
     plan: Plan
-    baseline: Mapping[str, Any]
+    baseline: Mapping[str, Any] | None
     """How good the best constant prediction is on the held-out split: `what` it is, and metrics by Keras's names."""
+    digest: str | None = None
+    """SHA-256 over what identifies files that are not in memory."""
 
 
-def find(place: Path) -> list[Path]:
-    """The files with columns at a path: itself, or those of a folder and the folders in it, in the order of names."""
-    if place.is_dir():
-        found = (path for path in place.rglob("*") if path.is_file() and is_tabular(path))
-        return sorted(path for path in found if not any(part.startswith((".", "_")) for part in path.relative_to(place).parts))  # noqa: E501
-    return [place] if place.is_file() and is_tabular(place) else []
+@dataclass(frozen=True)
+class Model:
+    """The model that takes the columns, as far as they depend on it."""
+
+    specs: Callable[[], Specs | None] | None = None
+    """Returns the inputs of the user's model, None if it takes one vector. None itself is the packaged model."""
+
+    def plan(self, table: Any, target: Target, choices: Choices, origin: str) -> Plan:
+        """The plan of a table of training rows, or of some of them."""
+        if self.specs is None:
+            return decide.plan(table, target, choices, origin)
+        return given.plan(table, target, choices, self.specs(), origin)
+
+    def columns(self, types: Mapping[str, Any], target: str, choices: Choices) -> list[str]:
+        """The columns to read: those that may be used."""
+        specs = self.specs() if self.specs else None
+        wanted = {*choices.inputs} or ({*specs} if specs and {*specs} & {*types} else {*types} - {*choices.exclude})
+        wanted |= {target, SPLIT, choices.id or target, choices.sample_weight or target}
+        return [name for name in types if name in wanted]
 
 
-def load(place: Path, choices: Choices, specs: Callable[[], Specs | None] | None) -> Splits:
-    """Read the files at a path.
+def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
+    """Read the files at a path or a URI.
 
     Args:
         place: A file or a folder.
         choices: What the settings say about the columns.
-        specs: Returns the inputs of the user's model, None if it takes one vector; None itself is the packaged model.
+        model: What takes the columns.
+        seed: That of the order in which files that do not fit into memory are read.
 
     Raises:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
+        StoreError: an object store does not respond.
     """
-    paths = find(place)
-    if not paths:
-        raise ConfigurationError(f"data_dir={place}: it has no CSV or Parquet files.")
-    files, origin = open_files(paths, None), str(place)
-    for note in files.notes:
-        logger.info(note)
-    decide.check_names(files.types, choices, origin)
-    name = decide.find_target(files.types, choices, origin)
-    table, of_file = _read(files, _columns(files.types, name, choices, specs), choices)
-    present = table[name].is_valid()
-    if absent := len(table) - (pc.sum(present).as_py() or 0):
-        logger.warning(f"{origin}: {absent:,} of {len(table):,} rows have no {name}; they are left out")
-        table, of_file = table.filter(present), of_file[present.to_numpy()]
+    folder = open_folder(place, "data_dir")
+    decide.check_names(folder.types, choices, folder.origin)
+    target = decide.find_target(folder.types, choices, folder.origin)
+    columns = model.columns(folder.types, target, choices)
+    if folder.size <= IN_MEMORY_BYTES:
+        return _in_memory(folder, target, columns, choices, model)
+    from trainer.data.columns import streamed
+
+    return streamed.load(folder, target, columns, choices, model, seed)
+
+
+def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choices, model: Model) -> Splits:
+    table, of_file = _read(folder, columns, choices)
+    is_present = table[name].is_valid()
+    if absent := len(table) - (pc.sum(is_present).as_py() or 0):
+        say_absent(folder.origin, absent, len(table), name)
+        table, of_file = table.filter(is_present), of_file[is_present.to_numpy()]
     if len(table) < 2:
-        raise ConfigurationError(f"{origin}: {len(table)} rows have a {name}, but at least 2 are needed.")
-    is_test = _held_out(table, of_file, paths, files.class_names, name)
-    train_table = table.filter(pa.array(~is_test)) if is_test is not None else table
-    names = files.class_names.get(name)
-    target, note = decide.target_of(name, train_table[name], choices, names, origin)
+        raise ConfigurationError(f"{folder.origin}: {len(table)} of its rows have a {name}, but at least 2 are needed.")
+    is_test = _held_out(folder, table, of_file, name)
+    train = table if is_test is None else table.filter(pa.array(~is_test))
+    values = Values(table[name].type)
+    for chunk in train[name].chunks:
+        values.add(chunk)
+    target, note = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
     if note:
         logger.info(note)
     if is_test is None:
-        is_test = hold_out(arrays.targets(table[name], target), bool(target.classes))
-        train_table = table.filter(pa.array(~is_test))
-    plan = decide.plan(train_table, target, choices, origin) if specs is None else given.plan(
-        train_table, target, choices, specs(), origin
-    )
-    test = _examples(table.filter(pa.array(is_test)), plan, origin)
-    test = _without_unknown(test, plan.target, origin)
-    train = _examples(train_table, plan, origin)
-    return Splits("parquet" if paths[0].suffix == ".parquet" else "csv", train, test, plan, _baseline(train, test, plan.target))
+        is_test = held_out.choose(arrays.targets(table[name], target), bool(target.classes))
+        train = table.filter(pa.array(~is_test))
+    plan = model.plan(train, target, choices, folder.origin)
+    test = without_unknown(examples(table.filter(pa.array(is_test)), plan, folder.origin), plan.target, folder.origin)
+    found = examples(train, plan, folder.origin)
+    return Splits(kind(folder), found, test, plan, baseline(values, test, plan.target))
 
 
-def _columns(types: Mapping[str, Any], target: str, choices: Choices, specs: Any) -> list[str]:
-    """The columns to read: those that may be used."""
-    unused = {*choices.exclude}
-    if choices.inputs:
-        kept = {*choices.inputs, target, SPLIT, choices.id, choices.sample_weight}
-        unused |= {name for name in types if name not in kept}
-    return [name for name in types if name not in unused or name == target]
-
-
-def _read(files: TabularFiles, columns: Sequence[str], choices: Choices) -> tuple[Any, npt.NDArray[np.int32]]:
+def _read(folder: Folder, columns: Sequence[str], choices: Choices) -> tuple[Any, Any]:
     """All rows as a `pyarrow.Table`, and the index of the file of each row."""
     skipped = Skipped(choices.max_skipped)
     batches, owners = [], []
-    for index, path in enumerate(files.paths):
-        for batch in files.read(path, columns, skipped):
+    for index, path in enumerate(folder.files.paths):
+        for batch in folder.read(path, columns, skipped):
             batches.append(batch)
             owners.append(np.full(len(batch), index, np.int32))
     if skipped.count:
-        logger.warning(f"{skipped.count:,} rows are skipped: {skipped}")
+        logger.warning(f"{folder.origin}: {skipped.count:,} rows are skipped: {skipped}")
     if not batches:
-        raise ConfigurationError(f"{files.paths[0]}: it has no rows.")
+        raise ConfigurationError(f"{folder.origin}: it has no rows.")
     return pa.Table.from_batches(batches), np.concatenate(owners)
 
 
-def _held_out(
-    table: Any, of_file: npt.NDArray[np.int32], paths: Sequence[Path], _names: Any, target: str
-) -> npt.NDArray[np.bool_] | None:
+def _held_out(folder: Folder, table: Any, of_file: Any, target: str) -> Mask | None:
     """Which rows the data itself names as held out; None if it does not say it."""
     if SPLIT in table.column_names and target != SPLIT:
-        texts = table[SPLIT].cast(pa.string()).fill_null("").to_pylist()
-        found = np.array([bool(HELD_OUT.match(text.lower())) for text in texts])
-        what = f"the column {SPLIT}"
+        found, what = held_out.by_column(table[SPLIT]), f"the column {SPLIT} of {folder.origin}"
+    elif (tests := held_out.by_name(folder.files.paths)) is not None:
+        found, what = np.array(tests)[of_file], f"the names of the files of {folder.origin}"
     else:
-        tests = [index for index, path in enumerate(paths) if HELD_OUT.match(path.name.lower())]
-        if not tests or len(tests) == len(paths):
-            return None
-        found, what = np.isin(of_file, tests), "the names of the files"
-    if found.all() or not found.any():
-        raise ConfigurationError(
-            f"{what}: {int(found.sum()):,} rows are held out (test, val) and {int((~found).sum()):,} are to train on; "
-            "both are needed."
-        )
+        return None
+    held_out.check(int(found.sum()), int((~found).sum()), what)
     return found
 
 
-def hold_out(targets: npt.NDArray[Any], is_class: bool) -> npt.NDArray[np.bool_]:
-    """Which rows are held out, by their targets: of each class the same share. The choice is deterministic."""
-    rows = len(targets)
-    number = max(1, min(max(rows // 10, LEAST_HELD_OUT), rows // 5))
-    order = np.random.default_rng(0).permutation(rows)
-    if is_class:  # spread the rows of each class evenly over the order
-        ranks = np.empty(rows)
-        for each in np.unique(targets):
-            own = order[targets[order] == each]
-            ranks[own] = (np.arange(len(own)) + 0.5) / len(own)
-        order = order[np.argsort(ranks[order], kind="stable")]
-    found = np.zeros(rows, np.bool_)
-    found[order[:number] if not is_class else order[_spread(rows, number)]] = True
-    return found
+def kind(folder: Folder) -> str:
+    """The name of the data set."""
+    return "parquet" if folder.is_parquet else "csv"
 
 
-def _spread(rows: int, number: int) -> Indices:
-    """Indices at equal distances."""
-    return (np.arange(number) * rows // number).astype(np.int64)
+def say_absent(origin: str, absent: int, rows: int, name: str) -> None:
+    """Log that rows have no target."""
+    logger.warning(f"{origin}: {absent:,} of {rows:,} rows have no {name}; they are left out")
 
 
-def _examples(table: Any, plan: Plan, origin: str) -> Examples:
+def examples(table: Any, plan: Plan, origin: str) -> Examples:
+    """The rows of a `pyarrow.Table` as examples.
+
+    Raises:
+        ConfigurationError: a value is not of the type of its column.
+    """
     inputs: Any = arrays.inputs(table, plan, origin)
     if len(inputs) == 1 and plan.inputs[0].sources:
         (inputs,) = inputs.values()
@@ -177,27 +168,31 @@ def _examples(table: Any, plan: Plan, origin: str) -> Examples:
     return Examples(inputs, arrays.targets(table[plan.target.name], plan.target), weights)
 
 
-def _without_unknown(test: Examples, target: Target, origin: str) -> Examples:
-    """The held-out rows without those of a class that no training row has."""
-    unknown = test.targets == -1 if target.classes else np.zeros(len(test), np.bool_)
+def without_unknown(test: Examples, target: Target, origin: str) -> Examples:
+    """The held-out rows without those of a class that no training row has.
+
+    Raises:
+        ConfigurationError: none is left.
+    """
+    if not target.classes or not (unknown := test.targets == -1).any():
+        return test
     if unknown.all():
         raise ConfigurationError(
             f"{origin}: no held-out row has a class of {target.name} that the training rows have: "
             f"{truncate(', '.join(target.classes), 100)}."
         )
-    if unknown.any():
-        logger.warning(
-            f"{origin}: {int(unknown.sum()):,} held-out rows have a class of {target.name} that no training row has; "
-            "they are left out"
-        )
-        return test.take(~unknown)
-    return test
+    logger.warning(
+        f"{origin}: {int(unknown.sum()):,} held-out rows have a class of {target.name} that no training row has; they "
+        "are left out"
+    )
+    return test.take(~unknown)
 
 
-def _baseline(train: Examples, test: Examples, target: Target) -> Mapping[str, Any]:
-    """How good the most frequent class, or the mean, is on the held-out split."""
-    if target.classes:
-        most = int(np.bincount(train.targets).argmax())
-        return {"what": f"always {target.classes[most]}", "accuracy": float((test.targets == most).mean())}
+def baseline(train: Values, test: Examples, target: Target) -> Mapping[str, Any]:
+    """How good the most frequent class, or the mean, of the training rows is on the held-out split."""
+    if target.classes and train.counts:
+        most = decide.label(max(train.counts, key=lambda each: train.counts[each]))  # type: ignore[index]
+        label = target.classes.index(most)
+        return {"what": f"always {most}", "accuracy": float((test.targets == label).mean())}
     errors = np.abs(test.targets.astype(np.float64) - target.mean)
     return {"what": f"always the mean, {target.mean:.4g}", "mae": float(errors.mean()), "r2": 0.0}

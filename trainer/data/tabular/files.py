@@ -13,7 +13,7 @@ from trainer.data.skipped import Skipped
 from trainer.data.tabular.dialect import Dialect, read_dialect
 from trainer.data.tabular.formats import TEXT, Format, find_formats
 from trainer.data.tabular.kinds import common, is_text
-from trainer.data.tabular.parquet import ParquetColumns, read_columns, read_rows
+from trainer.data.tabular.parquet import ParquetColumns, RowGroup, read_columns, read_rows
 from trainer.data.tabular.profile import profile_files
 from trainer.data.tabular.texts import EncodingError, LongRowError, read_texts
 from trainer.errors import ConfigurationError
@@ -63,6 +63,15 @@ class TabularFiles:
         for batch in batches(path, columns, skipped):
             for start in range(0, len(batch), BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS)
+
+    def read_group(self, group: RowGroup, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of a row group of a Parquet file, in batches of some megabytes.
+
+        Raises:
+            ConfigurationError: the file cannot be read.
+        """
+        found = [self.parquet[group.path].columns[name] for name in columns]
+        yield from read_rows(group.path, found, [self.types[name] for name in columns], columns, group.index)
 
     def _read_texts(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
         try:

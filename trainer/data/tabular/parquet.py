@@ -14,7 +14,9 @@ import pyarrow.parquet
 from trainer.data.tabular.errors import damaged
 from trainer.data.tabular.kinds import is_text, may_exceed_int64, simplest
 
-_BATCH_BYTES = 16 << 20
+VALUE_BYTES = 12
+"""What a value takes in memory at least, on average; files may have a dictionary of few values."""
+_BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
 
 
@@ -38,6 +40,17 @@ class ParquetColumns:
     """By column, what Hugging Face calls the labels in it."""
 
 
+@dataclass(frozen=True)
+class RowGroup:
+    """A part of a file that is read by itself."""
+
+    path: Path
+    index: int
+    rows: int
+    size: int
+    """Of all of its columns, uncompressed, in bytes."""
+
+
 def read_columns(path: Path) -> ParquetColumns:
     """The columns of a file.
 
@@ -58,15 +71,19 @@ def read_columns(path: Path) -> ParquetColumns:
 
 
 def read_rows(
-    path: Path, columns: Sequence[ParquetColumn], kinds: Sequence[pa.DataType], names: Sequence[str]
+    path: Path,
+    columns: Sequence[ParquetColumn],
+    kinds: Sequence[pa.DataType],
+    names: Sequence[str],
+    group: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """These columns of a file in these types, by these names, in batches of some megabytes.
+    """These columns of a file, or of one of its row groups, in these types, by these names, in batches of megabytes.
 
     Raises:
         ConfigurationError: the file cannot be read.
     """
     with _open(path) as file:
-        for batch in _batches(file, columns):
+        for batch in _batches(file, columns, group):
             values = [_value(batch, each, kind) for each, kind in zip(columns, kinds, strict=True)]
             yield pa.record_batch(values, names=list(names))
 
@@ -80,11 +97,24 @@ def _open(path: Path) -> Iterator[Any]:
         raise damaged(path, error) from None
 
 
-def _batches(file: Any, columns: Sequence[ParquetColumn]) -> Iterator[Any]:
+def row_groups(path: Path) -> Sequence[RowGroup]:
+    """The row groups of a file.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    with _open(path) as file:
+        found = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        return [RowGroup(path, index, each.num_rows, each.total_byte_size) for index, each in enumerate(found)]
+
+
+def _batches(file: Any, columns: Sequence[ParquetColumn], group: int | None = None) -> Iterator[Any]:
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     row_bytes = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
-    rows = max(1, min(_MOST_ROWS, int(_BATCH_BYTES / max(1, row_bytes))))
-    yield from file.iter_batches(rows, columns=[*dict.fromkeys(".".join(each.path) for each in columns)])
+    row_bytes = max(row_bytes, VALUE_BYTES * len(columns))
+    rows = max(1, min(_MOST_ROWS, int(_BATCH_BYTES / row_bytes)))
+    names = [*dict.fromkeys(".".join(each.path) for each in columns)]
+    yield from file.iter_batches(rows, row_groups=None if group is None else [group], columns=names)
 
 
 def _add_columns(columns: dict[str, ParquetColumn], path: Sequence[str], kind: pa.DataType) -> None:

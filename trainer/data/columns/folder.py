@@ -1,0 +1,247 @@
+"""The files of a data set with columns: one file, those of a folder, or those at a URI."""
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from trainer.data.columns import held_out
+from trainer.data.columns.names import are_records, has_columns
+from trainer.data.skipped import Skipped
+from trainer.data.tabular import TabularFiles, open_files
+from trainer.data.tabular.parquet import VALUE_BYTES, RowGroup, row_groups
+from trainer.errors import ConfigurationError
+from trainer.storage.object_store import ObjectStore, is_uri
+
+logger = logging.getLogger(__name__)
+
+PACKED = {".gz": 5, ".zip": 5}
+"""How many times as large as its file a compressed text is, about."""
+GROUP_ROWS = 1 << 16
+"""Those of a row group of Parquet files that are written here."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Files with the same columns, and the columns that the names of their folders have, as in `year=2024/`."""
+
+    origin: str
+    """What errors call them."""
+    files: TabularFiles
+    partitions: Mapping[Path, Mapping[str, int | str]]
+    """By file, the values of the columns that the names of its folders have."""
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """The types of the columns by name."""
+        first = self.partitions[self.files.paths[0]]
+        of_folders = {name: pa.int64() if isinstance(value, int) else pa.string() for name, value in first.items()}
+        return {**self.files.types, **of_folders}
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether all files are of Parquet."""
+        return all(path in self.files.parquet for path in self.files.paths)
+
+    @property
+    def size(self) -> int:
+        """The size of all columns in memory, in bytes, about."""
+        if self.is_parquet:
+            groups = self.groups()
+            least = VALUE_BYTES * len(self.types) * sum(group.rows for group in groups)
+            return max(least, sum(group.size for group in groups))
+        return sum(path.stat().st_size * PACKED.get(path.suffix, 1) for path in self.files.paths)
+
+    def groups(self) -> list[RowGroup]:
+        """The row groups of all files, of Parquet."""
+        return [group for path in self.files.paths for group in row_groups(path)]
+
+    def read(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
+        """These columns of a file, in batches."""
+        own = [name for name in columns if name in self.files.types] or [next(iter(self.files.types))]
+        for batch in self.files.read(path, own, skipped):
+            yield self._with_partitions(batch, path, columns)
+
+    def read_group(self, group: RowGroup, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of a row group, in batches."""
+        own = [name for name in columns if name in self.files.types] or [next(iter(self.files.types))]
+        for batch in self.files.read_group(group, own):
+            yield self._with_partitions(batch, group.path, columns)
+
+    def as_texts(self, names: Sequence[str]) -> "Folder":
+        """The same, with these columns as texts, which may be numbers by chance."""
+        return replace(self, files=self.files.as_texts(names))
+
+    def _with_partitions(self, batch: pa.RecordBatch, path: Path, columns: Sequence[str]) -> pa.RecordBatch:
+        values = self.partitions[path]
+        if not values:
+            return batch
+        names = [name for name in columns if name in values or name in batch.schema.names]
+        arrays = [pa.repeat(pa.scalar(values[name]), len(batch)) if name in values else batch[name] for name in names]
+        return pa.record_batch(arrays, names=names)
+
+    def as_parquet(self, columns: Sequence[str], skipped: Skipped) -> "Folder":
+        """The same rows as one Parquet file on this machine, which is written once."""
+        place = cache() / f"{_digest(self.files.paths, columns, self.types)}.parquet"
+        if not place.exists():
+            logger.info(f"{self.origin}: {self.size / 2**30:.1f} GiB of text are written as Parquet, once, to {place}")
+            kinds = self.types
+            schema = pa.schema([(name, kinds[name]) for name in columns])
+            partial = place.with_suffix(f".{os.getpid()}")
+            try:
+                with pa.parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
+                    for batch in _gathered(self, columns, skipped):
+                        writer.write_table(batch.cast(schema), row_group_size=GROUP_ROWS)
+                partial.rename(place)
+            except OSError as error:
+                raise _unwritable(place, error, self.origin) from None
+            finally:
+                partial.unlink(missing_ok=True)
+        return Folder(self.origin, open_files([place], None), {place: {}})
+
+
+def _gathered(folder: Folder, columns: Sequence[str], skipped: Skipped) -> Iterator[Any]:
+    """The rows of all files as `pyarrow.Table`s of a row group each."""
+    batches: list[Any] = []
+    for path in folder.files.paths:
+        for batch in folder.read(path, columns, skipped):
+            batches.append(batch)
+            if sum(map(len, batches)) >= GROUP_ROWS:
+                yield pa.Table.from_batches(batches)
+                batches = []
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def cache() -> Path:
+    """The folder of copies of data on this machine. It is made if absent; TMPDIR determines where."""
+    place = Path(tempfile.gettempdir()) / f"trainer-data-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
+def _records_as_parquet(origin: str, paths: Sequence[Path]) -> tuple[Path, list[Path]]:
+    """A folder of Parquet files with the records of TFRecord files, those of a held-out split by themselves."""
+    from trainer.data.columns import tf_records
+
+    folder = cache() / _digest(paths, (), {})
+    folder.mkdir(exist_ok=True)
+    tests = held_out.by_name(paths) or [False] * len(paths)
+    splits = {
+        folder / name: [path for path, is_test in zip(paths, tests, strict=True) if is_test == wanted]
+        for name, wanted in (("train.parquet", False), ("test.parquet", True))
+    }
+    found = {place: own for place, own in splits.items() if own}
+    for place, own in found.items():
+        if not place.exists():
+            logger.info(f"{origin}: {len(own)} TFRecord files are written as Parquet, once, to {place}")
+            try:
+                tf_records.write_parquet(own, place, GROUP_ROWS)
+            except OSError as error:
+                raise _unwritable(place, error, origin) from None
+    return folder, [*found]
+
+
+def _unwritable(place: Path, error: OSError, origin: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{place} cannot be written ({error.strerror}); let TMPDIR name a folder with room for {origin}, or give "
+        "Parquet files."
+    )
+
+
+def _digest(paths: Sequence[Path], columns: Sequence[str], types: Mapping[str, Any]) -> str:
+    facts = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return hashlib.sha256(
+        repr((facts, [*columns], {name: str(each) for name, each in types.items()})).encode()
+    ).hexdigest()[:32]
+
+
+def find(place: Path) -> list[Path]:
+    """The files with columns at a path: itself, or those of a folder and the folders in it, in the order of names."""
+    if not place.is_dir():
+        return [place] if place.is_file() and has_columns(place.name) else []
+    found = [path for path in place.rglob("*") if path.is_file() and has_columns(path.name)]
+    return sorted(path for path in found if not _is_hidden(path.relative_to(place)))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def open_folder(place: str, setting: str) -> Folder:
+    """Find the files at a path or a URI, and their columns. Those at a URI are copied to this machine.
+
+    Args:
+        place: The path or the URI.
+        setting: The setting that has it, for errors.
+
+    Raises:
+        ConfigurationError: there are none, or one cannot be read.
+        StoreError: an object store does not respond.
+    """
+    here = _download(place, setting) if is_uri(place) else Path(place)
+    if not here.exists():
+        raise ConfigurationError(f"{setting}={place}: there is no such file or folder.")
+    paths = find(here)
+    if not paths:
+        raise ConfigurationError(
+            f"{setting}={place}: it has no CSV, Parquet or TFRecord files; name their folder, or a file."
+        )
+    if all(are_records(path.name) for path in paths):
+        here, paths = _records_as_parquet(place, paths)
+    files = open_files(paths, None)
+    for note in files.notes:
+        logger.info(note)
+    partitions = {path: dict(_partitions(path.relative_to(here).parent if here.is_dir() else Path())) for path in paths}
+    if len({tuple(each) for each in partitions.values()}) > 1:
+        raise ConfigurationError(f"{setting}={place}: its folders are not all named alike, as in year=2024/month=1.")
+    return Folder(place, files, _typed(partitions))
+
+
+def _partitions(folder: Path) -> Iterator[tuple[str, str]]:
+    for part in folder.parts:
+        name, equals, value = part.partition("=")
+        if equals:
+            yield name, value
+
+
+def _typed(partitions: Mapping[Path, Mapping[str, str]]) -> dict[Path, Mapping[str, int | str]]:
+    """The values as whole numbers, where all of a column are."""
+    whole = {
+        name
+        for each in partitions.values()
+        for name in each
+        if all(other[name].isdecimal() for other in partitions.values())
+    }
+    return {
+        path: {name: int(value) if name in whole else value for name, value in each.items()}
+        for path, each in partitions.items()
+    }
+
+
+def _download(uri: str, setting: str) -> Path:
+    """A copy of the files at a URI, which is that of one or of their folder."""
+    if has_columns(uri):
+        parent, _, name = uri.rpartition("/")
+        store, names = ObjectStore(parent, setting), [name]
+    else:
+        store = ObjectStore(uri, setting)
+        names = [name for name in store.names() if has_columns(name) and not _is_hidden(Path(name))]
+    place = cache() / hashlib.sha256(uri.encode()).hexdigest()[:32]
+    if names:
+        logger.info(f"{uri}: {len(names)} files are copied to {place}")
+    for name in names:
+        partial = place / f"{name}.{os.getpid()}"
+        store.download(name, partial)
+        partial.rename(place / name)
+    for path in find(place):
+        if str(path.relative_to(place)) not in names:
+            path.unlink()
+    return place / names[0] if has_columns(uri) else place
