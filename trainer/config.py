@@ -153,8 +153,8 @@ class RunSettings:
     dataset: Literal["digits", "mnist", "npz", "lance", "csv", "parquet", "tfrecord"] | None = _setting(
         None,
         "digits (bundled, works offline), mnist (IDX files in data_dir), npz (.npz files in data_dir), lance "
-        "(a Lance dataset at data_dir), csv, parquet or tfrecord (a file or a folder) (default: train_data() of the model's "
-        "file, if there is one, what the names of the files in data_dir say, or digits)",
+        "(a Lance dataset at data_dir), csv, parquet or tfrecord (a file or a folder) (default: train_data() of the "
+        "model's file, if there is one, what the names of the files in data_dir say, or digits)",
     )
     data_dir: str = _setting(
         "/tmp/mnist-data",  # noqa: S108

@@ -9,6 +9,8 @@ from trainer.telemetry import report
 
 LABELS = {"auc": "AUC", "r2": "R²", "mae": "mean absolute error"}
 """What metrics are called in a text."""
+ROUNDING = 1e-4
+"""Of what a result has."""
 MEASURES = ("accuracy", "loss")
 """What a result is about that does not name its metric, the first one that it has."""
 
@@ -82,7 +84,7 @@ def against_baseline(result: dict[str, Any]) -> str:
     worse = ""
     if found.get("r2", 1.0) <= 0:
         worse = ": the model is no better; other inputs or more rows may help"
-    elif "accuracy" in found and found["accuracy"] < baseline.get("accuracy", 0.0):
+    elif "accuracy" in found and found["accuracy"] < baseline.get("accuracy", 0.0) - ROUNDING:
         rank = "; rank by the probability, or predict with another --threshold" if found.get("auc", 0) > 0.5 else ""
         worse = f": the model is less often right{rank}"
     return f"the model of step {exported.get('global_step')}: {shown}; {baseline.get('what')}: {constant}{worse}"

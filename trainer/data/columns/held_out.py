@@ -56,13 +56,12 @@ def choose(targets: npt.NDArray[Any], is_class: bool) -> Mask:
     """Which rows are held out, by their targets: of each class the same share. The choice is deterministic."""
     rows = len(targets)
     order = np.random.default_rng(0).permutation(rows)
-    if is_class:  # spread the rows of each class evenly over the order
+    if is_class:  # sort by which share of the rows of its class comes before a row
         ranks = np.empty(rows)
         for each in np.unique(targets):
             own = order[targets[order] == each]
             ranks[own] = (np.arange(len(own)) + 0.5) / len(own)
         order = order[np.argsort(ranks[order], kind="stable")]
     found = np.zeros(rows, np.bool_)
-    chosen = number(rows)
-    found[order[np.arange(chosen) * rows // chosen]] = True
+    found[order[: number(rows)]] = True
     return found
