@@ -1,0 +1,240 @@
+"""Files with columns as the examples of a run."""
+
+import csv
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.data.columns import table_files
+from trainer.data.columns.blocks import Blocks, windows
+from trainer.data.columns.choices import Choices
+from trainer.data.columns.table_files import Model, Splits
+from trainer.data.examples import Examples
+from trainer.data.stream import Stream
+from trainer.data.tabular.parquet import RowGroup
+from trainer.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let copies of data be written to the test's folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+
+
+def write(file: Path, rows: int, seed: int = 0, **more: Any) -> Path:
+    """A CSV file with a number, a text with gaps, and a class that follows from them."""
+    random = np.random.default_rng(seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(file, "wt") if file.suffix == ".gz" else file.open("w") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["number", "text", "label", *more])
+        for _ in range(rows):
+            number, text = random.normal(), random.choice(["a", "b", ""])
+            writer.writerow([f"{number:.4f}", text, "yes" if number > 0 else "no", *more.values()])
+    return file
+
+
+def load(place: Path, **choices: Any) -> Splits:
+    return table_files.load(str(place), Choices(**choices), Model(), 0)
+
+
+def in_memory(split: Examples | Stream) -> Examples:
+    assert isinstance(split, Examples)
+    return split
+
+
+def test_a_file_is_split_and_each_row_is_an_example(tmp_path: Path) -> None:
+    found = load(write(tmp_path / "rows.csv", 1000))
+    train, test = in_memory(found.train), in_memory(found.test)
+    assert (found.kind, len(train), len(test)) == ("csv", 800, 200)
+    assert found.plan.target.classes == ("no", "yes")
+    assert set(train.inputs) == {"number", "text"}
+    assert ((train.inputs["number"] > 0) == train.targets).all()
+    assert found.baseline is not None
+    assert found.baseline["accuracy"] == pytest.approx(max(test.targets.mean(), 1 - test.targets.mean()))
+
+
+def test_files_of_a_folder_are_one_table_and_those_named_test_are_held_out(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", 30), write(tmp_path / "deep" / "b.csv.gz", 20, 1), write(tmp_path / "test.csv", 10, 2)
+    (tmp_path / "_temporary").mkdir()
+    write(tmp_path / "_temporary" / "c.csv", 5)
+    found = load(tmp_path)
+    assert (len(in_memory(found.train)), len(in_memory(found.test))) == (50, 10)
+
+
+def test_folders_named_by_values_are_columns(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        for place in ("east", "west"):
+            write(tmp_path / f"year={year}" / f"place={place}" / "rows.csv", 40, year)
+    found = load(tmp_path)
+    train = in_memory(found.train)
+    assert set(train.inputs["year"].tolist()) == {2023.0, 2024.0}
+    assert set(train.inputs["place"].tolist()) == {"east", "west"}
+
+
+def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = write(tmp_path / "rows.csv", 50)
+    file.write_text(file.read_text() + "0.5,a,\n" * 3)
+    found = load(file)
+    assert len(in_memory(found.train)) + len(in_memory(found.test)) == 50
+    assert "3 of 53 rows have no label; they are left out" in caplog.text
+
+
+def test_a_class_that_only_held_out_rows_have_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "train.csv", 50)
+    file = write(tmp_path / "test.csv", 10)
+    file.write_text(file.read_text() + "0.5,a,perhaps\n")
+    found = load(tmp_path)
+    assert found.plan.target.classes == ("no", "yes")
+    assert len(in_memory(found.test)) == 10
+    assert "1 held-out rows have a class of label that no training row has" in caplog.text
+
+
+def test_weights_and_ids_are_no_inputs(tmp_path: Path) -> None:
+    found = load(write(tmp_path / "rows.csv", 50, w=2.0, key=7), sample_weight="w", id="key")
+    train = in_memory(found.train)
+    assert set(train.inputs) == {"number", "text"}
+    assert train.weights is not None
+    assert set(train.weights.tolist()) == {2.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "choices", "sentence"),
+    [
+        ("a,b\n1,2\n3,4\n", {}, "no column named target or label or y; name the column to predict with --target, one"),
+        ("a,label\n1,x\n2,y\n", {"target": "lable"}, "target=lable, but .* has no such column .did you mean label.*"),
+        ("a,label\n1,x\n", {}, "1 of its rows have a label, but at least 2 are needed"),
+        ("a,label\n", {}, "no rows|the file is empty"),
+        ("a,label\n1,x\n2,x\n3,x\n", {}, "each training row has x; there is nothing to learn"),
+        ("a,label\n1,x\n1,y\n1,x\n", {}, "no column can be an input .a: each row has 1."),
+        ("a,split,label\n1,train,x\n2,train,y\n", {}, "0 rows are held out"),
+    ],
+)
+def test_files_from_which_nothing_can_be_learnt_are_refused(
+    tmp_path: Path, content: str, choices: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "rows.csv").write_text(content)
+    with pytest.raises(ConfigurationError, match=sentence):
+        load(tmp_path / "rows.csv", **choices)
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("nothing")
+    with pytest.raises(ConfigurationError, match=r"it has no CSV, Parquet or TFRecord files"):
+        load(tmp_path)
+    with pytest.raises(ConfigurationError, match="there is no such file or folder"):
+        load(tmp_path / "absent.csv")
+
+
+def parquet(folder: Path, files: int = 3, rows: int = 4000, group: int = 700) -> Path:
+    """Parquet files with the number of each row, and a class."""
+    folder.mkdir(exist_ok=True)
+    for index in range(files):
+        numbers = np.arange(index * rows, (index + 1) * rows)
+        columns = {"row": numbers.astype(float), "half": numbers / 2, "label": numbers % 3}
+        pa.parquet.write_table(pa.table(columns), folder / f"part-{index}.parquet", row_group_size=group)
+    return folder
+
+
+@pytest.fixture
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each file be too large for the memory."""
+    monkeypatch.setattr(table_files, "IN_MEMORY_BYTES", 0)
+
+
+@pytest.mark.usefixtures("small_memory")
+@pytest.mark.parametrize("files", [1, 3])
+def test_large_files_are_read_each_row_once_an_epoch(tmp_path: Path, files: int) -> None:
+    found = load(parquet(tmp_path / "rows", files))
+    stream, test = found.train, in_memory(found.test)
+    assert isinstance(stream, Stream)
+    assert stream.size is not None
+    assert stream.read is not None
+    assert stream.size + len(test) == files * 4000
+    orders = []
+    for epoch in range(2):
+        places = range(epoch * stream.size, (epoch + 1) * stream.size, 64)
+        ends = [min(place + 64, (epoch + 1) * stream.size) for place in places]
+        names = list(stream.signature.inputs)
+        batches = [stream.read(np.arange(*ends_of)) for ends_of in zip(places, ends, strict=True)]
+        leaves = [np.concatenate(each) for each in zip(*batches, strict=True)]
+        rows = leaves[names.index("row")]
+        assert sorted({*rows, *test.inputs["row"]}) == list(range(files * 4000))
+        assert (rows % 3 == leaves[-1]).all()
+        assert (rows[:-1] < rows[1:]).mean() == pytest.approx(0.5, abs=0.05)
+        orders.append(rows)
+    assert not np.array_equal(*orders)
+    again = stream.read(np.arange(stream.size + 100, stream.size + 110))
+    np.testing.assert_array_equal(again[names.index("row")], orders[1][100:110])
+    once = np.concatenate([batch[names.index("row")] for batch in stream.once(100)])
+    assert sorted(once) == sorted(orders[0])
+    assert len(found.digest or "") == 64
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_large_files_of_text_are_written_as_parquet_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    file = write(tmp_path / "rows.csv", 1000)
+    first, second = load(file), load(file)
+    assert caplog.text.count("are written as Parquet, once") == 1
+    for found in (first, second):
+        assert isinstance(found.train, Stream)
+        assert (found.kind, found.train.size, len(in_memory(found.test))) == ("csv", 800, 200)
+    assert [*(tmp_path / "cache").rglob("*.parquet")]
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_a_column_of_splits_and_absent_targets_count_in_large_files_too(tmp_path: Path) -> None:
+    rows = 3000
+    numbers = np.arange(rows)
+    columns = {
+        "row": numbers.astype(float),
+        "split": np.where(numbers % 5 == 0, "test", "train"),
+        "y": pa.array(numbers * 0.5, mask=numbers % 10 == 1),
+    }
+    pa.parquet.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=450)
+    found = load(tmp_path / "rows.parquet")
+    assert isinstance(found.train, Stream)
+    assert (found.train.size, len(in_memory(found.test))) == (2100, 600)
+    assert not found.plan.target.classes
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 60), min_size=1, max_size=20).filter(any),
+    size=st.integers(1, 40),
+    epoch=st.integers(0, 3),
+    batch=st.integers(1, 50),
+)
+def test_each_epoch_has_each_row_of_each_group_once(rows: list[int], size: int, epoch: int, batch: int) -> None:
+    found = windows(rows, size, 7, epoch)
+    assert [each.start for each in found] == [sum(one.rows for one in found[:index]) for index in range(len(found))]
+    starts = np.cumsum([0, *rows])
+
+    def read(group: RowGroup) -> Any:
+        numbers = np.arange(starts[group.index], starts[group.index + 1])
+        yield from (pa.record_batch({"row": numbers[at : at + 7]}) for at in range(0, len(numbers), 7))
+
+    groups = [RowGroup(Path("rows"), index, count, 1) for index, count in enumerate(rows)]
+    blocks = Blocks(groups, rows, read, lambda table: [table["row"].to_numpy()], 7)
+    first = epoch * blocks.size
+    taken = [blocks.read(np.arange(at, min(at + batch, first + blocks.size)))[0]
+             for at in range(first, first + blocks.size, batch)]  # fmt: skip
+    assert sorted(np.concatenate(taken)) == list(range(blocks.size))
+
+
+def test_half_of_a_wrapped_batch_is_from_the_begin_of_the_epoch() -> None:
+    def read(group: RowGroup) -> Any:
+        yield pa.record_batch({"row": np.arange(50)})
+
+    blocks = Blocks([RowGroup(Path("rows"), 0, 50, 1)], [50], read, lambda table: [table["row"].to_numpy()], 0)
+    whole = blocks.read(np.arange(50, 100))[0]
+    np.testing.assert_array_equal(blocks.read(np.array([98, 99, 50, 51]))[0], whole[[48, 49, 0, 1]])
