@@ -11,7 +11,8 @@ import numpy as np
 from trainer.data.examples import Array
 
 Columns: TypeAlias = Mapping[str, Sequence[str] | None]
-FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+_TEXTS = [f"{kind}{compression}" for kind in (".csv", ".tsv") for compression in ("", ".gz", ".zip")]
+FILES = (".parquet", *_TEXTS)
 """What the names of files with tables end in."""
 
 

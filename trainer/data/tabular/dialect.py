@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from trainer.data.tabular.errors import damaged
 from trainer.data.tabular.header import is_header, is_value
-from trainer.data.tabular.streams import Lines, open_bytes, open_text, single_blanks, unquoted
+from trainer.data.tabular.streams import REWRITES, Lines, open_bytes, open_text
 from trainer.errors import ConfigurationError
 from trainer.text import truncate
 
@@ -177,7 +177,10 @@ def _layout(sample: _Sample, delimiter: str | None) -> tuple[str, Lines]:
         nested = _delimiter(inner)
         if len(widths := {len(row) for row in _rows(inner, nested, "plain")}) == 1 and widths != {1}:
             return nested, "quoted"
-    return found, "blanks" if found == " " else "plain"
+    if found == " ":
+        return found, "blanks"
+    has_padding = found != "\t" and any(re.search(f'{re.escape(found)} +"', line) for line in sample.lines)
+    return found, "padded" if has_padding else "plain"
 
 
 def _delimiter(sample: _Sample) -> str:
@@ -196,9 +199,7 @@ def _delimiter(sample: _Sample) -> str:
 def _rows(sample: _Sample, delimiter: str, lines: Lines) -> list[list[str]]:
     """The first rows, without empty ones, and without one that is cut."""
     csv.field_size_limit(max(csv.field_size_limit(), 2 * SAMPLE_BYTES))
-    text = "".join(sample.lines)
-    if lines != "plain":
-        text = (single_blanks if lines == "blanks" else unquoted)(text.encode()).decode()
+    text = REWRITES[lines]("".join(sample.lines).encode()).decode()
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     rows = [*itertools.islice((row for row in reader if row), SAMPLE_ROWS)]
     return rows if sample.is_whole or not 1 < len(rows) < SAMPLE_ROWS else rows[:-1]

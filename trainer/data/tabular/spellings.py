@@ -1,6 +1,6 @@
 """Texts that differ only in case, in blanks or by a last full stop: they are one text, in its most frequent spelling.
 
-The texts are counted in a column of categories: up to 10,000 different texts of up to 100 characters. Other columns are
+The texts are counted in a column of categories: up to 1,000 different texts of up to 100 characters. Other columns are
 read as they are.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-MOST_TEXTS = 10_000
+MOST_TEXTS = 1000
 MOST_CHARACTERS = 100
 
 
