@@ -141,7 +141,7 @@ def _add_file(profiles: Mapping[str, Profile], path: Path, dialect: Dialect) -> 
                 last = str(batch[dialect.names[-1]][-1]) if len(batch) and dialect.names[-1] in names else ""
             if "\n" in last and not ends_with_quote(path):
                 raise ConfigurationError(
-                    f"{path}: the quotation mark in row {rows - 1} has no end ({one_line(truncate(last, 60))}); correct it."
+                    f"{path}: the quotation mark in row {rows - 1} has no end ({one_line(truncate(last, 60))}); add it."
                 )
             return dialect
         except LongRowError:
