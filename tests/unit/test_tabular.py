@@ -215,8 +215,8 @@ def test_all_texts_of_a_column_decide_its_type(
         ("5.1,s\n4.9,v\n4.7,s\n", {"column_1": [5.1, 4.9, 4.7], "column_2": ["s", "v", "s"]}, "is taken as a row"),
         ("p,x\ne,x\np,y\ne,y\n", {"column_1": [*"pepe"], "column_2": [*"xxyy"]}, "is taken as a row"),
         (
-            "1,Braund,7.25\n2,Cumings,71.3\n",
-            {"column_1": [1, 2], "column_2": ["Braund", "Cumings"], "column_3": [7.25, 71.3]},
+            "3,Braund,1.25\n2,Cumings,71.3\n",
+            {"column_1": [3, 2], "column_2": ["Braund", "Cumings"], "column_3": [1.25, 71.3]},
             "row",
         ),
         (

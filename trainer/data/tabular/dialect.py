@@ -39,16 +39,16 @@ class Dialect:
     delimiter: str
     names: Sequence[str]
     """Of all columns, in the order of the file."""
-    has_header: bool = True
-    nameless: Sequence[str] = ()
+    has_header: bool
+    nameless: Sequence[str]
     """Those of the names that are made up. Such a column is left out if it has no value."""
-    start: int = 0
+    start: int
     """The bytes before the first row, of the text in UTF-8."""
-    encoding: str = "utf-8"
-    lines: Lines = "plain"
-    block_bytes: int = BLOCK_BYTES
+    encoding: str
+    lines: Lines
+    block_bytes: int
     """More than the longest row has."""
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 class _Sample(NamedTuple):
@@ -112,6 +112,7 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
         start=len(text[: sample.start + header.length].encode()),
         encoding=encoding,
         lines=lines,
+        block_bytes=BLOCK_BYTES,
         notes=[*notes, *header.notes],
     )
 
