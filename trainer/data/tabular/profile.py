@@ -150,7 +150,7 @@ def _add_file(profiles: Mapping[str, Profile], path: Path, dialect: Dialect) -> 
                     f"{path}: a row after row {rows} has more than {MOST_BYTES >> 20} MB; correct its quotation mark, "
                     "which probably has no end, or shorten the text."
                 ) from None
-            dialect = replace(dialect, block_bytes=dialect.block_bytes * 8)
+            dialect = replace(dialect, block_bytes=min(8 * dialect.block_bytes, MOST_BYTES))
         except EncodingError:
             other = read_dialect(path, dialect.delimiter, "cp1252")
             dialect = replace(dialect, encoding=other.encoding, start=other.start, notes=[*dialect.notes, not_utf8()])
