@@ -199,11 +199,18 @@ def test_all_texts_of_a_column_decide_its_type(
         ),
         ('a, b\n1, "x, y"\n2, "z"\n', {"a": [1, 2], "b": ["x, y", "z"]}, None),
         ('t,y\n"a\nb ""c""",1\n"d\r\ne",2\n', {"t": ['a\nb "c"', "d\r\ne"], "y": [1, 2]}, None),
+        ('t,y\n"say \\"a, b\\" c",1\n"d",2\n', {"t": ['say "a, b" c', "d"], "y": [1, 2]}, None),
+        ('t,y\n"C:\\d\\",1\n"d",2\n', {"t": ["C:\\d\\", "d"], "y": [1, 2]}, None),
         ('"a\nb",y\n1,2\n', {"a\nb": [1], "y": [2]}, None),
         ('a,b\n5" pipe,1\n', {"a": ['5" pipe'], "b": [1]}, None),
         # headers
         ("age, work\n 39, State \n", {"age": [39], "work": ["State"]}, None),
         ("# made\n# by me\na,b\n1,2\n", {"a": [1], "b": [2]}, None),
+        (
+            "Report of 2024\n\nname,age,y\nBob,3,1\n",
+            {"name": ["Bob"], "age": [3], "y": [1]},
+            "t.csv: the first 2 lines are skipped, because they have no columns",
+        ),
         ("#id,name\n1,ab\n2,cd\n", {"id": [1, 2], "name": ["ab", "cd"]}, None),
         ("# a b\n1.5 2\n3 4\n", {"a": [1.5, 3.0], "b": [2, 4]}, "the delimiter is blanks"),
         (

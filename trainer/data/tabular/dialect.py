@@ -28,6 +28,7 @@ DELIMITERS = ("\t", ";", "|", ",")
 """Those that are found without being named, beside blanks. If several split all rows evenly, it is the first one."""
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
+_MOST_TITLES = 20
 _RUN = re.compile(r"\S {2,}\S")
 _CELL = re.compile(r'"(?:[^"]|"")*"|\S+')
 
@@ -46,6 +47,8 @@ class Dialect:
     """The bytes before the first row, of the text in UTF-8."""
     encoding: str
     lines: Lines
+    escape: str | None
+    """What stands before a quotation mark within quotes, if it is not another one."""
     block_bytes: int
     """More than the longest row has."""
     notes: Sequence[str]
@@ -63,6 +66,8 @@ class _Sample(NamedTuple):
     """The last line before them."""
     delimiter: str | None
     """That which a line before them names."""
+    escape: str | None = None
+    """What stands before a quotation mark within quotes, if it is not another one."""
 
 
 def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None) -> Dialect:
@@ -91,7 +96,11 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
             f"{path}: line {line} has a NUL byte, so the file is damaged or not a text; write it again as UTF-8."
         )
     sample = _sample(text, len(content) < SAMPLE_BYTES)
+    if not delimiter and (found := _without_titles(sample)):
+        sample, count = found
+        notes.append(f"the first {count} lines are skipped, because they have no columns")
     delimiter, lines = _layout(sample, delimiter or sample.delimiter)
+    sample = sample._replace(escape=_escape(sample, delimiter))
     rows = _rows(sample, delimiter, lines)
     if not rows:
         raise ConfigurationError(f"{path}: the file is empty; a line with the names of the columns was expected.")
@@ -112,6 +121,7 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
         start=len(text[: sample.start + header.length].encode()),
         encoding=encoding,
         lines=lines,
+        escape=sample.escape,
         block_bytes=BLOCK_BYTES,
         notes=[*notes, *header.notes],
     )
@@ -167,6 +177,23 @@ def _sample(text: str, is_whole: bool) -> _Sample:
     return _Sample(lines if is_whole or len(lines) < 2 else lines[:-1], is_whole, start, comment, delimiter)
 
 
+def _without_titles(sample: _Sample) -> tuple[_Sample, int] | None:
+    """The sample without the first lines, and their number, if these have no delimiter, and all others evenly many."""
+    for each in DELIMITERS:
+        titles = [*itertools.takewhile(lambda line: not set(line) & {*DELIMITERS}, sample.lines[:_MOST_TITLES])]
+        rest = sample._replace(lines=sample.lines[len(titles) :], start=sample.start + sum(map(len, titles)))
+        widths = [len(row) for row in _rows(rest, each, "plain")]
+        if titles and len(widths) > 1 and len(set(widths)) == 1 and widths[0] > 2:
+            return rest, len(titles)
+    return None
+
+
+def _escape(sample: _Sample, delimiter: str) -> str | None:
+    """A backslash, if one stands before a quotation mark that does not end a cell."""
+    within = re.compile(rf'"[^"\r\n]*\\"(?![{re.escape(delimiter)}"\r\n])')
+    return "\\" if any(map(within.search, sample.lines[:SAMPLE_ROWS])) else None
+
+
 def _layout(sample: _Sample, delimiter: str | None) -> tuple[str, Lines]:
     """The delimiter of some lines, and how they are written."""
     if delimiter:
@@ -201,7 +228,7 @@ def _rows(sample: _Sample, delimiter: str, lines: Lines) -> list[list[str]]:
     """The first rows, without empty ones, and without one that is cut."""
     csv.field_size_limit(max(csv.field_size_limit(), 2 * SAMPLE_BYTES))
     text = REWRITES[lines]("".join(sample.lines).encode()).decode()
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, escapechar=sample.escape)
     rows = [*itertools.islice((row for row in reader if row), SAMPLE_ROWS)]
     return rows if sample.is_whole or not 1 < len(rows) < SAMPLE_ROWS else rows[:-1]
 

@@ -15,7 +15,7 @@ MOST_TEXTS = 1000
 MOST_CHARACTERS = 100
 
 
-def key(text: str) -> str:
+def spelling_key(text: str) -> str:
     """What the spellings of one text have in common."""
     return " ".join(text.casefold().split()).removesuffix(".") or text
 
@@ -46,7 +46,7 @@ class Spellings:
         groups: defaultdict[str, list[str]] = defaultdict(list)
         counts: Mapping[str, int] = self.counts or {}
         for text in counts:
-            groups[key(text)].append(text)
+            groups[spelling_key(text)].append(text)
         found: dict[str, str] = {}
         for group in groups.values():
             if len(group) > 1:

@@ -43,7 +43,10 @@ def read_texts(path: Path, dialect: Dialect, columns: Sequence[str], skipped: Sk
                 stream,
                 pyarrow.csv.ReadOptions(column_names=positions, block_size=dialect.block_bytes),
                 pyarrow.csv.ParseOptions(
-                    delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                    delimiter=dialect.delimiter,
+                    escape_char=dialect.escape or False,
+                    newlines_in_values=True,
+                    invalid_row_handler=skip,
                 ),
                 pyarrow.csv.ConvertOptions(
                     column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted, strings_can_be_null=False
