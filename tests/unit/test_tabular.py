@@ -312,6 +312,8 @@ def test_all_files_decide_the_types(
     ("files", "message"),
     [
         ({"a.csv": ""}, "a.csv: the file is empty; a line with the names of the columns was expected."),
+        ({"a.csv": '"a\n","a\n"\n1,2\n'}, "a.csv: 2 columns are named a; give each its own name."),
+        ({"a.csv": '"a\nb","a\nb"\n1,2\n'}, r"a.csv: 2 columns are named a\nb; give each its own name."),
         ({"a.csv": "a,a\n1,2\n"}, "a.csv: 2 columns are named a; give each its own name."),
         (
             {"a.csv": "a,b\n1,\0\n"},

@@ -19,7 +19,7 @@ from trainer.data.tabular.errors import damaged
 from trainer.data.tabular.header import is_header, is_value
 from trainer.data.tabular.streams import REWRITES, Lines, open_bytes, open_text
 from trainer.errors import ConfigurationError
-from trainer.text import truncate
+from trainer.text import one_line, truncate
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_ROWS = 200
@@ -108,7 +108,9 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
     names, nameless = _complete(header.names, rows)
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice:
-        raise ConfigurationError(f"{path}: {names.count(twice)} columns are named {twice}; give each its own name.")
+        raise ConfigurationError(
+            f"{path}: {names.count(twice)} columns are named {one_line(twice)}; give each its own name."
+        )
     if lines == "quoted":
         notes.append("each line is within quotes, which are left out")
     if delimiter != ",":
