@@ -477,9 +477,9 @@ def test_a_source_that_is_not_there_is_refused(data: DataCommand, uri: str, tmp_
         data.json("import", "nothing", uri)
     with pytest.raises(ConfigurationError, match=r"SOURCE=s3:/bucket/raw: there is .*; download it first"):
         data.json("import", "s3://bucket/raw", uri)
-    (tmp_path / "a.txt").touch()
-    with pytest.raises(ConfigurationError, match=r"a.txt: a .csv or .parquet file, or a folder, was expected"):
-        data.json("import", tmp_path / "a.txt", uri)
+    (tmp_path / "a.pdf").touch()
+    with pytest.raises(ConfigurationError, match=r"a.pdf: .csv, .tsv, .parquet, .txt or .data files were expected; n"):
+        data.json("import", tmp_path / "a.pdf", uri)
 
 
 def test_other_columns_are_not_appended(data: DataCommand, uri: str, tmp_path: Path) -> None:

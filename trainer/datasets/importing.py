@@ -18,7 +18,6 @@ import trainer
 from trainer.data import metadata
 from trainer.data.metadata import CLASSES, FEATURES, names, with_names
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import is_tabular
 from trainer.datasets import idx_files, image_folders, npz_files, tabular_files, tags
 from trainer.datasets.check import Check, Rules
 from trainer.datasets.images import Shape, check
@@ -149,10 +148,6 @@ def _open(request: Request, appended: Any | None) -> tuple[Source, Rules]:
 def _open_source(place: Path, choices: Choices) -> Source:
     try:
         if place.is_file():
-            if not is_tabular(place):
-                raise ConfigurationError(
-                    f"SOURCE={place}: a .csv or .parquet file, or a folder, was expected; name the folder."
-                )
             return tabular_files.open_source(place, choices)
         kinds = {
             "IDX files": idx_files.is_source(place),

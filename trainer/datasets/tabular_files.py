@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from trainer.data.columns.vectors import Columns, encode
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import INDEX, TabularFiles, is_number, is_tabular, is_text, open_files
+from trainer.data.tabular import INDEX, TabularFiles, find_files, is_number, is_tabular, is_text, open_files
 from trainer.datasets.source import (
     INPUT,
     SPLIT,
@@ -52,7 +52,7 @@ def open_source(place: Path, choices: Choices) -> Source:
     Raises:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
     """
-    paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if is_tabular(path))
+    paths = find_files(place)
     held_out = {match[1] for path in paths if len(paths) > 1 and (match := _HELD_OUT.match(path.name))}
     if len(held_out) > 1:
         raise ConfigurationError(

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from trainer.data.tabular.errors import damaged
 from trainer.data.tabular.header import is_header, is_value
-from trainer.data.tabular.streams import Lines, open_bytes, open_text, single_blanks, unquoted
+from trainer.data.tabular.streams import REWRITES, Lines, open_bytes, open_text
 from trainer.errors import ConfigurationError
-from trainer.text import truncate
+from trainer.text import one_line, truncate
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_ROWS = 200
@@ -28,6 +28,7 @@ DELIMITERS = ("\t", ";", "|", ",")
 """Those that are found without being named, beside blanks. If several split all rows evenly, it is the first one."""
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
+_MOST_TITLES = 20
 _RUN = re.compile(r"\S {2,}\S")
 _CELL = re.compile(r'"(?:[^"]|"")*"|\S+')
 
@@ -39,16 +40,18 @@ class Dialect:
     delimiter: str
     names: Sequence[str]
     """Of all columns, in the order of the file."""
-    has_header: bool = True
-    nameless: Sequence[str] = ()
+    has_header: bool
+    nameless: Sequence[str]
     """Those of the names that are made up. Such a column is left out if it has no value."""
-    start: int = 0
+    start: int
     """The bytes before the first row, of the text in UTF-8."""
-    encoding: str = "utf-8"
-    lines: Lines = "plain"
-    block_bytes: int = BLOCK_BYTES
+    encoding: str
+    lines: Lines
+    escape: str | None
+    """What stands before a quotation mark within quotes, if it is not another one."""
+    block_bytes: int
     """More than the longest row has."""
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 class _Sample(NamedTuple):
@@ -63,6 +66,8 @@ class _Sample(NamedTuple):
     """The last line before them."""
     delimiter: str | None
     """That which a line before them names."""
+    escape: str | None = None
+    """What stands before a quotation mark within quotes, if it is not another one."""
 
 
 def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None) -> Dialect:
@@ -91,7 +96,11 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
             f"{path}: line {line} has a NUL byte, so the file is damaged or not a text; write it again as UTF-8."
         )
     sample = _sample(text, len(content) < SAMPLE_BYTES)
+    if not delimiter and (found := _without_titles(sample)):
+        sample, count = found
+        notes.append(f"the first {count} lines are skipped, because they have no columns")
     delimiter, lines = _layout(sample, delimiter or sample.delimiter)
+    sample = sample._replace(escape=_escape(sample, delimiter))
     rows = _rows(sample, delimiter, lines)
     if not rows:
         raise ConfigurationError(f"{path}: the file is empty; a line with the names of the columns was expected.")
@@ -99,7 +108,9 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
     names, nameless = _complete(header.names, rows)
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice:
-        raise ConfigurationError(f"{path}: {names.count(twice)} columns are named {twice}; give each its own name.")
+        raise ConfigurationError(
+            f"{path}: {names.count(twice)} columns are named {one_line(twice)}; give each its own name."
+        )
     if lines == "quoted":
         notes.append("each line is within quotes, which are left out")
     if delimiter != ",":
@@ -112,6 +123,8 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
         start=len(text[: sample.start + header.length].encode()),
         encoding=encoding,
         lines=lines,
+        escape=sample.escape,
+        block_bytes=BLOCK_BYTES,
         notes=[*notes, *header.notes],
     )
 
@@ -166,6 +179,23 @@ def _sample(text: str, is_whole: bool) -> _Sample:
     return _Sample(lines if is_whole or len(lines) < 2 else lines[:-1], is_whole, start, comment, delimiter)
 
 
+def _without_titles(sample: _Sample) -> tuple[_Sample, int] | None:
+    """The sample without the first lines, and their number, if these have no delimiter, and all others evenly many."""
+    for each in DELIMITERS:
+        titles = [*itertools.takewhile(lambda line: not set(line) & {*DELIMITERS}, sample.lines[:_MOST_TITLES])]
+        rest = sample._replace(lines=sample.lines[len(titles) :], start=sample.start + sum(map(len, titles)))
+        widths = [len(row) for row in _rows(rest, each, "plain")]
+        if titles and len(widths) > 1 and len(set(widths)) == 1 and widths[0] > 2:
+            return rest, len(titles)
+    return None
+
+
+def _escape(sample: _Sample, delimiter: str) -> str | None:
+    """A backslash, if one stands before a quotation mark that does not end a cell."""
+    within = re.compile(rf'"[^"\r\n]*\\"(?![{re.escape(delimiter)}"\r\n])')
+    return "\\" if any(map(within.search, sample.lines[:SAMPLE_ROWS])) else None
+
+
 def _layout(sample: _Sample, delimiter: str | None) -> tuple[str, Lines]:
     """The delimiter of some lines, and how they are written."""
     if delimiter:
@@ -177,7 +207,10 @@ def _layout(sample: _Sample, delimiter: str | None) -> tuple[str, Lines]:
         nested = _delimiter(inner)
         if len(widths := {len(row) for row in _rows(inner, nested, "plain")}) == 1 and widths != {1}:
             return nested, "quoted"
-    return found, "blanks" if found == " " else "plain"
+    if found == " ":
+        return found, "blanks"
+    has_padding = found != "\t" and any(re.search(f'{re.escape(found)} +"', line) for line in sample.lines)
+    return found, "padded" if has_padding else "plain"
 
 
 def _delimiter(sample: _Sample) -> str:
@@ -196,10 +229,8 @@ def _delimiter(sample: _Sample) -> str:
 def _rows(sample: _Sample, delimiter: str, lines: Lines) -> list[list[str]]:
     """The first rows, without empty ones, and without one that is cut."""
     csv.field_size_limit(max(csv.field_size_limit(), 2 * SAMPLE_BYTES))
-    text = "".join(sample.lines)
-    if lines != "plain":
-        text = (single_blanks if lines == "blanks" else unquoted)(text.encode()).decode()
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    text = REWRITES[lines]("".join(sample.lines).encode()).decode()
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, escapechar=sample.escape)
     rows = [*itertools.islice((row for row in reader if row), SAMPLE_ROWS)]
     return rows if sample.is_whole or not 1 < len(rows) < SAMPLE_ROWS else rows[:-1]
 

@@ -22,6 +22,8 @@ from trainer.text import truncate
 BATCH_ROWS = 1000
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
+_TEXT_FILES = (".txt", ".data", ".txt.gz", ".data.gz", ".zip")
+"""What names end in that may be of tables, and of anything else."""
 T = TypeVar("T")
 
 
@@ -92,6 +94,20 @@ class TabularFiles:
 def is_tabular(path: Path) -> bool:
     """Whether this is a CSV or a Parquet file, by its name."""
     return path.name.endswith(FILES)
+
+
+def find_files(place: Path) -> list[Path]:
+    """A file that is named, or the files with tables in a folder, by name; with none of them, its text files.
+
+    Raises:
+        ConfigurationError: the folder has none, or the file has a name of another kind.
+    """
+    paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.is_file())
+    texts = [path for path in paths if path.name.endswith(_TEXT_FILES) and not path.name.startswith(".")]
+    found = [path for path in paths if is_tabular(path) and not path.name.startswith(".")] or texts
+    if not found:
+        raise ConfigurationError(f"{place}: .csv, .tsv, .parquet, .txt or .data files were expected; name one.")
+    return found
 
 
 def open_files(paths: Sequence[Path], delimiter: str | None) -> TabularFiles:

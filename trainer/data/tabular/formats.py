@@ -24,6 +24,7 @@ from trainer.data.tabular.readings import (
     Reading,
     without_marks,
 )
+from trainer.text import one_line
 
 _SHOWN = 3
 """So many spellings are named."""
@@ -82,7 +83,7 @@ def find_formats(profiles: Mapping[str, Profile], has_semicolons: bool) -> tuple
             formats[name], found = _dates(profile, day, month, has_semicolons or (bool(comma) and not point))
         else:
             formats[name], found = Format(pa.bool_(), profile.readings[0]), []
-        notes += [f"{name}: {note}" for note in found]
+        notes += [f"{one_line(name)}: {note}" for note in found]
     return formats, notes
 
 

@@ -21,7 +21,8 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
     """Whether a row has names.
 
     It has none if each of its cells is like those below it, a number or a text that recurs, or if several of them are
-    numbers and one is no whole number. But numbers that rise from each to the next, such as years, may be names.
+    numbers, and one is no whole number or two are equal. But numbers that rise from each to the next, such as years,
+    may be names.
     """
     others = [row for row in others if row != first]
     if not others or (_rises(first) and not _rises(others[0])):
@@ -34,7 +35,8 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
             values.append(cell)
         elif cell not in IN_VALUES and cell not in column:
             are_alike = False
-    if any(not cell.isdecimal() for cell in values) and len(values) > 1 and not _rises(values, 2):
+    has_fraction = any(not cell.isdecimal() for cell in values)
+    if len(set(values)) < len(values) or (has_fraction and len(values) > 1 and not _rises(values, 2)):
         return False
     return not are_alike or not (values or len(first) > 1)
 

@@ -17,7 +17,8 @@ from trainer.data.tabular.kinds import is_text, may_exceed_int64, simplest
 VALUE_BYTES = 12
 """What a value takes in memory at least, on average; files may have a dictionary of few values."""
 _BATCH_BYTES = 8 << 20
-_MOST_ROWS = 1 << 16
+_BUFFER_BYTES = 1 << 20
+_MOST_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def read_rows(
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from None

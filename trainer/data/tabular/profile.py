@@ -14,9 +14,10 @@ from trainer.data.tabular.dialect import Dialect, not_utf8, read_dialect
 from trainer.data.tabular.missing import as_null, is_missing
 from trainer.data.tabular.readings import HEAD, POINT, POINT_GROUPS, READINGS, Reading, without_marks
 from trainer.data.tabular.spellings import Spellings
+from trainer.data.tabular.streams import ends_with_quote
 from trainer.data.tabular.texts import EncodingError, LongRowError, read_texts
 from trainer.errors import ConfigurationError
-from trainer.text import truncate
+from trainer.text import one_line, truncate
 
 MOST_BYTES = 256 << 20
 """A row with more ends the command."""
@@ -52,6 +53,8 @@ class Profile:
             path: Their file.
             start: The number of the first one's row.
         """
+        if not self.readings and self.spellings.counts is None:
+            return
         texts = pc.utf8_trim_whitespace(texts)
         if self.readings:
             absent = is_missing(texts)
@@ -127,7 +130,7 @@ def profile_files(dialects: MutableMapping[Path, Dialect], names: Sequence[str])
 def _add_file(profiles: Mapping[str, Profile], path: Path, dialect: Dialect) -> Dialect:
     names, rows = [name for name in profiles if name in dialect.names], 0
     while True:
-        start = 0
+        start, last = 0, ""
         try:
             for batch in read_texts(path, dialect, names, Skipped(0, is_quiet=True)):
                 new = batch.slice(max(0, rows - start))  # those before are from the attempt before
@@ -135,6 +138,11 @@ def _add_file(profiles: Mapping[str, Profile], path: Path, dialect: Dialect) -> 
                     profiles[name].add(new[name], path, start + len(batch) - len(new))
                 start += len(batch)
                 rows = max(rows, start)
+                last = str(batch[dialect.names[-1]][-1]) if len(batch) and dialect.names[-1] in names else ""
+            if "\n" in last and not ends_with_quote(path):
+                raise ConfigurationError(
+                    f"{path}: the quotation mark in row {rows - 1} has no end ({one_line(truncate(last, 60))}); add it."
+                )
             return dialect
         except LongRowError:
             if dialect.block_bytes >= MOST_BYTES:
@@ -142,7 +150,7 @@ def _add_file(profiles: Mapping[str, Profile], path: Path, dialect: Dialect) -> 
                     f"{path}: a row after row {rows} has more than {MOST_BYTES >> 20} MB; correct its quotation mark, "
                     "which probably has no end, or shorten the text."
                 ) from None
-            dialect = replace(dialect, block_bytes=dialect.block_bytes * 8)
+            dialect = replace(dialect, block_bytes=min(8 * dialect.block_bytes, MOST_BYTES))
         except EncodingError:
             other = read_dialect(path, dialect.delimiter, "cp1252")
             dialect = replace(dialect, encoding=other.encoding, start=other.start, notes=[*dialect.notes, not_utf8()])

@@ -1,6 +1,6 @@
 """Texts that differ only in case, in blanks or by a last full stop: they are one text, in its most frequent spelling.
 
-The texts are counted in a column of categories: up to 10,000 different texts of up to 100 characters. Other columns are
+The texts are counted in a column of categories: up to 1,000 different texts of up to 100 characters. Other columns are
 read as they are.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-MOST_TEXTS = 10_000
+MOST_TEXTS = 1000
 MOST_CHARACTERS = 100
 
 
-def key(text: str) -> str:
+def spelling_key(text: str) -> str:
     """What the spellings of one text have in common."""
     return " ".join(text.casefold().split()).removesuffix(".") or text
 
@@ -46,7 +46,7 @@ class Spellings:
         groups: defaultdict[str, list[str]] = defaultdict(list)
         counts: Mapping[str, int] = self.counts or {}
         for text in counts:
-            groups[key(text)].append(text)
+            groups[spelling_key(text)].append(text)
         found: dict[str, str] = {}
         for group in groups.values():
             if len(group) > 1:

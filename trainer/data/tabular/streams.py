@@ -8,7 +8,7 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from trainer.errors import ConfigurationError
 
-Lines: TypeAlias = Literal["plain", "blanks", "quoted"]
-"""How a line is written: as it is read, with runs of blanks between its cells, or as a whole within quotes."""
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
-_ZIP = b"PK\x03\x04"
+Lines: TypeAlias = Literal["plain", "padded", "blanks", "quoted"]
+"""How a line is written: as it is read, with blanks before quotes, with runs of blanks between its cells, or as a whole
+within quotes."""
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _CHUNK = 1 << 20
-_BLANKS = re.compile(rb'("(?:[^"]|"")*")|[ \t]+')
+_QUOTED = rb'("(?:[^"]|"")*")'
+_BLANKS = re.compile(_QUOTED + rb"|[ \t]+")
+_PADDING = re.compile(_QUOTED + rb'|(?<=[,;|])[ \t]+(?=")')
 
 
 def open_bytes(path: Path) -> Any:
@@ -31,11 +33,9 @@ def open_bytes(path: Path) -> Any:
         ConfigurationError: a zip file has several members.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        head = file.read(4)
-    if head == _ZIP:
+    found = _compression(path)
+    if found == "zip":
         return pa.PythonFile(_open_member(path), mode="r")
-    found = next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
     return pa.input_stream(str(path), compression=found)
 
 
@@ -48,8 +48,16 @@ def open_text(path: Path, encoding: str, lines: Lines, start: int) -> Any:
         start -= skipped
     if lines == "plain":
         return stream
-    rewrite = single_blanks if lines == "blanks" else unquoted
-    return pa.PythonFile(io.BufferedReader(_Rewritten(stream, rewrite), _CHUNK), mode="r")
+    return pa.PythonFile(io.BufferedReader(_Rewritten(stream, REWRITES[lines]), _CHUNK), mode="r")
+
+
+def ends_with_quote(path: Path) -> bool:
+    """Whether the last character of a text is a quotation mark; true if it would have to be decompressed."""
+    if _compression(path):
+        return True
+    with path.open("rb") as file:
+        file.seek(-min(path.stat().st_size, 100), 2)
+        return file.read().rstrip(b"\r\n\t \0,;|").endswith(b'"')
 
 
 def single_blanks(lines: bytes) -> bytes:
@@ -58,10 +66,30 @@ def single_blanks(lines: bytes) -> bytes:
     return _BLANKS.sub(lambda found: found[1] or b" ", stripped)
 
 
+def without_padding(lines: bytes) -> bytes:
+    """Lines without blanks before quotes."""
+    return _PADDING.sub(lambda found: found[1] or b"", lines)
+
+
 def unquoted(lines: bytes) -> bytes:
     """Lines without the quotes around each whole line."""
     rows = csv.reader(io.StringIO(lines.decode("utf-8"), newline=""))
     return "".join(f"{row[0]}\n" for row in rows if row).encode()
+
+
+REWRITES: Mapping[Lines, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "padded": without_padding,
+    "blanks": single_blanks,
+    "quoted": unquoted,
+}
+
+
+def _compression(path: Path) -> str | None:
+    """The compression of a file, by its first bytes."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
 def _open_member(path: Path) -> Any:

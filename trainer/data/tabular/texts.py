@@ -11,6 +11,7 @@ from trainer.data.skipped import Skipped
 from trainer.data.tabular.dialect import Dialect
 from trainer.data.tabular.errors import damaged
 from trainer.data.tabular.streams import open_text
+from trainer.text import one_line
 
 
 class LongRowError(Exception):
@@ -31,7 +32,8 @@ def read_texts(path: Path, dialect: Dialect, columns: Sequence[str], skipped: Sk
     """
 
     def skip(row: Any) -> str:
-        skipped.add(path.name, f"{row.actual_columns} columns, but the header has {row.expected_columns}: {row.text}")
+        found = f"{row.actual_columns} columns, but the header has {row.expected_columns}"
+        skipped.add(path.name, f"{found}: {one_line(row.text)}")
         return "skip"
 
     positions = [str(index) for index in range(len(dialect.names))]
@@ -43,7 +45,10 @@ def read_texts(path: Path, dialect: Dialect, columns: Sequence[str], skipped: Sk
                 stream,
                 pyarrow.csv.ReadOptions(column_names=positions, block_size=dialect.block_bytes),
                 pyarrow.csv.ParseOptions(
-                    delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                    delimiter=dialect.delimiter,
+                    escape_char=dialect.escape or False,
+                    newlines_in_values=True,
+                    invalid_row_handler=skip,
                 ),
                 pyarrow.csv.ConvertOptions(
                     column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted, strings_can_be_null=False
