@@ -31,7 +31,7 @@ def model(plan: Plan) -> Any:
     import keras
     from keras import layers
 
-    inputs = {each.name: keras.Input(each.shape, dtype=each.dtype, name=each.name) for each in plan.inputs}
+    inputs = {each.name: keras.Input(each.shape, dtype=each.dtype) for each in plan.inputs}  # names may have a slash
     dense, wide, deep = [], [], []
     for kind, prepare in _PREPARE.items():
         if columns := [each for each in plan.inputs if each.kind == kind]:
