@@ -99,7 +99,8 @@ def plan(table: Any, target: Target, choices: Choices, origin: str) -> Plan:
     left_out = {name: "it is excluded" for name in names if name in choices.exclude}
     if choices.inputs:
         left_out |= {name: "it is not among the inputs" for name in names if name not in choices.inputs}
-    found, id_column = [], choices.id
+    found: list[Column] = []
+    id_column = choices.id
     for name in names:
         if name in left_out or name == choices.id:
             continue
