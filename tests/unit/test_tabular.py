@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import find_files, is_date, open_files, remedy, streams
+from trainer.data.tabular import find_files, is_date, is_tabular, open_files, remedy, streams
 from trainer.data.tabular import profile as profiles
 from trainer.errors import ConfigurationError
 
@@ -507,6 +507,7 @@ def test_parquet_files_may_have_several_types(tmp_path: Path) -> None:
 def test_files_are_found_by_their_names(tmp_path: Path) -> None:
     for name in ("a.txt", "b.data", ".hidden.csv", "c.pdf"):
         (tmp_path / name).touch()
+        assert is_tabular(tmp_path / name) == (name == ".hidden.csv")
     assert [path.name for path in find_files(tmp_path)] == ["a.txt", "b.data"]
     (tmp_path / "d.csv.gz").touch()
     assert [path.name for path in find_files(tmp_path)] == ["d.csv.gz"]
