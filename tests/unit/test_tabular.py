@@ -356,6 +356,7 @@ def test_rows_of_another_length_are_skipped_and_named(tmp_path: Path) -> None:
 
 def test_a_text_may_be_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.data.tabular.dialect.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("trainer.data.tabular.dialect.COLUMN_BYTES", 0)
     long = "words \n" * 1000
     text = "t,y\n" + "a,1\n" * 1000 + f'"{long}",2\n' + "b,3\n" * 1000
     _, columns, _ = read(tmp_path, {"a.csv": text})
@@ -368,6 +369,7 @@ def test_a_text_may_be_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.M
 def test_a_late_byte_that_is_not_utf8_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.data.tabular.dialect.SAMPLE_BYTES", 1 << 10)
     monkeypatch.setattr("trainer.data.tabular.dialect.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("trainer.data.tabular.dialect.COLUMN_BYTES", 0)
     files, columns, _ = read(tmp_path, {"a.csv": b"a,b\n" + b"1,x\n" * 1000 + b"2,\xfc\n"})
     assert columns == {"a": [1] * 1000 + [2], "b": ["x"] * 1000 + ["ü"]}
     assert files.notes == ["a.csv: a later line is not UTF-8, so the file is read as Latin-1 (cp1252)"]
