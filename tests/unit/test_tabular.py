@@ -352,6 +352,10 @@ def test_rows_of_another_length_are_skipped_and_named(tmp_path: Path) -> None:
         "a.csv: 1 columns, but the header has 2: 3",
         "a.csv: 3 columns, but the header has 2: 4,5,6",
     ]
+    with pytest.raises(
+        ConfigurationError, match=r"max_skipped=10, but 11 rows cannot be used, the first ones a.csv: 1 col"
+    ):
+        read(tmp_path, {"a.csv": "a,b\n" + "1\n" * 20 + "1,2\n"})
 
 
 def test_a_text_may_be_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
