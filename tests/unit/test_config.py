@@ -256,7 +256,8 @@ def test_a_wrong_value_on_the_command_line_is_named_with_its_option(read: Read) 
 
 def test_a_wrong_value_in_the_environment_is_named_with_its_variable(read: Read) -> None:
     message = error_of(read, environment={"TRAINER_DATASET": "imagenet"}, file="dataset: digits")
-    assert message == "TRAINER_DATASET='imagenet', but input should be 'digits', 'mnist', 'npz' or 'lance'."
+    known = "'digits', 'mnist', 'npz', 'lance', 'csv', 'parquet' or 'tfrecord'"
+    assert message == f"TRAINER_DATASET='imagenet', but input should be {known}."
 
 
 def test_a_wrong_value_in_the_file_is_named_with_the_file(read: Read, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016. What prepare
 that the exported one takes the same raw columns.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,13 +88,12 @@ def _dates(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Tensor]
     days = ops.stack(tensors, axis=1) / SECONDS_A_DAY
     missing = ops.isnan(days)
     normalize = layers.Normalization(-1, [each.mean for each in columns], [each.variance or 1.0 for each in columns])
-    parts = [normalize(ops.cast(days, "float32"))]
+    parts = [ops.clip(normalize(ops.cast(days, "float32")), -FURTHEST, FURTHEST)]
     for period, shift in ((DAYS_A_YEAR, 0), (DAYS_A_WEEK, FIRST_WEEKDAY), (1.0, 0)):
-        angle = ops.cast(2 * 3.141592653589793 * (((days + shift) / period) % 1.0), "float32")
+        angle = ops.cast(2 * math.pi * (((days + shift) / period) % 1.0), "float32")
         parts += [ops.sin(angle), ops.cos(angle)]
-    weekday = ops.one_hot(ops.cast(ops.floor(ops.where(missing, 0.0, days) + FIRST_WEEKDAY) % 7, "int32"), 7)
-    parts = [ops.where(missing, 0.0, ops.clip(each, -FURTHEST, FURTHEST)) for each in parts]
-    return [*parts, layers.Flatten()(weekday), ops.cast(missing, "float32")]
+    parts = [ops.where(missing, 0.0, each) for each in parts]
+    return [*parts, *([ops.cast(missing, "float32")] if any(each.missing for each in columns) else [])]
 
 
 def _categories(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Tensor]:

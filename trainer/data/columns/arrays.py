@@ -24,10 +24,11 @@ def inputs(batch: Any, plan: Plan, origin: str) -> dict[str, Array]:
 
 
 def _input(batch: Any, column: Column, origin: str) -> Array:
-    if column.sources:
+    if column.is_vector_of_columns:
         parts = [_scalars(_whole(batch[name]), column, f"{origin}: {name}") for name in column.sources]
         return np.stack(parts, axis=1)
-    values, place = _whole(batch[column.name]), f"{origin}: {column.name}"
+    (name,) = column.reads
+    values, place = _whole(batch[name]), f"{origin}: {name}"
     if column.shape == (1,) and not is_list(values.type):
         return _scalars(values, column, place)[:, np.newaxis]
     return _lists(values, column, place) if column.shape else _scalars(values, column, place)

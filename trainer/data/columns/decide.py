@@ -6,7 +6,7 @@ The rules, in words, are in docs/data.md.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -105,7 +105,7 @@ def plan(table: Any, target: Target, choices: Choices, origin: str) -> Plan:
             continue
         column, why = _input(name, table[name].combine_chunks(), name in choices.inputs)
         if column:
-            found.append(column)
+            found.append(_renamed(column, {*names, *(each.name for each in found)}) if "/" in name else column)
         elif why == IDENTIFIES and id_column is None:
             id_column = name
         else:
@@ -115,6 +115,14 @@ def plan(table: Any, target: Target, choices: Choices, origin: str) -> Plan:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise ConfigurationError(f"{origin}: no column can be an input ({reasons or 'there are no others'}).")
     return Plan(tuple(found), target, id_column, choices.sample_weight, left_out, len(table))
+
+
+def _renamed(column: Column, taken: set[str]) -> Column:
+    """The column as an input of a name that Keras takes."""
+    name = column.name.replace("/", "_")
+    while name in taken:
+        name += "_"
+    return replace(column, name=name, sources=(column.name,))
 
 
 IDENTIFIES = "its values differ in (nearly) each row, as those of an id"

@@ -19,6 +19,7 @@ class Column:
     """A column that is an input."""
 
     name: str
+    """That of the input: the column's, without the slash that Keras refuses."""
     kind: Kind
     dtype: str
     """That of the array: float32, float64, int32, int64 or string. Dates are float64 seconds since 1970."""
@@ -35,7 +36,7 @@ class Column:
     bins: int = 0
     """The number of groups to which texts are hashed."""
     sources: tuple[str, ...] = ()
-    """The columns of numbers that make the elements of the array; empty if it is the column of this name."""
+    """The columns that make it; several are numbers, the elements of a vector. Empty if it is that of this name."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -43,12 +44,17 @@ class Column:
         return self.sources or (self.name,)
 
     @property
+    def is_vector_of_columns(self) -> bool:
+        """Whether columns of numbers are the elements of its array."""
+        return len(self.sources) > 1 or (bool(self.sources) and self.shape == (len(self.sources),))
+
+    @property
     def what(self) -> str:
         """What becomes of the column, for the log."""
         if self.kind == "number":
             return f"number, mean {self.mean:.4g}, standard deviation {self.variance**0.5:.4g}"
         if self.kind == "date":
-            return "date: days, day of the year and of the week, time of day"
+            return "date: days, and the place in the year, the week and the day"
         if self.kind == "category":
             shown = ", ".join(self.categories[:4]) + (", …" if len(self.categories) > 4 else "")
             return f"{len(self.categories)} categories ({shown}), and other"
@@ -60,7 +66,7 @@ class Column:
             return f"lists, whose elements are hashed to {self.bins:,} vectors"
         if self.kind == "vector":
             return f"vector of {self.shape[0]} numbers"
-        made = f" of {', '.join(self.sources)}" if self.sources else ""
+        made = f" of {', '.join(self.sources)}" if self.is_vector_of_columns else ""
         return f"{self.dtype} {list(self.shape)}{made}"
 
     @property
@@ -105,7 +111,10 @@ class Plan:
     @property
     def lines(self) -> Sequence[str]:
         """A table of what becomes of each column, for the log."""
-        rows = [(each.name, each.what, _missing(each, self.rows)) for each in self.inputs]
+        rows = [
+            (each.sources[0] if len(each.sources) == 1 else each.name, each.what, _missing(each, self.rows))
+            for each in self.inputs
+        ]
         classes = f"{len(self.target.classes)} classes: {', '.join(self.target.classes[:6])}"
         rows.append((self.target.name, f"the target: {classes if self.target.classes else 'a value'}", ""))
         rows += [

@@ -162,7 +162,7 @@ def examples(table: Any, plan: Plan, origin: str) -> Examples:
         ConfigurationError: a value is not of the type of its column.
     """
     inputs: Any = arrays.inputs(table, plan, origin)
-    if len(inputs) == 1 and plan.inputs[0].sources:
+    if len(inputs) == 1 and plan.inputs[0].is_vector_of_columns:
         (inputs,) = inputs.values()
     weights = arrays.weights(table[plan.sample_weight], plan.sample_weight, origin) if plan.sample_weight else None
     return Examples(inputs, arrays.targets(table[plan.target.name], plan.target), weights)
