@@ -121,6 +121,7 @@ UNDECIDED = "which no other value decides; write numbers without thousands separ
         ("2.3.2024 01.12.2024", TIME, [time("2024-03-02"), time("2024-12-01")], None),
         ("2.3.2024T4:05 01.12.2024", TIME, [time("2024-03-02 04:05"), time("2024-12-01")], None),
         ("13/02/2024 01/03/2024", TIME, [time("2024-02-13"), time("2024-03-01")], None),
+        ("2/13/2024T3:04PM 02/03/2024", TIME, [time("2024-02-13 15:04"), time("2024-02-03")], None),
         ("02/13/2024 01/03/2024", TIME, [time("2024-02-13"), time("2024-01-03")], None),
         ("02/03/2024 01/03/2024", TIME, [time("2024-02-03"), time("2024-01-03")], MONTH),
         ("13/02/2024 02/13/2024", TEXT, ["13/02/2024", "02/13/2024"], "'02/13/2024' in row 1 of t.csv is not a date"),
@@ -156,6 +157,11 @@ def test_all_texts_of_a_column_decide_its_type(
             'a,b\n"1,286",1.5\n"2,500",2.25\n',
             {"a": [1286, 2500], "b": [1.5, 2.25]},
             "a: 1,286 is read as 1286 and not as 1.286, as the numbers of b have a decimal point",
+        ),
+        (
+            "a,b,c,d\n1.286,2.500,3.125,4.000\n",
+            {"a": [1.286], "b": [2.5], "c": [3.125], "d": [4.0]},
+            f"a, b, c and 1 others: 1.286 is read as 1.286 and not as 1286, {UNDECIDED}",
         ),
         ("a;b\n1,286;x\n2,5;y\n", {"a": [1.286, 2.5], "b": ["x", "y"]}, "a: 1,286 is read as 1.286"),
         (
