@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import find_files, is_date, open_files, remedy, streams
+from trainer.data.tabular import find_files, is_date, is_tabular, open_files, remedy, streams
 from trainer.data.tabular import profile as profiles
 from trainer.errors import ConfigurationError
 
@@ -121,6 +121,7 @@ UNDECIDED = "which no other value decides; write numbers without thousands separ
         ("2.3.2024 01.12.2024", TIME, [time("2024-03-02"), time("2024-12-01")], None),
         ("2.3.2024T4:05 01.12.2024", TIME, [time("2024-03-02 04:05"), time("2024-12-01")], None),
         ("13/02/2024 01/03/2024", TIME, [time("2024-02-13"), time("2024-03-01")], None),
+        ("2/13/2024T3:04PM 02/03/2024", TIME, [time("2024-02-13 15:04"), time("2024-02-03")], None),
         ("02/13/2024 01/03/2024", TIME, [time("2024-02-13"), time("2024-01-03")], None),
         ("02/03/2024 01/03/2024", TIME, [time("2024-02-03"), time("2024-01-03")], MONTH),
         ("13/02/2024 02/13/2024", TEXT, ["13/02/2024", "02/13/2024"], "'02/13/2024' in row 1 of t.csv is not a date"),
@@ -156,6 +157,11 @@ def test_all_texts_of_a_column_decide_its_type(
             'a,b\n"1,286",1.5\n"2,500",2.25\n',
             {"a": [1286, 2500], "b": [1.5, 2.25]},
             "a: 1,286 is read as 1286 and not as 1.286, as the numbers of b have a decimal point",
+        ),
+        (
+            "a,b,c,d\n1.286,2.500,3.125,4.000\n",
+            {"a": [1.286], "b": [2.5], "c": [3.125], "d": [4.0]},
+            f"a, b, c and 1 others: 1.286 is read as 1.286 and not as 1286, {UNDECIDED}",
         ),
         ("a;b\n1,286;x\n2,5;y\n", {"a": [1.286, 2.5], "b": ["x", "y"]}, "a: 1,286 is read as 1.286"),
         (
@@ -352,10 +358,15 @@ def test_rows_of_another_length_are_skipped_and_named(tmp_path: Path) -> None:
         "a.csv: 1 columns, but the header has 2: 3",
         "a.csv: 3 columns, but the header has 2: 4,5,6",
     ]
+    with pytest.raises(
+        ConfigurationError, match=r"max_skipped=10, but 11 rows cannot be used, the first ones a.csv: 1 col"
+    ):
+        read(tmp_path, {"a.csv": "a,b\n" + "1\n" * 20 + "1,2\n"})
 
 
 def test_a_text_may_be_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.data.tabular.dialect.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("trainer.data.tabular.dialect.COLUMN_BYTES", 0)
     long = "words \n" * 1000
     text = "t,y\n" + "a,1\n" * 1000 + f'"{long}",2\n' + "b,3\n" * 1000
     _, columns, _ = read(tmp_path, {"a.csv": text})
@@ -368,6 +379,7 @@ def test_a_text_may_be_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.M
 def test_a_late_byte_that_is_not_utf8_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.data.tabular.dialect.SAMPLE_BYTES", 1 << 10)
     monkeypatch.setattr("trainer.data.tabular.dialect.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("trainer.data.tabular.dialect.COLUMN_BYTES", 0)
     files, columns, _ = read(tmp_path, {"a.csv": b"a,b\n" + b"1,x\n" * 1000 + b"2,\xfc\n"})
     assert columns == {"a": [1] * 1000 + [2], "b": ["x"] * 1000 + ["ü"]}
     assert files.notes == ["a.csv: a later line is not UTF-8, so the file is read as Latin-1 (cp1252)"]
@@ -507,6 +519,7 @@ def test_parquet_files_may_have_several_types(tmp_path: Path) -> None:
 def test_files_are_found_by_their_names(tmp_path: Path) -> None:
     for name in ("a.txt", "b.data", ".hidden.csv", "c.pdf"):
         (tmp_path / name).touch()
+        assert is_tabular(tmp_path / name) == (name == ".hidden.csv")
     assert [path.name for path in find_files(tmp_path)] == ["a.txt", "b.data"]
     (tmp_path / "d.csv.gz").touch()
     assert [path.name for path in find_files(tmp_path)] == ["d.csv.gz"]

@@ -46,6 +46,7 @@ def _parse(texts: Any, order: str) -> Any:
     for pattern, replacement in _ISO:
         texts = pc.replace_substring_regex(texts, pattern, replacement)
     if pc.any(pc.match_substring_regex(texts, _HALF_OF_DAY)).as_py():
+        texts = pc.replace_substring_regex(texts, r"^([\d-]{10})$", r"\1 12:00 AM")
         texts = pc.replace_substring_regex(texts, r"( \d\d:\d\d) ?([AaPp][Mm])$", r"\1:00 \2")
         return pc.strptime(texts, format="%Y-%m-%d %I:%M:%S %p", unit="us")
     zoned = pc.match_substring_regex(texts, _ZONE)

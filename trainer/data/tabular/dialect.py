@@ -23,7 +23,10 @@ from trainer.text import one_line, truncate
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_ROWS = 200
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 1 << 20
+"""What is read at once, at least."""
+COLUMN_BYTES = 8 << 10
+"""What is read at once of each column, about: pyarrow takes some microseconds for each."""
 DELIMITERS = ("\t", ";", "|", ",")
 """Those that are found without being named, beside blanks. If several split all rows evenly, it is the first one."""
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -124,7 +127,7 @@ def read_dialect(path: Path, delimiter: str | None, encoding: str | None = None)
         encoding=encoding,
         lines=lines,
         escape=sample.escape,
-        block_bytes=BLOCK_BYTES,
+        block_bytes=max(BLOCK_BYTES, COLUMN_BYTES * len(names)),
         notes=[*notes, *header.notes],
     )
 

@@ -22,8 +22,9 @@ from trainer.text import truncate
 BATCH_ROWS = 1000
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
-_TEXT_FILES = (".txt", ".data", ".txt.gz", ".data.gz", ".zip")
+_OTHER_FILES = tuple(end for end in FILES if end.startswith((".txt", ".data")))
 """What names end in that may be of tables, and of anything else."""
+_PARQUET_FILES = (".parquet", ".pq")
 T = TypeVar("T")
 
 
@@ -93,7 +94,7 @@ class TabularFiles:
 
 def is_tabular(path: Path) -> bool:
     """Whether this is a CSV or a Parquet file, by its name."""
-    return path.name.endswith(FILES)
+    return path.name.endswith(FILES) and not path.name.endswith(_OTHER_FILES)
 
 
 def find_files(place: Path) -> list[Path]:
@@ -103,7 +104,7 @@ def find_files(place: Path) -> list[Path]:
         ConfigurationError: the folder has none, or the file has a name of another kind.
     """
     paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.is_file())
-    texts = [path for path in paths if path.name.endswith(_TEXT_FILES) and not path.name.startswith(".")]
+    texts = [path for path in paths if path.name.endswith((*_OTHER_FILES, ".zip")) and not path.name.startswith(".")]
     found = [path for path in paths if is_tabular(path) and not path.name.startswith(".")] or texts
     if not found:
         raise ConfigurationError(f"{place}: .csv, .tsv, .parquet, .txt or .data files were expected; name one.")
@@ -120,7 +121,7 @@ def open_files(paths: Sequence[Path], delimiter: str | None) -> TabularFiles:
     Raises:
         ConfigurationError: a file cannot be read, or its columns are not those of the first one.
     """
-    is_parquet = {path: path.suffix == ".parquet" for path in paths}
+    is_parquet = {path: path.suffix in _PARQUET_FILES for path in paths}
     found = _each(paths, lambda path: read_columns(path) if is_parquet[path] else read_dialect(path, delimiter))
     parquet = {path: each for path, each in found.items() if isinstance(each, ParquetColumns)}
     dialects = _named({path: each for path, each in found.items() if isinstance(each, Dialect)})

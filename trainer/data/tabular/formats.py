@@ -3,8 +3,8 @@
 A note says what was decided.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from trainer.data.tabular.readings import (
 from trainer.text import one_line
 
 _SHOWN = 3
-"""So many spellings are named."""
+"""So many spellings, or columns, are named."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,12 @@ def find_formats(profiles: Mapping[str, Profile], has_semicolons: bool) -> tuple
     """
     comma, point = _decided(profiles, (COMMA, POINT_GROUPS)), _decided(profiles, (POINT, COMMA_GROUPS))
     day, month = _decided(profiles, (DAY_FIRST,)), _decided(profiles, (MONTH_FIRST,))
-    formats, notes = {}, []
+    formats: dict[str, Format] = {}
+    notes: list[_Note] = []
     for name, profile in profiles.items():
         if not profile.readings:
             formats[name] = Format(pa.string(), spellings=profile.spellings.most_frequent())
-            found = [*_notes_on_texts(profile, formats[name])]
+            found = [_Note(name, "", note) for note in _notes_on_texts(profile, formats[name])]
         elif not profile.values:
             formats[name], found = Format(pa.null()), []
         elif profile.readings[0].is_number:
@@ -83,8 +84,30 @@ def find_formats(profiles: Mapping[str, Profile], has_semicolons: bool) -> tuple
             formats[name], found = _dates(profile, day, month, has_semicolons or (bool(comma) and not point))
         else:
             formats[name], found = Format(pa.bool_(), profile.readings[0]), []
-        notes += [f"{one_line(name)}: {note}" for note in found]
-    return formats, notes
+        notes += [replace(note, column=name) for note in found]
+    return formats, _sentences(notes)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What was decided about a column."""
+
+    column: str
+    why: str
+    """Columns with one reason, which is not empty, have one sentence."""
+    what: str
+
+
+def _sentences(notes: Iterable[_Note]) -> list[str]:
+    groups: dict[tuple[str, str], list[_Note]] = {}
+    for note in notes:
+        groups.setdefault((note.why, "" if note.why else f"{note.column}: {note.what}"), []).append(note)
+    found = []
+    for group in groups.values():
+        names = ", ".join(one_line(note.column) for note in group[:_SHOWN])
+        others = f" and {len(group) - _SHOWN} others" if len(group) > _SHOWN else ""
+        found.append(f"{names}{others}: {group[0].what}{group[0].why}")
+    return found
 
 
 def _decided(profiles: Mapping[str, Profile], readings: Collection[Reading]) -> str | None:
@@ -93,7 +116,9 @@ def _decided(profiles: Mapping[str, Profile], readings: Collection[Reading]) -> 
     return next(found, None)
 
 
-def _numbers(profile: Profile, comma: str | None, point: str | None, has_semicolons: bool) -> tuple[Format, list[str]]:
+def _numbers(
+    profile: Profile, comma: str | None, point: str | None, has_semicolons: bool
+) -> tuple[Format, list[_Note]]:
     """The format of a column of numbers.
 
     Args:
@@ -119,21 +144,23 @@ def _numbers(profile: Profile, comma: str | None, point: str | None, has_semicol
             reason = "which no other value decides; write numbers without thousands separators if that is wrong"
         chosen, other = (decimal, groups) if (decimal.point == ",") == has_comma else (groups, decimal)
         rejected = _example(Format(pa.float64(), other, profile.has_marks), profile)
-        reason = f" and not as {rejected}, {reason}"
+        what, why = f" and not as {rejected}", f", {reason}"
     else:
-        chosen, reason = found[0], ""
+        chosen, what = found[0], ""
+        why = ", with a decimal comma" if chosen.point == "," else ", with thousands separators"
+        why = ", without its sign" if profile.has_marks else why
     is_whole = chosen.has_groups and chosen.point not in profile.separators
     chosen_format = Format(pa.int64() if is_whole else pa.float64(), chosen, profile.has_marks)
-    if chosen is POINT and not profile.has_marks and not reason:
+    if chosen is POINT and not profile.has_marks and not pairs:
         return chosen_format, []
-    return chosen_format, [f"{profile.example} is read as {_example(chosen_format, profile)}{reason}"]
+    return chosen_format, [_Note("", why, f"{profile.example} is read as {_example(chosen_format, profile)}{what}")]
 
 
 def _example(found: Format, profile: Profile) -> str:
     return f"{found.convert(pa.array([profile.example]))[0].as_py():.15g}"
 
 
-def _dates(profile: Profile, day: str | None, month: str | None, is_european: bool) -> tuple[Format, list[str]]:
+def _dates(profile: Profile, day: str | None, month: str | None, is_european: bool) -> tuple[Format, list[_Note]]:
     """The format of a column of dates.
 
     Args:
@@ -152,7 +179,8 @@ def _dates(profile: Profile, day: str | None, month: str | None, is_european: bo
     else:
         has_day, reason = is_european, "which no other value decides; write the year first if that is wrong"
     chosen = DAY_FIRST if has_day else MONTH_FIRST
-    return Format(TIME, chosen), [f"{profile.example} is read with the {'day' if has_day else 'month'} first, {reason}"]
+    what = f"{profile.example} is read with the {'day' if has_day else 'month'} first"
+    return Format(TIME, chosen), [_Note("", f", {reason}", what)]
 
 
 def _notes_on_texts(profile: Profile, found: Format) -> Iterator[str]:

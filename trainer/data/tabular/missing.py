@@ -7,7 +7,10 @@ import pyarrow.compute as pc
 
 IN_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "\\N", "NaN", "nan", "null", "NULL", "?")
 """Those in a column of texts."""
-IN_VALUES = (*IN_TEXTS, "na", "None", "none", "Null", "-nan", "-NaN", "#NA", "#DIV/0!", "#VALUE!", "-", "--", ".")
+IN_VALUES = (
+    *(*IN_TEXTS, "na", "None", "none", "Null", "-nan", "-NaN", "#NA", "#DIV/0!", "#VALUE!", "-", "--", "."),
+    *("0000-00-00", "0000-00-00 00:00:00"),
+)
 """Those in a column of numbers or dates."""
 _IN_TEXTS, _IN_VALUES = pa.array(IN_TEXTS), pa.array(IN_VALUES)
 

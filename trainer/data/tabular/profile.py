@@ -174,7 +174,7 @@ def _is_whole(texts: Any) -> bool:
 
 
 def _first_fraction(values: Any) -> str:
-    return truncate(str(_first(values, pc.invert(pc.match_substring_regex(values, r"^\d+$")))), 40)
+    return truncate(_first(values, pc.invert(pc.match_substring_regex(values, r"^[+-]?\d+$"))) or "", 40)
 
 
 def _leading_zero(values: Any) -> str | None:

@@ -30,11 +30,17 @@ def read_texts(path: Path, dialect: Dialect, columns: Sequence[str], skipped: Sk
         LongRowError: a row is longer than the dialect says.
         EncodingError: the text is not UTF-8, as the dialect says.
     """
+    wrong: list[str] = []
 
     def skip(row: Any) -> str:
         found = f"{row.actual_columns} columns, but the header has {row.expected_columns}"
-        skipped.add(path.name, f"{found}: {one_line(row.text)}")
+        wrong.append(f"{found}: {one_line(row.text[:200])}")  # pyarrow would hide an error here
         return "skip"
+
+    def add_skipped() -> None:
+        for reason in wrong:
+            skipped.add(path.name, reason)
+        wrong.clear()
 
     positions = [str(index) for index in range(len(dialect.names))]
     wanted = [positions[dialect.names.index(name)] for name in columns]
@@ -56,12 +62,13 @@ def read_texts(path: Path, dialect: Dialect, columns: Sequence[str], skipped: Sk
             ) as reader,
         ):
             for batch in reader:
+                add_skipped()
                 yield batch.rename_columns(list(columns))
     except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
         if "straddling" in str(error):
             raise LongRowError from None
-        if "UTF8" in str(error):
+        if "UTF8" in str(error) or "CSV parse error: Expected" in str(error):  # a row of another length is no UTF-8
             raise EncodingError from None
-        if "Empty CSV file" in str(error):
-            return
-        raise damaged(path, error) from None
+        if "Empty CSV file" not in str(error):
+            raise damaged(path, error) from None
+    add_skipped()
