@@ -271,8 +271,8 @@ def test_an_evicted_run_ends_its_tasks_and_waits_again(
     assert f"{why}: the tasks save a checkpoint and end, and the run waits in the queue again" in caplog.text
     ending = a_pod("mnist-worker-0", terminating=True)
     assert control.calls(notes, workload, ending) == [], "the tasks still use the quota"
-    assert lifecycle.advance(notes, {"mnist-worker-0": ending}, {}, NOW, lifecycle.first(RUN)).state == "Stopping"
-    notes = lifecycle.advance(notes, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(RUN))
+    assert lifecycle.advance(RUN, notes, {"mnist-worker-0": ending}, {}, NOW).state == "Stopping"
+    notes = lifecycle.advance(RUN, notes, {}, {"worker": 0, "ps": 0}, NOW)
     assert notes.state == "Queued"
     freed = {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": True}
     assert control.calls(notes, workload) == ([(freed, True)] if workload else ["create"])

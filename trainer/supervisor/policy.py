@@ -238,18 +238,6 @@ def _too_many_incidents(limit: int, notes: Notes, pods: Mapping[str, Pod]) -> Ou
     )
 
 
-def restart_all(notes: Notes) -> Notes:
-    """The notes with which all tasks end, and then start again."""
-    return dataclasses.replace(
-        notes,
-        state="Stopping",
-        running=0.0,
-        counted=dataclasses.replace(notes.counted, of_all=notes.counted.of_all + 1, seen={}),
-        finished={},
-        ungated={},
-    )
-
-
 @dataclass(frozen=True)
 class PendingTask:
     """A task that does not run although it should, or whose host name does not resolve."""

@@ -3,7 +3,6 @@
 With every other value of scheduling.gang, nothing here has an effect.
 """
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 
@@ -62,7 +61,7 @@ class QueueControl:
         elif notes.state in ("Starting", "Running") and (is_deleted or (workload and not admitted)):
             what = "the tasks save a checkpoint and end, and the run waits in the queue again"
             self._reporter.report_eviction(f"{_eviction(run, workload)}: {what}")
-            return dataclasses.replace(notes, state="Stopping", admitted=0.0, running=0.0)
+            return lifecycle.enter(run, notes, "evicted", admitted=0.0, running=0.0)
         return notes
 
     def _start(self, notes: Notes, workload: Workload, now: float) -> Notes:
@@ -76,7 +75,7 @@ class QueueControl:
         if fewer:
             logger.info(f"Kueue has admitted {', '.join(fewer)} (run.elastic)")
         elastic = ElasticNotes(wanted=counts.get("worker", 0))
-        return dataclasses.replace(notes, state="Starting", started=now, scales=counts, elastic=elastic)
+        return lifecycle.enter(self._run, notes, "admitted", started=now, scales=counts, elastic=elastic)
 
     def _place(self, workload: Workload) -> str:
         """Find out what the pods of each role get; return what prevents that, with the remedy, else nothing."""

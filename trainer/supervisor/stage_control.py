@@ -58,7 +58,7 @@ class StageControl:
         if found.current:
             return notes, self._look(found.current, notes, jobs, now)
         if is_before:
-            return dataclasses.replace(notes, state=lifecycle.after_stages(self._run), started=now), None
+            return lifecycle.enter(self._run, notes, "stages done", started=now), None
         return notes, Outcome(True, notes.training)
 
     def reconcile(self, notes: Notes, jobs: Mapping[str, StageJob], now: float) -> None:

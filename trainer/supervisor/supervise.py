@@ -38,7 +38,7 @@ from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.kueue_api import KueueApi
 from trainer.supervisor.metrics import RunMetrics
-from trainer.supervisor.notes import Notes, State, parse
+from trainer.supervisor.notes import Notes, parse
 from trainer.supervisor.notes_writer import NotesWriter
 from trainer.supervisor.ownership import SupersededError
 from trainer.supervisor.pods import Pod, lacks_termination, with_logged_termination
@@ -263,7 +263,7 @@ class _Loop:
             "raise run.attempt in an upgrade to run with the present values"
         )
         self.is_replaced = True
-        self._notes = self._writer.write(dataclasses.replace(self._notes, state="Suspended", reason=""))
+        self._notes = self._writer.write(lifecycle.enter(self._run, self._notes, "superseded", reason=""))
 
     @property
     def _outcome(self) -> Outcome:
@@ -372,7 +372,7 @@ class _Loop:
             self._suspend_if_replaced()
         run, before = self._run, self._notes
         notes = scales.adopt(run, before, self._confirmed, self.view.scales)
-        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
+        notes = lifecycle.advance(run, notes, self.view.pods or {}, self.view.scales, now)
         if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
             sentence = f"the workers have been scaled to {notes.elastic.wanted}"
             self._reporter.report_scale(before.scales[scales.ELASTIC], notes.elastic.wanted, sentence)
@@ -410,14 +410,12 @@ class _Loop:
             cause = _copy_logs(run, self._logs, outcome, self._tasks)
         if not outcome.succeeded:
             outcome = dataclasses.replace(outcome, reason=policy.with_cause(outcome.reason, cause))
-        if outcome.succeeded and notes.state in ("Starting", "Running"):
-            notes = lifecycle.finish(run, notes, outcome.reason)
-            if run.stages.after:
-                logger.info(f"the training succeeded: {outcome.reason}")
-                return notes
-        self._tensorboard_leaves = self._shares_node()
-        state: State = "Succeeded" if outcome.succeeded else "Failed"
-        return dataclasses.replace(notes, state=state, reason=outcome.reason, ended=now)
+        notes = lifecycle.end(run, notes, outcome, now)
+        if notes.has_ended:
+            self._tensorboard_leaves = self._shares_node()
+        else:
+            logger.info(f"the training succeeded: {outcome.reason}")
+        return notes
 
     def _shares_node(self) -> bool:
         """Whether TensorBoard is on the leader's node, and starts again on another one after the run."""
@@ -452,7 +450,7 @@ class _Loop:
                 self._reporter.report_eviction(sentence)
         if isinstance(decision, RestartAll):
             logger.info(decision.reason)
-            return policy.restart_all(notes), None
+            return lifecycle.restart_all(run, notes), None
         return notes, decision
 
     def _reconcile(self, now: float) -> None:
