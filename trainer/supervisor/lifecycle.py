@@ -16,26 +16,6 @@ from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import Run
 
-Event = Literal[
-    "changed",
-    "outdated",
-    "suspended",
-    "resumed",
-    "rescaled",
-    "trained",
-    "tasks ended",
-    "stages done",
-    "admitted",
-    "scales set",
-    "evicted",
-    "gang lost nodes",
-    "restart all",
-    "succeeded",
-    "stages after done",
-    "failed",
-    "superseded",
-]
-
 
 def first(run: Run) -> State:
     """The state in which a run begins."""
@@ -64,7 +44,7 @@ TRAINING: tuple[State, ...] = ("Starting", "Running")
 """The states in which tasks run."""
 UNENDED: tuple[State, ...] = ("Stopping", "Preparing", "Queued", *TRAINING, "Finishing")
 ANY: tuple[State | Literal[""], ...] = ("", "Suspended", *UNENDED, *ENDED)
-TRANSITIONS: Mapping[Event, Transition] = {
+TRANSITIONS: Mapping[str, Transition] = {
     # What the supervisor finds when it begins.
     "changed": Transition(ANY, first),
     "outdated": Transition(ANY, "Stopping"),
@@ -87,7 +67,7 @@ TRANSITIONS: Mapping[Event, Transition] = {
 }
 
 
-def enter(run: Run, notes: Notes, event: Event, **changes: Any) -> Notes:
+def enter(run: Run, notes: Notes, event: str, **changes: Any) -> Notes:
     """The notes in the state after an event, with changes of other fields; as they are if it does not count there."""
     found = TRANSITIONS[event]
     if notes.state not in found.states:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from trainer.supervisor.diagnosis import lacks_capacity
+from trainer.supervisor.diagnosis import diagnose, lacks_capacity
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Template, ended_by_itself
@@ -204,11 +204,6 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
     return None
 
 
-def with_cause(reason: str, cause: str) -> str:
-    """The reason of a failed run with what the task's own log says, and how to try it again."""
-    return f"{reason}{cause and f': {cause}'}; upgrade with a remedy, or raise run.attempt to try again"
-
-
 def _failure(action: ExitAction, ending: str, task: str) -> Outcome:
     why = "and run.failurePolicy fails the run" if action == "Fail" else "which is not retried"
     return Outcome(False, f"{ending}, {why}", (task,))
@@ -320,6 +315,17 @@ def pending_tasks(
             since = max(_since(run, notes, pod, placed), lookup.since)
             found.append(PendingTask(name, role, since, True, f"does not resolve: {lookup.host}", unresolved=True))
     return found
+
+
+def with_warning(run: Run, task: PendingTask, warnings: Mapping[str, str]) -> PendingTask:
+    """The task with why it does not run: from its pod's status, else the last warning about it or its owner."""
+    owner = run.roles[task.role].job or run.stateful_set(task.role)
+    return dataclasses.replace(task, problem=task.problem or warnings.get(task.name) or warnings.get(owner, ""))
+
+
+def explain(task: PendingTask) -> str:
+    """Why a task does not run, in one sentence with the remedy."""
+    return diagnose(task.role, task.problem)
 
 
 def _since(run: Run, notes: Notes, pod: Pod, placed: float) -> float:
