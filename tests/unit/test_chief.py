@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.checkpoint import best
 from trainer.checkpoint.saver import Snapshot
+from trainer.checkpoint.score import BestMetric
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
-from trainer.evaluate.best_metric import BestMetric
 from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.run_directory import best
-from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.shards.course import Course
 from trainer.telemetry.metrics import Metrics
@@ -35,6 +34,7 @@ from trainer.training.context import TaskContext
 from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext
+from trainer.training.run_record import RunRecord
 
 from .conftest import MLP, values_in
 

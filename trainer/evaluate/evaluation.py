@@ -7,13 +7,13 @@ import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainer.checkpoint.files import GLOBAL_STEP
+from trainer.checkpoint.score import Score
 from trainer.checkpoint.sliced_saver import SlicedSaver
 from trainer.checkpoint.table_files import StoredArrays
 from trainer.data.examples import Array, Examples
@@ -50,31 +50,6 @@ MODEL_BYTES = 1 << 30
 CHUNK = 1000
 """Examples per session run, at most, if no training batch is known."""
 CPU = "/device:CPU:0"
-
-
-@dataclass(frozen=True)
-class Score:
-    """The loss and the metrics of one checkpoint on the whole held-out split."""
-
-    global_step: int
-    loss: float
-    metrics: Mapping[str, float]
-    """By name, such as accuracy."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the loss is finite."""
-        return math.isfinite(self.loss)
-
-    def to_json(self) -> dict[str, Any]:
-        """The score in the form of result.json; a number that is not finite is null, as JSON has no NaN."""
-        found = {**self.metrics, "loss": self.loss}
-        rounded = {f"test_{name}": round(value, 4) if math.isfinite(value) else None for name, value in found.items()}
-        return {"global_step": self.global_step, **rounded}
-
-    def __str__(self) -> str:
-        measured = "".join(f"test {name} {value:.4f}, " for name, value in self.metrics.items())
-        return f"step {self.global_step}: {measured}test loss {self.loss:.4f}"
 
 
 class CheckpointEvaluator:

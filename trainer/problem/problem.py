@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from trainer.checkpoint.score import BestMetric
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data import datasets, fit_arguments, own_data
@@ -20,7 +21,6 @@ from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
 from trainer.evaluate import best_metric
-from trainer.evaluate.best_metric import BestMetric
 from trainer.evaluate.evaluation import CPU, CheckpointEvaluator
 from trainer.graph import devices
 from trainer.mode import Mode

@@ -15,8 +15,8 @@ from trainer.checkpoint import table_files
 from trainer.checkpoint.files import CheckpointList, move
 from trainer.checkpoint.saver import Snapshot
 from trainer.checkpoint.table_saver import TableSaver
+from trainer.checkpoint.volume import WriteFailures
 from trainer.errors import SupersededError
-from trainer.run_directory.volume import WriteFailures
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from trainer.checkpoint.volume import retry_writing
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
 from trainer.graph.totals import Totals
-from trainer.run_directory.volume import retry_writing
 from trainer.shards.course import Course
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.checkpoint.score import Score
 from trainer.data.epochs import Epochs, Position
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, ModelError
-from trainer.evaluate.evaluation import CheckpointEvaluator, Score
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph.totals import Totals
 from trainer.models.keras_model import KerasModel
 from trainer.tensorflow.private import eager_mode

@@ -4,13 +4,13 @@ import json
 import logging
 from pathlib import Path
 
+from trainer.checkpoint import best
 from trainer.checkpoint.files import CheckpointList, find, step_of
+from trainer.checkpoint.volume import reason
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.evaluate.evaluation import UNREADABLE
 from trainer.models.keras_model import FILE
-from trainer.run_directory import best
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.run_directory.volume import reason
 from trainer.telemetry import report
 from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session

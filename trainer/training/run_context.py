@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.checkpoint import best
 from trainer.graph.replica import Replica
-from trainer.run_directory import best
-from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.shards.course import Course
 from trainer.tensorflow.private import eager_mode
@@ -14,6 +13,7 @@ from trainer.training.background import Background
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.run_record import RunRecord
 
 
 @dataclass(frozen=True)
