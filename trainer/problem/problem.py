@@ -5,15 +5,12 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 from trainer.checkpoint.score import BestMetric
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
-from trainer.data import datasets, fit_arguments, own_data
-from trainer.data.columns import FILES
-from trainer.data.context import DataContext
+from trainer.data import fit_arguments
 from trainer.data.datasets import Dataset
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
@@ -27,7 +24,7 @@ from trainer.mode import Mode
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
-from trainer.problem import data_version
+from trainer.problem import data_sets
 from trainer.shards.course import Course
 
 logger = logging.getLogger(__name__)
@@ -114,7 +111,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
     model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
-    dataset = _load_dataset(settings, module, cluster, fit, model)
+    dataset = data_sets.of_settings(settings, module, cluster, fit, model)
     own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
     if own and not fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=own)
@@ -187,43 +184,6 @@ def _with_epochs(settings: Settings, mode: Mode, fit: FitArguments, passes: Epoc
     if not epochs or not passes:
         return settings
     return replace(settings, epochs=epochs, train_steps=passes.last_step(epochs, mode.local_steps))
-
-
-def load_dataset(settings: Settings) -> Dataset:
-    """Load the data set that the settings name, without a download: a trained model is used on data that is there.
-
-    Raises:
-        ConfigurationError: it cannot be loaded.
-    """
-    settings = replace(settings, download=False)
-    module = None if settings.dataset else model_files.load(settings.model, settings.model_arguments)
-    fit = fit_arguments.load(module, settings.model) if module else FitArguments()
-    model = model_files.model_of(module, replace(settings, initial_weights=None)) if module else None
-    return _load_dataset(settings, module, None, fit, model)
-
-
-def _load_dataset(
-    settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments, model: Model | None
-) -> Dataset:
-    trains = cluster is not None and cluster.task in cluster.replicas
-    place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
-    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
-    accepted = model.input_shapes if isinstance(model, KerasModel) else None
-    found = own_data.load(module, settings.model, data, fit, accepted) if module and not settings.dataset else None
-    table = settings.data_dir
-    if not found and settings.dataset in (None, "lance") and table.endswith(FILES):
-        uri = next(table.removesuffix(each) for each in FILES if table.endswith(each)) + ".lance"
-        raise ConfigurationError(
-            f"data_dir={table} is a table: run trainer data import {table} {uri} --target COLUMN, and train with "
-            f"dataset=lance and data_dir={uri}."
-        )
-    if not found and settings.dataset is None and "data_dir" in settings.given:
-        raise ConfigurationError(
-            f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
-            "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."
-        )
-    name = settings.dataset or datasets.DEFAULT
-    return found or datasets.load(name, data_version.choose(settings, cluster), settings.download, data)
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:
