@@ -19,7 +19,8 @@ from trainer.evaluate import stored_tables
 from trainer.export import export_writer, saved_model
 from trainer.export.export_folder import LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
 from trainer.models import Model, Parameter, Prediction
-from trainer.models.keras_model import FILE, KerasModel
+from trainer.models.keras_arrays import FILE
+from trainer.models.keras_model import KerasModel
 from trainer.shards.slots import AVERAGE
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting

@@ -9,7 +9,7 @@ from trainer.checkpoint.files import CheckpointList, find, step_of
 from trainer.checkpoint.volume import reason
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
 from trainer.evaluate.evaluation import UNREADABLE
-from trainer.models.keras_model import FILE
+from trainer.models.keras_arrays import FILE
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.telemetry import report
 from trainer.tensorflow.errors import brief
