@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.checkpoint import best
+from trainer.checkpoint import best, manager
+from trainer.checkpoint.background import Background
 from trainer.checkpoint.saver import Snapshot
 from trainer.checkpoint.score import BestMetric
 from trainer.config import Settings
@@ -27,8 +28,7 @@ from trainer.shards.course import Course
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
-from trainer.training import checkpoint_writer, periodic_evaluation
-from trainer.training.background import Background
+from trainer.training import periodic_evaluation
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
 from trainer.training.outcome import Outcome
@@ -229,7 +229,7 @@ def test_checkpoints_are_saved_by_time(start: Callable[..., ChiefRun], tmp_path:
 def test_small_checkpoints_are_saved_often_and_slow_ones_rarely(
     start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.checkpoint_writer.MIN_SAVE_SECONDS", 0.01)
+    monkeypatch.setattr("trainer.checkpoint.manager.MIN_SAVE_SECONDS", 0.01)
     run = start(save_share=0.5, eval_seconds=600)
     run.chief.prepare()
     time.sleep(0.02)
@@ -294,8 +294,8 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_tried_again(
 def test_a_failed_save_is_repeated_before_the_next_checkpoint_is_due(
     start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_writer, "MIN_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(checkpoint_writer, "RETRY_SHARE", 1e9)
+    monkeypatch.setattr(manager, "MIN_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(manager, "RETRY_SHARE", 1e9)
     run = start(save_seconds=1000, save_share=0, eval_seconds=600)
     run.chief.prepare()
     run.end_execution()

@@ -31,15 +31,6 @@ from trainer.tensorflow_types import Graph, Tensor, Variable
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (
-    tf.errors.DataLossError,
-    tf.errors.OutOfRangeError,
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.InvalidArgumentError,
-    ValueError,
-)
-"""The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
 OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
 """Ops of a last layer that is not dense."""
 MODEL_BYTES = 1 << 30

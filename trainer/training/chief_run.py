@@ -14,12 +14,13 @@ from typing import Any
 import trainer
 from trainer import config
 from trainer.checkpoint import best
+from trainer.checkpoint.background import Background
 from trainer.checkpoint.files import CheckpointList, newest_course, step_of
 from trainer.checkpoint.score import LOSS, Score
 from trainer.checkpoint.volume import retry_writing
 from trainer.data.files import write_atomically
 from trainer.errors import ModelError, RollBackError, SupersededError
-from trainer.evaluate.evaluation import UNREADABLE, CheckpointEvaluator
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph.replica import Replica
 from trainer.models.keras_model import KerasModel
 from trainer.problem.problem import Problem
@@ -29,10 +30,9 @@ from trainer.run_directory.training_directory import TrainingDirectory, new_path
 from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
-from trainer.tensorflow.errors import NOT_WRITTEN
+from trainer.tensorflow.errors import NOT_WRITTEN, UNREADABLE
 from trainer.tensorflow_types import Session
 from trainer.text import truncate
-from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
