@@ -246,7 +246,7 @@ def test_the_tasks_start_with_the_admitted_number_and_keep_it() -> None:
     notes = Control().advance(QUEUED, fewer, NOW)
     assert (notes.state, notes.started, notes.scales) == ("Starting", NOW, {"worker": 3, "ps": 1})
     running = dataclasses.replace(notes, state="Running", running=NOW)
-    assert elastic.adjust(RUN, running, [], NOW + 10_000, lambda _: "") == (running, "")
+    assert elastic.adjust(RUN, running, [], NOW + 10_000) == (running, "")
     assert scales.adopt(RUN, running, {"worker": 3, "ps": 1}, {"worker": 4, "ps": 1}) == running
     assert running.elastic == ElasticNotes(wanted=3)
 

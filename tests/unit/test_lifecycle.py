@@ -185,7 +185,7 @@ def test_an_absent_object_is_waited_for_without_a_limit() -> None:
         "mnist-ps-0": "the StatefulSet mnist-ps does not exist: complete the installation with `helm upgrade`"
     }
     the_run = a_run(start_timeout_seconds=5)
-    assert policy.start_outcome(the_run, STARTED, [task for task in found if task.held], NOW + 9000, str) is None
+    assert policy.start_outcome(the_run, STARTED, [task for task in found if task.held], NOW + 9000) is None
 
 
 def test_a_pod_that_outlives_its_grace_period_is_on_a_lost_node() -> None:
@@ -194,7 +194,7 @@ def test_a_pod_that_outlives_its_grace_period_is_on_a_lost_node() -> None:
     assert pending(pods, SCALE, NOW + 90) == []
     (task,) = pending(pods, SCALE, NOW + 91)
     assert "the node node-7 does not answer" in diagnosis.diagnose(task.role, task.problem)
-    assert policy.start_outcome(a_run(start_timeout_seconds=5), STARTED, [task], NOW + 9000, str) is None
+    assert policy.start_outcome(a_run(start_timeout_seconds=5), STARTED, [task], NOW + 9000) is None
 
 
 def with_exits(exits: str, **policy: Any) -> Run:

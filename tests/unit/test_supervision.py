@@ -116,9 +116,8 @@ def start(
     known: Notes = STARTED,
 ) -> policy.Outcome | None:
     waiting = pending_tasks(the_run, there, absent, unresolved, known)
-    return policy.start_outcome(
-        the_run, known, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
-    )
+    told = [policy.with_warning(the_run, task, {task.name: heard}) for task in waiting]
+    return policy.start_outcome(the_run, known, told, now)
 
 
 LATER = NOW + policy.PROMPT_SECONDS

@@ -53,8 +53,8 @@ def _of_tasks(run: Run, notes: Notes, observed: Observed, now: float) -> Decisio
         notes = dataclasses.replace(notes, running=now)
     seen, reports = notes, []
     end = policy.outcome(run, notes, observed.tasks, now)
-    end = end or policy.start_outcome(run, notes, pending, now, policy.explain)
-    notes, sentence = elastic.adjust(run, notes, pending, now, policy.explain)
+    end = end or policy.start_outcome(run, notes, pending, now)
+    notes, sentence = elastic.adjust(run, notes, pending, now)
     if sentence:
         reports.append(_scaled(seen, notes, sentence))
     if not end:

@@ -7,7 +7,7 @@ minute are one incident. The limit counts incidents, and ten minutes without a r
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.supervisor.diagnosis import diagnose, lacks_capacity
@@ -334,9 +334,7 @@ def _since(run: Run, notes: Notes, pod: Pod, placed: float) -> float:
     return max(notes.started, pod.created, pod.scheduled, placed if run.is_placed_together else queued)
 
 
-def start_outcome(
-    run: Run, notes: Notes, pending: Iterable[PendingTask], now: float, explain: Callable[[PendingTask], str]
-) -> Outcome | None:
+def start_outcome(run: Run, notes: Notes, pending: Iterable[PendingTask], now: float) -> Outcome | None:
     """The outcome of a run if one of its tasks did not start in time, else None.
 
     Once every task has run, replacements have a limit of their own. A host name that does not resolve fails no run: the
@@ -347,7 +345,6 @@ def start_outcome(
         notes: The notes, updated by `observe_pods`.
         pending: The result of `pending_tasks`.
         now: Seconds since 1970.
-        explain: Returns a sentence on why a task does not run.
     """
     for task in pending:
         if task.started or task.waits or task.held:
