@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.evaluate.best_metric import BestMetric
-from trainer.evaluate.evaluation import Score
-from trainer.run_directory import best
+from trainer.checkpoint import best
+from trainer.checkpoint.score import BestMetric, Score
 from trainer.tensorflow import tf1
 
 BY_ACCURACY = BestMetric("accuracy", "max")

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 import pytest
 
+from trainer.checkpoint.score import BestMetric
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
 from trainer.evaluate import best_metric
-from trainer.evaluate.best_metric import BestMetric
 from trainer.models.keras_model import KerasModel
 
 from .conftest import MLP

@@ -12,11 +12,11 @@ import pytest
 from trainer.checkpoint.files import COURSE, CheckpointList, move
 from trainer.config import Settings
 from trainer.data.examples import Examples
-from trainer.evaluate.evaluation import UNREADABLE
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
 from trainer.tensorflow import tf1
+from trainer.tensorflow.errors import UNREADABLE
 
 from .conftest import EXAMPLES, MLP, PARAMETERS, SIZE, Servers, Values, values_in
 

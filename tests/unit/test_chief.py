@@ -12,29 +12,29 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.checkpoint import best, manager
+from trainer.checkpoint.background import Background
 from trainer.checkpoint.saver import Snapshot
+from trainer.checkpoint.score import BestMetric
 from trainer.config import Settings
 from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError, DivergedError, RollBackError
-from trainer.evaluate.best_metric import BestMetric
 from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph import replica
 from trainer.graph.replica import Replica
 from trainer.models import mlp
-from trainer.run_directory import best
-from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.shards.course import Course
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Progress
 from trainer.tensorflow import tf, tf1
-from trainer.training import checkpoint_writer, periodic_evaluation
-from trainer.training.background import Background
+from trainer.training import periodic_evaluation
 from trainer.training.chief import Chief
 from trainer.training.context import TaskContext
 from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext
+from trainer.training.run_record import RunRecord
 
 from .conftest import MLP, values_in
 
@@ -229,7 +229,7 @@ def test_checkpoints_are_saved_by_time(start: Callable[..., ChiefRun], tmp_path:
 def test_small_checkpoints_are_saved_often_and_slow_ones_rarely(
     start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.checkpoint_writer.MIN_SAVE_SECONDS", 0.01)
+    monkeypatch.setattr("trainer.checkpoint.manager.MIN_SAVE_SECONDS", 0.01)
     run = start(save_share=0.5, eval_seconds=600)
     run.chief.prepare()
     time.sleep(0.02)
@@ -294,8 +294,8 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_once_and_tried_again(
 def test_a_failed_save_is_repeated_before_the_next_checkpoint_is_due(
     start: Callable[..., ChiefRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_writer, "MIN_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(checkpoint_writer, "RETRY_SHARE", 1e9)
+    monkeypatch.setattr(manager, "MIN_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(manager, "RETRY_SHARE", 1e9)
     run = start(save_seconds=1000, save_share=0, eval_seconds=600)
     run.chief.prepare()
     run.end_execution()

@@ -31,7 +31,7 @@ def stuck(*indices: int, since: float = NOW) -> list[PendingTask]:
 
 
 def adjust(run: Run, notes: Notes, pending: list[PendingTask], now: float) -> tuple[Notes, str]:
-    return elastic.adjust(run, notes, pending, now, lambda task: "no node has enough cpu left")
+    return elastic.adjust(run, notes, pending, now)
 
 
 def test_an_elastic_run_goes_on_with_the_workers_that_fit_and_tries_more_at_growing_intervals() -> None:

@@ -286,7 +286,7 @@ def test_batches_of_a_dataset_train_as_by_fit(tmp_path: Path, text: str) -> None
         dataset = model_files.load(again.settings.model).train_data(None)
         network.fit(dataset.repeat(), steps_per_epoch=STEPS, shuffle=False, verbose=0)
         assert int(network.optimizer.iterations) == STEPS
-        for name, variable in again.model._arrays.items():
+        for name, variable in again.model.arrays.variables.items():
             np.testing.assert_allclose(reader.get_tensor(name), variable.numpy(), rtol=1e-4, atol=1e-5)
         expected = network.evaluate(dataset, verbose=0, return_dict=True)
         assert evaluator.score(checkpoint).loss == pytest.approx(expected["loss"], rel=1e-4)

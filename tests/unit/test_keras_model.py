@@ -86,7 +86,7 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
     with eager_mode():
         network = model._model
         network.fit(EXAMPLES.inputs[order], EXAMPLES.targets[order], batch_size=SIZE, shuffle=False, verbose=0)
-        return {name: variable.numpy() for name, variable in model._arrays.items()}
+        return {name: variable.numpy() for name, variable in model.arrays.variables.items()}
 
 
 @pytest.mark.slow

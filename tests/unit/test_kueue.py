@@ -3,20 +3,25 @@
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.unit.fake_cluster import Dns
 from tests.unit.test_reporter import Api as ReporterApi
 from tests.unit.test_supervision import NOW, RUNNING, a_pod, a_run
-from trainer.supervisor import elastic, kueue, lifecycle, scales
+from trainer.supervisor import admission, elastic, kueue, lifecycle, scales
+from trainer.supervisor.actor import Actor
+from trainer.supervisor.decision import Decision
 from trainer.supervisor.kueue import Placement, Workload
 from trainer.supervisor.kueue_api import KueueApi, UnreadableError
 from trainer.supervisor.notes import ElasticNotes, Notes, State
-from trainer.supervisor.queue_control import QueueControl
+from trainer.supervisor.observed import Observed
+from trainer.supervisor.observer import Observer
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Elastic, Gang, Role, Run
-from trainer.supervisor.task_logs import TaskLogs
+from trainer.supervisor.view import View
 
 ROLES = {"worker": Role(replicas=4, exits="0-255:End"), "ps": Role(replicas=1, exits="0-255:End")}
 
@@ -105,19 +110,38 @@ class Api(KueueApi):
         self.calls += [f"open {pod}" for pod, _ in pods]
 
 
-class Control(QueueControl):
-    """The control of a run, with an API that keeps its calls."""
+class Control:
+    """What the supervisor does for the place of a run, with an API that keeps its calls."""
 
     def __init__(self, run: Run = RUN, placement: Placement | None = None) -> None:
-        self.api = Api(placement or Placement())
-        self.reporter = Reporter(run, ReporterApi(), TaskLogs(None))  # type: ignore[arg-type]
-        super().__init__(run, self.api, self.reporter)
+        none: Any = None
+        self.run, self.api, self.saved = run, Api(placement or Placement()), 0
+        self.reporter = Reporter(run, ReporterApi(), none)
+        release = cast(Any, SimpleNamespace(ended_predecessor=lambda: ""))
+        view = View(frozenset(), stages={})
+        self.observer = Observer(run, release, self.api, none, cast(Any, Dns()), view)
+        self.actor = Actor(run, none, self.api, none, none, none)
+
+    def observe(self, notes: Notes, workload: Workload | None, now: float, *pods: Any) -> Observed:
+        self.observer.view.workload, self.observer.view.pods = workload, {pod.name: pod for pod in pods}
+        return self.observer.observe(notes, self.saved, now)
+
+    def advance(self, notes: Notes, workload: Workload | None, now: float) -> Notes:
+        """The notes after what is observed."""
+        observed = self.observe(notes, workload, now)
+        after, reports, waits_for = admission.advance(self.run, notes, observed, now)
+        self.reporter.report(notes, Decision(after, after, reports, waits_for), observed, now)
+        return after
 
     def calls(self, notes: Notes, workload: Workload | None, *pods: Any, now: float = NOW) -> list[Any]:
         """What follows from what is observed."""
         self.api.calls.clear()
-        self.reconcile(notes, workload, {pod.name: pod for pod in pods}, now)
+        observed = self.observe(notes, workload, now, *pods)
+        self.actor.act(admission.needed(self.run, notes, observed, now), notes, observed, now)
         return list(self.api.calls)
+
+    def is_settled(self, notes: Notes, workload: Workload | None) -> bool:
+        return admission.is_settled(self.run, notes, workload)
 
 
 def test_a_run_begins_in_the_queue_and_asks_for_one_workload() -> None:
@@ -222,7 +246,7 @@ def test_the_tasks_start_with_the_admitted_number_and_keep_it() -> None:
     notes = Control().advance(QUEUED, fewer, NOW)
     assert (notes.state, notes.started, notes.scales) == ("Starting", NOW, {"worker": 3, "ps": 1})
     running = dataclasses.replace(notes, state="Running", running=NOW)
-    assert elastic.adjust(RUN, running, [], NOW + 10_000, lambda _: "") == (running, "")
+    assert elastic.adjust(RUN, running, [], NOW + 10_000) == (running, "")
     assert scales.adopt(RUN, running, {"worker": 3, "ps": 1}, {"worker": 4, "ps": 1}) == running
     assert running.elastic == ElasticNotes(wanted=3)
 
@@ -271,8 +295,8 @@ def test_an_evicted_run_ends_its_tasks_and_waits_again(
     assert f"{why}: the tasks save a checkpoint and end, and the run waits in the queue again" in caplog.text
     ending = a_pod("mnist-worker-0", terminating=True)
     assert control.calls(notes, workload, ending) == [], "the tasks still use the quota"
-    assert lifecycle.advance(notes, {"mnist-worker-0": ending}, {}, NOW, lifecycle.first(RUN)).state == "Stopping"
-    notes = lifecycle.advance(notes, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(RUN))
+    assert lifecycle.advance(RUN, notes, {"mnist-worker-0": ending}, {}, NOW).state == "Stopping"
+    notes = lifecycle.advance(RUN, notes, {}, {"worker": 0, "ps": 0}, NOW)
     assert notes.state == "Queued"
     freed = {"QuotaReserved": False, "Admitted": False, "PodsReady": False, "Requeued": True}
     assert control.calls(notes, workload) == ([(freed, True)] if workload else ["create"])
@@ -351,10 +375,10 @@ def test_the_time_of_the_last_checkpoint_is_published_once_a_minute() -> None:
     control = Control()
     leader = a_pod("mnist-worker-0")
     assert control.calls(STARTED, ADMITTED, leader) == []
-    control.reporter.saved = 1_800_000_000
+    control.saved = 1_800_000_000
     when = {"distributed-tensorflow/checkpoint": "2027-01-15T08:00:00+00:00"}
     assert control.calls(STARTED, ADMITTED, leader) == [when, "mnist-worker-0"]
-    control.reporter.saved += 3
+    control.saved += 3
     assert control.calls(STARTED, ADMITTED, leader, now=NOW + 59) == []
     assert len(control.calls(STARTED, ADMITTED, leader, now=NOW + 60)) == 2
 

@@ -10,7 +10,18 @@ from trainer.supervisor import diagnosis, lifecycle, policy, scales
 from trainer.supervisor.changes import PodsListed, ScalesObserved
 from trainer.supervisor.notes import Notes, to_ended
 from trainer.supervisor.pods import Pod
-from trainer.supervisor.run import DataWatch, FailurePolicy, PodCondition, Role, Rule, Run
+from trainer.supervisor.run import (
+    DataWatch,
+    Elastic,
+    FailurePolicy,
+    Gang,
+    PodCondition,
+    Role,
+    Rule,
+    Run,
+    Stage,
+    Stages,
+)
 from trainer.supervisor.view import View
 
 SUCCEEDED = dataclasses.replace(STARTED, state="Succeeded", reason="so")
@@ -31,12 +42,12 @@ def test_the_tasks_of_a_changed_run_end_before_the_new_ones_start() -> None:
     assert notes.state == "Stopping"
     assert scales.wanted(changed, notes, {}, NOW) == {"worker": 0, "ps": 0}
     nothing = {"worker": 0, "ps": 0}
-    assert lifecycle.advance(notes, {"mnist-ps-0": TASKS[2]}, nothing, NOW + 10) == notes
-    assert lifecycle.advance(notes, {}, SCALE, NOW + 10) == notes, "StatefulSets could still create pods"
-    started = lifecycle.advance(notes, {}, nothing, NOW + 10)
+    assert lifecycle.advance(a_run(), notes, {"mnist-ps-0": TASKS[2]}, nothing, NOW + 10) == notes
+    assert lifecycle.advance(a_run(), notes, {}, SCALE, NOW + 10) == notes, "StatefulSets could still create pods"
+    started = lifecycle.advance(a_run(), notes, {}, nothing, NOW + 10)
     assert (started.state, started.started) == ("Starting", NOW + 10)
-    assert lifecycle.advance(started, {}, {"worker": 1, "ps": 1}, NOW + 11).state == "Starting"
-    assert lifecycle.advance(started, {}, SCALE, NOW + 11).state == "Running"
+    assert lifecycle.advance(a_run(), started, {}, {"worker": 1, "ps": 1}, NOW + 11).state == "Starting"
+    assert lifecycle.advance(a_run(), started, {}, SCALE, NOW + 11).state == "Running"
 
 
 def test_a_supervisor_continues_where_the_one_before_it_was_interrupted() -> None:
@@ -174,7 +185,7 @@ def test_an_absent_object_is_waited_for_without_a_limit() -> None:
         "mnist-ps-0": "the StatefulSet mnist-ps does not exist: complete the installation with `helm upgrade`"
     }
     the_run = a_run(start_timeout_seconds=5)
-    assert policy.start_outcome(the_run, STARTED, [task for task in found if task.held], NOW + 9000, str) is None
+    assert policy.start_outcome(the_run, STARTED, [task for task in found if task.held], NOW + 9000) is None
 
 
 def test_a_pod_that_outlives_its_grace_period_is_on_a_lost_node() -> None:
@@ -183,7 +194,7 @@ def test_a_pod_that_outlives_its_grace_period_is_on_a_lost_node() -> None:
     assert pending(pods, SCALE, NOW + 90) == []
     (task,) = pending(pods, SCALE, NOW + 91)
     assert "the node node-7 does not answer" in diagnosis.diagnose(task.role, task.problem)
-    assert policy.start_outcome(a_run(start_timeout_seconds=5), STARTED, [task], NOW + 9000, str) is None
+    assert policy.start_outcome(a_run(start_timeout_seconds=5), STARTED, [task], NOW + 9000) is None
 
 
 def with_exits(exits: str, **policy: Any) -> Run:
@@ -225,7 +236,7 @@ def test_restart_all_ends_every_task_up_to_its_limit() -> None:
     notes, decision = judged(run, a_pod("mnist-worker-0"), a_pod("mnist-worker-1", 138, 0))
     reason = "mnist-worker-1 failed with code 138: restarting all tasks (restart 1 of 1)"
     assert decision == policy.RestartAll(reason)
-    notes = policy.restart_all(notes)
+    notes = lifecycle.restart_all(a_run(), notes)
     assert (notes.state, notes.finished, notes.counted.of_all) == ("Stopping", {}, 1)
     _, decision = judged(run, a_pod("mnist-worker-1", 138, 0), before=dataclasses.replace(notes, state="Running"))
     assert decision.reason.endswith("all tasks have restarted run.failurePolicy.maxRestarts (1) times")
@@ -266,7 +277,7 @@ def test_the_pod_of_a_client_that_has_ended_does_not_hold_up_a_suspension_or_a_n
     ended = a_pod("mnist-client-0", 0, running=False, succeeded=True)
     stopping = dataclasses.replace(STARTED, state="Stopping")
     assert lifecycle.are_gone([ended])
-    assert lifecycle.advance(stopping, {ended.name: ended}, {"worker": 0, "ps": 0}, NOW).state == "Starting"
+    assert lifecycle.advance(a_run(), stopping, {ended.name: ended}, {"worker": 0, "ps": 0}, NOW).state == "Starting"
     assert not lifecycle.are_gone([ended, a_pod("mnist-ps-0")])
 
 
@@ -301,3 +312,91 @@ def test_a_scale_for_which_the_cluster_has_no_addresses_is_not_adopted() -> None
     for wanted, adopted in ((4, 4), (5, 2)):
         notes = scales.adopt(a_run(roles=roles), STARTED, SCALE, {"worker": wanted})
         assert notes.scales["worker"] == adopted
+
+
+MEMBERS: Any = {"worker": 2, "ps": 1}
+STAGE = Stage(name="a", digest="1", job="mnist-a")
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gang": {"gang": Gang(kind="workload", members=MEMBERS)},
+    "queue": {"gang": Gang(kind="kueue", members=MEMBERS, queue="research")},
+    "elastic": {"elastic": Elastic(min=1, max=4)},
+    "watch": {"data_watch": DataWatch(uri="/data", tag="", interval_seconds=60), "data_version": "1"},
+    "stages": {"stages": Stages(before=[STAGE], after=[STAGE])},
+    "suspend": {"suspend": True},
+}
+NEXT_STATES = """
+state      event             plain      gang       queue      elastic    watch      stages     suspend
+any        changed           Starting   Starting   Queued     Starting   Starting   Preparing  Starting
+any        outdated          Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping
+any        suspended         Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+any        trained           Finishing  Finishing  Finishing  Finishing  Finishing  Finishing  Finishing
+Suspended  resumed           Starting   Starting   Queued     Starting   Starting   Preparing  Starting
+Stopping   superseded        Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+Stopping   tasks_ended       Starting   Starting   Queued     Starting   Starting   Preparing  Starting
+Preparing  failed            Failed     Failed     Failed     Failed     Failed     Failed     Failed
+Preparing  stages_done       Starting   Starting   Queued     Starting   Starting   Starting   Starting
+Preparing  superseded        Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+Queued     admitted          Starting   Starting   Starting   Starting   Starting   Starting   Starting
+Queued     superseded        Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+Starting   evicted           Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping
+Starting   failed            Failed     Failed     Failed     Failed     Failed     Failed     Failed
+Starting   rescaled          Starting   Starting   Starting   Starting   Starting   Starting   Starting
+Starting   restart_all       Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping
+Starting   scales_set        Running    Running    Running    Running    Running    Running    Running
+Starting   succeeded         Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Finishing  Succeeded
+Starting   superseded        Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+Running    evicted           Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping
+Running    failed            Failed     Failed     Failed     Failed     Failed     Failed     Failed
+Running    gang_lost_nodes   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping
+Running    rescaled          Starting   Starting   Starting   Starting   Starting   Starting   Starting
+Running    restart_all       Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping
+Running    succeeded         Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Finishing  Succeeded
+Running    superseded        Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+Finishing  failed            Failed     Failed     Failed     Failed     Failed     Failed     Failed
+Finishing  rescaled          Starting   Starting   Starting   Starting   Starting   Starting   Starting
+Finishing  stages_after_done Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Succeeded
+Finishing  superseded        Suspended  Suspended  Suspended  Suspended  Suspended  Suspended  Suspended
+Succeeded  rescaled          Starting   Starting   Starting   Starting   Starting   Starting   Starting
+Failed     rescaled          Starting   Starting   Starting   Starting   Starting   Starting   Starting
+"""
+BEGINNINGS = """
+state      plain      gang       queue      elastic    watch      stages     suspend
+-          Starting   Starting   Queued     Starting   Starting   Preparing  Suspended
+Suspended  Starting   Starting   Queued     Starting   Starting   Preparing  Suspended
+Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Stopping   Suspended
+Preparing  Preparing  Preparing  Preparing  Preparing  Preparing  Preparing  Suspended
+Queued     Queued     Queued     Queued     Queued     Queued     Queued     Suspended
+Starting   Starting   Starting   Starting   Starting   Starting   Starting   Suspended
+Running    Running    Running    Running    Running    Running    Running    Suspended
+Finishing  Finishing  Finishing  Finishing  Finishing  Finishing  Finishing  Suspended
+Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Succeeded  Succeeded
+Failed     Failed     Failed     Failed     Failed     Failed     Failed     Failed
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_event_leads_from_each_state_to_the_next_one_of_the_mode(mode: str) -> None:
+    header, *rows = (line.split() for line in NEXT_STATES.strip().splitlines())
+    column = header.index(mode)
+    expected = {
+        (state, row[1].replace("_", " ")): row[column]
+        for row in rows
+        for state in (lifecycle.ANY if row[0] == "any" else [row[0]])
+    }
+    the_run = a_run(**MODES[mode])
+    for state in lifecycle.ANY:
+        for event in lifecycle.TRANSITIONS:
+            after = lifecycle.enter(the_run, Notes(state=state), event).state
+            assert after == expected.get((state, event), state), (state, event)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_supervisor_goes_on_in_each_state_or_begins_in_the_first_one_of_the_mode(mode: str) -> None:
+    header, *rows = (line.split() for line in BEGINNINGS.strip().splitlines())
+    the_run = a_run(**MODES[mode])
+    for state, expected in ((row[0], row[header.index(mode)]) for row in rows):
+        more: Any = {"state": state, "data_version": the_run.data_version, "after": the_run.after}
+        found = dataclasses.replace(STARTED, **more)
+        before = Notes() if state == "-" else found
+        assert lifecycle.begin(the_run, before, [], NOW).state == expected, state

@@ -49,11 +49,11 @@ def test_a_change_looks_at_one_pod_and_copies_none(loop: supervise._Loop, monkey
         return lists(self, task)
 
     monkeypatch.setattr(Run, "lists", counted)
-    pods, tasks = loop.view.pods, loop._tasks
+    pods, tasks = loop.view.pods, loop.observer.tasks
     loop._observe([PodChanged("MODIFIED", a_pod("mnist-worker-7", ready=False))])
     assert looked == {"mnist-worker-7": 1}
     assert loop.view.pods is pods
-    assert loop._tasks is tasks
+    assert loop.observer.tasks is tasks
     assert not tasks["mnist-worker-7"].ready
     loop._observe([PodChanged("DELETED", PODS[7])])
     assert len(tasks) == WORKERS - 1

@@ -10,7 +10,7 @@ import pytest
 
 from trainer.checkpoint.saver import Saver
 from trainer.config import Settings
-from trainer.graph.optimizer import Optimizer
+from trainer.graph.adam import AdamOptimizer
 from trainer.models import Parameter
 from trainer.shards import parameters
 from trainer.shards.parameters import Rows
@@ -22,7 +22,7 @@ SIZE = 4
 
 def rates(steps: list[int], **settings: Any) -> list[float]:
     """The learning rate of the updates after these global steps."""
-    optimizer = Optimizer(Settings(learning_rate=0.5, train_steps=100, **settings), shared=False)
+    optimizer = AdamOptimizer(Settings(learning_rate=0.5, train_steps=100, **settings), shared=False)
     with tf.Graph().as_default(), tf1.Session() as session:
         return [
             float(session.run(tf.convert_to_tensor(optimizer.rate(tf.constant(step), tf.zeros([SIZE])))))
@@ -31,7 +31,7 @@ def rates(steps: list[int], **settings: Any) -> list[float]:
 
 
 def test_a_constant_rate_needs_no_op() -> None:
-    assert Optimizer(Settings(learning_rate=0.5), shared=False).rate(None, None) == 0.5
+    assert AdamOptimizer(Settings(learning_rate=0.5), shared=False).rate(None, None) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_rate_warms_up_before_it_decays(schedule: str) -> None:
 def updated(gradients: list[list[float]], read_at: list[int] | None = None, shards: int = 1, **settings: Any) -> Array:
     """Parameters, initially 1, after one update per gradient. `read_at` has the update count at which each was read."""
     shared = read_at is not None
-    optimizer = Optimizer(Settings(**settings), shared)
+    optimizer = AdamOptimizer(Settings(**settings), shared)
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = parameters.Layout({"a": (SIZE,)}, (SIZE // shards,) * shards)
         created = parameters.create({"a": Parameter((SIZE,))}, layout, [""] * shards, 0, optimizer.slots)
@@ -123,14 +123,14 @@ def test_a_stale_gradient_has_a_smaller_learning_rate() -> None:
 
 
 def test_without_amsgrad_there_are_two_slots() -> None:
-    assert Optimizer(Settings(amsgrad=False), shared=False).slots == ("Adam", "Adam_1")
+    assert AdamOptimizer(Settings(amsgrad=False), shared=False).slots == ("Adam", "Adam_1")
 
 
 def test_a_rollback_drops_gradients_of_earlier_parameters(tmp_path: Path) -> None:
     settings = Settings(on_divergence="restore", learning_rate=0.1)
     with tf.Graph().as_default(), tf1.Session() as session:
         layout = parameters.Layout({"a": (SIZE,)}, (SIZE,))
-        optimizer = Optimizer.create(settings, shared=True, device="", scaled=True)
+        optimizer = AdamOptimizer.create(settings, shared=True, device="", scaled=True)
         shards = parameters.create(
             {"a": Parameter((SIZE,))}, layout, [""], 0, optimizer.slots, drop_stale_gradients=True
         )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from trainer.checkpoint.score import Score
 from trainer.errors import ModelError
-from trainer.evaluate.evaluation import Score
 from trainer.training import periodic_evaluation
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 

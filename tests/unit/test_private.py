@@ -73,7 +73,7 @@ def test_a_private_attribute_is_there(kind: str, name: str, model: Any) -> None:
 
 
 def test_the_state_of_a_random_number_generator_has_its_name(model: Any) -> None:
-    from trainer.models.keras_model import SEED_STATE
+    from trainer.models.keras_arrays import SEED_STATE
 
     assert SEED_STATE in [each.name for each in model.non_trainable_variables]
 

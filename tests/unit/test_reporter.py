@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 import httpx2
 import pytest
@@ -16,16 +17,20 @@ from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event
 
+from tests.unit.fake_cluster import Dns
 from tests.unit.test_supervision import NOW, RUNNING, STARTED, a_pod, a_run
-from trainer.supervisor import task_logs
+from trainer.supervisor import policy, task_logs
+from trainer.supervisor.changes import WarningReported
 from trainer.supervisor.connection import Connection, StoppedError
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.notes_writer import NotesWriter
+from trainer.supervisor.observer import Observer
 from trainer.supervisor.policy import Outcome, PendingTask
 from trainer.supervisor.reporter import Reporter
 from trainer.supervisor.run import Gang
 from trainer.supervisor.task_logs import TaskLogs
+from trainer.supervisor.view import View
 from trainer.telemetry.progress import Progress
 
 
@@ -139,11 +144,14 @@ def a_warning(seconds: float) -> Event:
 
 
 @pytest.mark.parametrize(("seconds", "is_named"), [(-840, False), (1, True)])
-def test_a_warning_about_an_earlier_run_of_the_same_name_is_none(
-    reporter: Reporter, seconds: float, is_named: bool
-) -> None:
-    reporter.record_warning(a_warning(RUNNING.started + seconds))
-    assert ("exceeded quota" in reporter.explain(waiting(0, NOW, ""))) == is_named
+def test_a_warning_about_an_earlier_run_of_the_same_name_is_none(seconds: float, is_named: bool) -> None:
+    none: Any = None
+    observer = Observer(a_run(), none, none, none, Dns(), View(frozenset()))  # type: ignore[arg-type]
+    observer.begin(RUNNING)
+    observer.apply([WarningReported(a_warning(RUNNING.started + seconds))], {})
+    warnings = observer.observe(dataclasses.replace(RUNNING, state="Suspended"), 0, NOW).warnings
+    task = policy.with_warning(a_run(), waiting(0, NOW, ""), warnings)
+    assert ("exceeded quota" in policy.explain(task)) == is_named
 
 
 def test_a_scale_is_in_the_notes_before_the_supervisor_sets_it() -> None:
@@ -206,8 +214,7 @@ def test_notes_of_a_later_version_belong_to_another_supervisor() -> None:
 
 def test_tasks_that_have_not_ended_share_a_short_line(reporter: Reporter, caplog: pytest.LogCaptureFixture) -> None:
     pods = {pod.name: pod for pod in (a_pod(f"mnist-worker-{index}") for index in range(1000))}
-    stopping = dataclasses.replace(STARTED, state="Stopping")
-    reporter.report_stopping(stopping, pods, time.time() + 61)
+    reporter.report_stopping(pods, time.time() + 61)
     assert caplog.messages == ["waiting for mnist-worker-0 (and 999 more) to end"]
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from tests.unit.test_stages import WAITS, a_stage, with_stages
 from tests.unit.test_supervision import NOW
+from trainer.supervisor import stages
+from trainer.supervisor.actor import Actor
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.notes import Notes, StageNotes
-from trainer.supervisor.reporter import Reporter
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.run import DataWatch, Run, Stage
-from trainer.supervisor.stage_control import StageControl
 from trainer.supervisor.stages import StageJob
-from trainer.supervisor.task_logs import TaskLogs
 
 STARTED: Mapping[str, Any] = {"prepare": StageNotes("running", "", NOW)}
 
@@ -45,11 +45,13 @@ class Api(KubernetesApi):
 
 def calls(run: Run, *jobs: StageJob | None, notes: Mapping[str, Any] = STARTED) -> list[str]:
     """What follows from the Jobs that are observed one after another, while the stage runs."""
-    api = Api(run)
-    logs = TaskLogs(None)  # type: ignore[arg-type]
-    control = StageControl(run, api, logs, Reporter(run, api, logs))
+    api, observed = Api(run), Observed()
+    none: Any = None
+    actor = Actor(run, api, none, none, none, none)
     for index, job in enumerate(jobs):
-        control.reconcile(Notes(state="Preparing", stages=notes), {"prepare": job} if job else {}, NOW + index)
+        known = Notes(state="Preparing", stages=notes)
+        needed = stages.needed(run, known, {"prepare": job} if job else {}, observed.done.accounts)
+        actor.act(needed, known, observed, NOW + index)
     return api.calls
 
 

@@ -11,6 +11,7 @@ from lightkube.resources.batch_v1 import Job
 from tests.unit.test_supervision import NOW, SCALE, STARTED, a_pod, a_run
 from trainer.supervisor import lifecycle, notes, scales, stages
 from trainer.supervisor.notes import Notes, StageNotes
+from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import DataWatch, Run, Stage, Stages
 from trainer.supervisor.stages import StageJob
 
@@ -89,7 +90,7 @@ def test_tasks_of_an_earlier_run_end_before_the_stages() -> None:
     run = with_stages(TWO, hash="new")
     begun = lifecycle.begin(run, STARTED, [a_pod("mnist-ps-0")], NOW)
     assert begun.state == "Stopping"
-    assert lifecycle.advance(begun, {}, {"worker": 0, "ps": 0}, NOW, "Preparing").state == "Preparing"
+    assert lifecycle.advance(run, begun, {}, {"worker": 0, "ps": 0}, NOW).state == "Preparing"
 
 
 def test_a_supervisor_goes_on_with_the_stage_of_the_one_before_it() -> None:
@@ -101,10 +102,11 @@ def test_a_supervisor_goes_on_with_the_stage_of_the_one_before_it() -> None:
 
 
 INFER = a_stage("infer")
+ENDED = Outcome(True, "mnist-worker-0 ended with code 0")
 
 
 def trained(run: Run, **more: Any) -> Notes:
-    done = lifecycle.finish(run, dataclasses.replace(STARTED, after=run.after), "mnist-worker-0 ended with code 0")
+    done = lifecycle.end(run, dataclasses.replace(STARTED, after=run.after), ENDED, NOW)
     return dataclasses.replace(done, **more)
 
 

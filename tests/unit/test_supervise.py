@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 import pytest
 
 from tests.unit.test_supervision import a_pod, a_run
-from trainer.supervisor import supervise
+from trainer.supervisor import ending
 from trainer.supervisor.policy import Outcome
 from trainer.supervisor.task_logs import TaskLogs, cause_in
 from trainer.telemetry import report
@@ -35,7 +35,7 @@ class Logs(TaskLogs):
 
 def reason(current: str | None, previous: str | None, command: str | None = None) -> str:
     the_run = a_run(result_command=command)
-    return supervise._with_result(the_run, Logs(current, previous), SUCCEEDED, LEADER, STARTED).reason
+    return ending.with_result(the_run, Logs(current, previous), SUCCEEDED, LEADER, STARTED).reason
 
 
 def test_the_sentence_has_the_accuracy_and_the_command_that_shows_the_result() -> None:

@@ -116,9 +116,8 @@ def start(
     known: Notes = STARTED,
 ) -> policy.Outcome | None:
     waiting = pending_tasks(the_run, there, absent, unresolved, known)
-    return policy.start_outcome(
-        the_run, known, waiting, now, lambda task: diagnosis.diagnose(task.role, task.problem or heard)
-    )
+    told = [policy.with_warning(the_run, task, {task.name: heard}) for task in waiting]
+    return policy.start_outcome(the_run, known, told, now)
 
 
 LATER = NOW + policy.PROMPT_SECONDS
@@ -359,7 +358,7 @@ def test_a_deadline_fails_the_run_and_counts_from_when_a_queue_has_admitted_it()
     assert policy.outcome(the_run, admitted, there, NOW + 599) is None
     found = policy.outcome(the_run, admitted, there, NOW + 601)
     assert found == policy.Outcome(False, "it took longer than run.activeDeadlineSeconds (100 s)")
-    again = policy.restart_all(admitted)
+    again = lifecycle.restart_all(a_run(), admitted)
     assert (again.admitted, again.running) == (NOW + 500, 0.0), "a restart of all tasks does not extend it"
 
 
@@ -952,7 +951,7 @@ def test_a_gang_that_has_lost_a_part_of_its_nodes_gives_back_the_others() -> Non
     after, sentence = gang.give_back(the_run, RUNNING, tasks, NOW + 300)
     assert (after.state, after.running, after.counted.of_all) == ("Stopping", 0.0, 0)
     assert sentence.startswith("mnist-worker-1 has no node, and only 2 of the 3 tasks of the gang have one: ending all")
-    assert lifecycle.advance(after, {}, {"worker": 0, "ps": 0}, NOW, lifecycle.first(the_run)).state == "Starting"
+    assert lifecycle.advance(the_run, after, {}, {"worker": 0, "ps": 0}, NOW).state == "Starting"
 
     fewer = a_run(gang=Gang(kind="workload", members={"worker": 1, "ps": 1}), elastic=Elastic(min=1, max=2))
     assert gang.give_back(fewer, RUNNING, tasks, NOW + 300) == (RUNNING, ""), "it goes on with fewer workers"

@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trainer.checkpoint import table_files
+from trainer.checkpoint import best, table_files
 from trainer.checkpoint.files import files_of
 from trainer.checkpoint.saver import Saver
+from trainer.checkpoint.score import BestMetric, Score
 from trainer.checkpoint.table_files import Changes, StoredArrays, StoredRows, StoredTable, Table
 from trainer.config import Settings
-from trainer.evaluate.best_metric import BestMetric
-from trainer.evaluate.evaluation import Score
 from trainer.graph.keras_optimizer import KerasOptimizer
-from trainer.run_directory import best
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.private import eager_mode
 from trainer.tensorflow_types import Session

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from trainer.checkpoint import best
+from trainer.checkpoint.score import BestMetric, Score
 from trainer.config import Settings
 from trainer.errors import SupersededError
-from trainer.evaluate.best_metric import BestMetric
-from trainer.evaluate.evaluation import Score
-from trainer.run_directory import best
-from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.run_directory.writer import VARIABLE, Writer, make_writer
 from trainer.training.context import TaskContext
+from trainer.training.run_record import RunRecord
 
 RUN = {"model": "mlp"}
 

@@ -4,19 +4,16 @@ The setting `best_metric` comes first, then what a callback of the model's file 
 the AUC of a binary one, an accuracy, or the loss itself.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from trainer.checkpoint.score import LOSS, BestMetric, Mode
 from trainer.errors import ConfigurationError
 from trainer.models import ACCURACY, Model
 from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf, tf1
 
-Mode = Literal["min", "max"]
-LOSS = "loss"
 VALIDATION = "val_"
 """The prefix in Keras's logs of what is measured on the held-out split."""
 ACCURACIES = ("Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy")
@@ -24,27 +21,6 @@ ACCURACIES = ("Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "SparseCatego
 _SMALLER = re.compile(r"loss|err|mse|mae|mape|msle|entropy|divergence|hinge|perplexity|poisson|log_?cosh")
 _LARGER = re.compile(r"acc|auc|precision|recall|f_?(\d|beta|score)|iou|dice|r2|ndcg|kappa|correlation|similarity")
 """Names of metrics of which smaller, or larger values are better, where Keras does not say it."""
-
-
-@dataclass(frozen=True)
-class BestMetric:
-    """A metric of the held-out split, and whether its largest or its smallest value is the best."""
-
-    name: str = LOSS
-    mode: Mode = "min"
-    origin: str = ""
-    """What has chosen it, for the log; empty if nothing has."""
-
-    def key(self, loss: float, metrics: Mapping[str, float]) -> tuple[float, float]:
-        """The sort key of a score, larger for the better one: by this metric, then by the loss."""
-        value = loss if self.name == LOSS else metrics.get(self.name, math.nan)
-        if math.isnan(value):
-            return -math.inf, -loss
-        return (value if self.mode == "max" else -value), -loss
-
-    def __str__(self) -> str:
-        kind = "largest" if self.mode == "max" else "smallest"
-        return f"the {kind} {self.name} of the held-out split{f' ({self.origin})' if self.origin else ''}"
 
 
 def choose(model: Model, setting: str | None, callbacks: Sequence[Any] = ()) -> BestMetric:

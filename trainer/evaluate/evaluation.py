@@ -1,80 +1,43 @@
 """Evaluation of checkpoints on the held-out split, in a local graph without servers."""
 
-import contextlib
-import json
 import logging
 import math
-import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainer.checkpoint.files import GLOBAL_STEP
+from trainer.checkpoint.score import Score
 from trainer.checkpoint.sliced_saver import SlicedSaver
 from trainer.checkpoint.table_files import StoredArrays
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import Stream
 from trainer.errors import ModelError
 from trainer.evaluate import stored_tables
-from trainer.export.export_folder import DATA, LOGIT, OUTPUT, PROBABILITIES, PROBABILITY, SAVED_MODEL
+from trainer.export import export_writer, saved_model
+from trainer.export.export_folder import LOGIT, OUTPUT, PROBABILITIES, PROBABILITY
 from trainer.models import Model, Parameter, Prediction
-from trainer.models.keras_model import FILE, KerasModel
+from trainer.models.keras_arrays import FILE
+from trainer.models.keras_model import KerasModel
 from trainer.shards.slots import AVERAGE
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.batch_memory import bytes_of_example, fitting
-from trainer.tensorflow.errors import NOT_WRITTEN, brief, python_error
+from trainer.tensorflow.errors import brief, python_error
 from trainer.tensorflow.names import scope_name
 from trainer.tensorflow.private import without_op_callbacks
-from trainer.tensorflow_types import Graph, Session, Tensor, Variable
+from trainer.tensorflow_types import Graph, Tensor, Variable
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (
-    tf.errors.DataLossError,
-    tf.errors.OutOfRangeError,
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.InvalidArgumentError,
-    ValueError,
-)
-"""The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
 OTHER_LAYERS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "BatchMatMulV2", "Einsum")
 """Ops of a last layer that is not dense."""
-WEIGHTS = "weights.npz"
 MODEL_BYTES = 1 << 30
 """Upper limit of the tables in a model's own format, which are all in memory when it is written or read."""
 CHUNK = 1000
 """Examples per session run, at most, if no training batch is known."""
 CPU = "/device:CPU:0"
-
-
-@dataclass(frozen=True)
-class Score:
-    """The loss and the metrics of one checkpoint on the whole held-out split."""
-
-    global_step: int
-    loss: float
-    metrics: Mapping[str, float]
-    """By name, such as accuracy."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the loss is finite."""
-        return math.isfinite(self.loss)
-
-    def to_json(self) -> dict[str, Any]:
-        """The score in the form of result.json; a number that is not finite is null, as JSON has no NaN."""
-        found = {**self.metrics, "loss": self.loss}
-        rounded = {f"test_{name}": round(value, 4) if math.isfinite(value) else None for name, value in found.items()}
-        return {"global_step": self.global_step, **rounded}
-
-    def __str__(self) -> str:
-        measured = "".join(f"test {name} {value:.4f}, " for name, value in self.metrics.items())
-        return f"step {self.global_step}: {measured}test loss {self.loss:.4f}"
 
 
 class CheckpointEvaluator:
@@ -285,41 +248,17 @@ class CheckpointEvaluator:
     def export(self, path: Path, facts: Mapping[str, Any]) -> None:
         """Write the checkpoint restored last as a SavedModel, from the inputs to the outputs of the model.
 
-        A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. The folder
-        appears by a rename, and an earlier one is renamed before that and removed after it, so readers never see a
-        partial one. If TensorFlow or Keras cannot write one of these, weights.npz has the values of the arrays.
+        A Keras model is in its folder as `model.keras` too, and `data.json` has these facts about its data. If
+        TensorFlow or Keras cannot write one of these, weights.npz has the values of the arrays.
 
         Raises:
             Exception: one of NOT_WRITTEN: there is no room, or no access.
         """
-        partial = path.with_name(f".{path.name}")
-        shutil.rmtree(partial, ignore_errors=True)
         if not self._outputs:
             logger.info("the model has no call(), so the export has no SavedModel")
-        are_written = True
         with without_op_callbacks():
-            for what, write in (("SavedModel", self._write_saved_model), (FILE, self._save_model)):
-                try:
-                    write(partial)
-                except NOT_WRITTEN:
-                    raise
-                except Exception as error:
-                    are_written = False
-                    if not (partial / SAVED_MODEL).exists():
-                        shutil.rmtree(partial, ignore_errors=True)
-                    logger.warning(f"the export has no {what}: {type(error).__name__}: {brief(error)}")
-        partial.mkdir(parents=True, exist_ok=True)
-        if not are_written:
-            values: Any = self.values()
-            np.savez(partial / WEIGHTS, **values)
-            logger.info(f"the export has {WEIGHTS}: the values of the model's arrays by name")
-        facts = {**facts, **self._output_facts()}
-        (partial / DATA).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        earlier = path.with_name(f".{path.name}.{time.time_ns()}")  # on NFS the last one may still have files in use
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(earlier)
-        partial.rename(path)
-        shutil.rmtree(earlier, ignore_errors=True)
+            writers = {"SavedModel": self._write_saved_model, FILE: self._save_model}
+            export_writer.write(path, writers, self.values, {**facts, **self._output_facts()})
 
     def _output_facts(self) -> dict[str, str]:
         """What a classifier gives, if `trainer models compare` takes it."""
@@ -342,11 +281,15 @@ class CheckpointEvaluator:
         else:
             logger.info(f"the export has no model.keras, as its tables have {size / 2**30:.1f} GiB; use the SavedModel")
 
+    def _inputs(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The inputs in a batch, by name; targets follow them."""
+        return dict(zip(self._test.signature.inputs, batch, strict=False))
+
     def _write_saved_model(self, folder: Path) -> None:
         if not self._outputs:
             return
         if not self._tables:
-            self._write_graph(folder, self._session, self._batch, self._outputs)
+            saved_model.save(folder, self._session, self._inputs(self._batch), self._outputs)
             return
         with tf.Graph().as_default(), tf1.device("/device:CPU:0"), tf1.Session() as session:
             variables = _create_variables(self._parameters)
@@ -358,22 +301,7 @@ class CheckpointEvaluator:
             of_variable = {name: each.op.name for name, each in variables.items()}
             dense = {of_variable[name]: value for name, value in self._session.run(self._arrays).items()}
             tables = {of_variable[name]: self._restored.rows(self._saved[name]) for name in self._tables}
-            self._write_graph(folder, session, batch, named, SlicedSaver(dense, tables))
-
-    def _write_graph(
-        self,
-        folder: Path,
-        session: Session,
-        batch: Sequence[Tensor],
-        outputs: Mapping[str, Tensor],
-        saver: SlicedSaver | None = None,
-    ) -> None:
-        with session.graph.as_default():
-            builder = tf1.saved_model.Builder(str(folder))
-            inputs = dict(zip(self._test.signature.inputs, batch, strict=False))  # targets follow
-            signature = tf1.saved_model.predict_signature_def(inputs, outputs)
-            builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
-            builder.save()
+            saved_model.save(folder, session, self._inputs(batch), named, SlicedSaver(dense, tables))
 
 
 def _create_variables(parameters: Mapping[str, Parameter]) -> dict[str, Variable]:

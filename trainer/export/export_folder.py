@@ -40,7 +40,7 @@ def read_facts(file: Path) -> Mapping[str, Any]:
     """The JSON object in a file, which another program may have written; empty if it cannot be read."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,8 +1,8 @@
-"""Loads a SavedModel into a session, with the tensors of its signature."""
+"""Saves a session as a SavedModel, and loads one into a session, with the tensors of its signature."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -66,6 +66,25 @@ def load(folder: Path, what: str, devices: Mapping[str, int] | None = None) -> L
         {name: tensor(info.name) for name, info in sorted(signature.inputs.items())},
         {name: tensor(info.name) for name, info in sorted(signature.outputs.items())},
     )
+
+
+def save(
+    folder: Path, session: Session, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], saver: Any = None
+) -> None:
+    """Write the graph of a session and its variables as a SavedModel.
+
+    Args:
+        folder: Its folder, which does not exist yet.
+        session: The session.
+        inputs: The input tensors of the signature by name.
+        outputs: The output tensors by name.
+        saver: What saves the variables, if not TensorFlow's own saver.
+    """
+    with session.graph.as_default():
+        builder = tf1.saved_model.Builder(str(folder))
+        signature = tf1.saved_model.predict_signature_def(inputs, outputs)
+        builder.add_meta_graph_and_variables(session, [SERVE], {SIGNATURE: signature}, saver=saver)
+        builder.save()
 
 
 def _damage(what: str, error: Exception) -> ConfigurationError:

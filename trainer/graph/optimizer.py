@@ -1,17 +1,11 @@
-"""The optimizer: Adam with optional AMSGrad, clipping, weight decay and schedule, on shards of the flat parameters.
+"""The interface of optimizers on shards of the flat parameters, and what all of them do: clipping and counting.
 
-Adam: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, in the form at the end of section 2. When
-gradients vanish late in a run, its second moment decays, and a single batch can then cause a very large update.
-AMSGrad: Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond", 2018. It divides by the largest second moment
-so far, which never decays.
-Decoupled weight decay: Loshchilov and Hutter, 2019.
 Clipping by global norm: Pascanu, Mikolov and Bengio, 2013.
 Staleness-aware learning rate: Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for Distributed Deep Learning",
 2016.
 """
 
-import functools
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +13,7 @@ from typing import Any
 from typing_extensions import Self
 
 from trainer.config import Settings
-from trainer.graph import fused_update
-from trainer.models.op_template import OpTemplate, trace
-from trainer.shards.parameters import Rows, Shard, ShardArray, join_arrays, split_arrays
-from trainer.shards.slots import LARGEST_MOMENT, MOMENTS
+from trainer.shards.parameters import Rows, Shard
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
@@ -30,16 +21,14 @@ BETAS = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """Adds the update ops that the settings describe."""
+class Optimizer(ABC):
+    """Adds the ops of updates."""
 
     settings: Settings
     shared: bool
     """Whether replicas update the shards asynchronously, so that a gradient can be stale."""
     scale: Variable = None
     """float32 variable that multiplies the learning rate; None if that cannot change."""
-    last_step: Callable[[], Tensor] | None = None
-    """Adds the last global step, at which a schedule ends; None if that is `train_steps`."""
 
     @classmethod
     def create(cls, settings: Settings, shared: bool, device: str, scaled: bool, **more: Any) -> Self:
@@ -56,14 +45,14 @@ class Optimizer:
         return [] if self.scale is None else [self.scale]
 
     @property
+    @abstractmethod
     def slots(self) -> tuple[str, ...]:
         """Names of the slot vectors of each shard, all with the shard's size."""
-        return (*MOMENTS, LARGEST_MOMENT) if self.settings.amsgrad else MOMENTS
 
     @property
+    @abstractmethod
     def slot_values(self) -> Mapping[str, float]:
         """The initial values of slots that are not 0."""
-        return {}
 
     def apply(
         self, shards: Sequence[Shard], updates: Sequence[Tensor], gradients: Sequence[Tensor], rows: Sequence[Rows]
@@ -83,9 +72,9 @@ class Optimizer:
         return [self._apply(*each) for each in zip(shards, updates, gradients, rows, strict=True)]
 
     @property
+    @abstractmethod
     def global_clipnorm(self) -> float | None:
         """The largest norm of the whole gradient; None does not clip it."""
-        return self.settings.global_clipnorm
 
     def clip(self, shards: Sequence[Shard], changes: Sequence[Tensor], rows: Sequence[Rows]) -> Sequence[Tensor]:
         """Clip gradients, in the form of those of `apply`, by their global norm, if the settings say so.
@@ -131,32 +120,14 @@ class Optimizer:
             with tf.control_dependencies(applied):
                 return shard.updates.assign_add(1, read_value=False)
 
+    @abstractmethod
     def _update(
         self, shard: Shard, updates: Tensor, gradient: Tensor, rows: Rows, of_rows: Sequence[Tensor]
     ) -> Operation:
         """Add the ops that update the trainable parameters, these rows of the tables, and the slots.
 
-        They are on the current device. `of_rows` has the gradients of the rows, flat. This optimizer has no tables.
+        They are on the current device. `of_rows` has the gradients of the rows, flat.
         """
-        rate = self._divide_by_staleness(self.rate(updates, gradient), shard, updates, gradient)
-        decayed = []
-        if self.settings.weight_decay:
-            with tf.control_dependencies([gradient]):
-                decay = rate * self.settings.weight_decay * shard.values.read_value()
-                decayed.append(shard.values.assign_sub(decay, read_value=False, use_locking=True))
-
-        def update() -> Operation:
-            return fused_update.adam(
-                shard.values, shard.slots, gradient, rate, updates + 1, BETAS, self.settings.epsilon
-            )
-
-        def update_constrained() -> Operation:
-            with tf.control_dependencies([update()]):
-                (constrained,) = _constraints(shard.arrays).copy([shard.values.read_value()], "constraints")
-            return shard.values.assign(constrained, read_value=False)
-
-        with tf.control_dependencies(decayed):
-            return self._alone(shard, update_constrained) if shard.is_constrained else update()
 
     def _alone(self, shard: Shard, update: Callable[[], Operation]) -> Operation:
         """Add an update during which no other replica updates the shard, or one of the two would be lost.
@@ -170,24 +141,6 @@ class Optimizer:
         with tf.control_dependencies([gradient]):
             return self.scale.read_value()
 
-    def rate(self, step: Tensor, gradient: Tensor) -> Tensor:
-        """The learning rate of the update by a gradient after this global step: a float if constant, else a scalar."""
-        settings = self.settings
-        base = settings.learning_rate * (1.0 if self.scale is None else self.scale_after(gradient))
-        if settings.learning_rate_schedule == "constant" and not settings.warmup_steps:
-            return base
-        step = tf.cast(step, tf.float32)
-        warmup = settings.warmup_steps
-        last = tf.cast(self.last_step() if self.last_step else settings.train_steps, tf.float32)
-        remaining = 1 - tf.clip_by_value((step - warmup) / tf.maximum(1.0, last - warmup), 0.0, 1.0)
-        decay = {
-            "constant": tf.ones_like(remaining),
-            "linear": remaining,
-            "cosine": 0.5 - 0.5 * tf.cos(math.pi * remaining),
-        }[settings.learning_rate_schedule]
-        warmup_factor = tf.minimum(1.0, (step + 1) / warmup) if warmup else 1.0
-        return base * warmup_factor * decay
-
     def _divide_by_staleness(self, rate: Tensor, shard: Shard, updates: Tensor, gradient: Tensor) -> Tensor:
         """The rate divided by the gradient's staleness: other replicas' updates since the parameters were read."""
         if not (self.shared and self.settings.staleness_aware):
@@ -195,14 +148,3 @@ class Optimizer:
         with tf.control_dependencies([gradient]):
             staleness = tf.cast(shard.updates.read_value() - updates, tf.float32)
         return rate / tf.maximum(1.0, staleness)
-
-
-@functools.cache
-def _constraints(arrays: tuple[ShardArray, ...]) -> OpTemplate:
-    """The ops that apply the constraints of these arrays to the vector that consists of them."""
-
-    def constrain(vector: Tensor) -> list[Tensor]:
-        pieces = zip(split_arrays(vector, arrays), arrays, strict=True)
-        return [join_arrays([each.constraint(piece) if each.constraint else piece for piece, each in pieces])]
-
-    return trace(constrain, tf.TensorSpec([sum(math.prod(each.shape) for each in arrays)], tf.float32))

@@ -15,6 +15,7 @@ from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
 from trainer.data.stream import Stream
 from trainer.graph import devices, execution, keras_optimizer, learners, step_graph
+from trainer.graph.adam import AdamOptimizer
 from trainer.graph.batches import Feeding, MultiDeviceBatches
 from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.large_parameters import check_sizes, choose_tables, dense_notes, tables_note
@@ -237,7 +238,7 @@ def _optimizer(
 ) -> Optimizer:
     """The optimizer of a compiled Keras model, otherwise that of the settings."""
     if model.optimizer is None:
-        return Optimizer.create(settings, mode.is_independent, device, has_scale, last_step=course.last_step)
+        return AdamOptimizer.create(settings, mode.is_independent, device, has_scale, last_step=course.last_step)
     return KerasOptimizer.create(settings, mode.is_independent, device, has_scale, keras=model.optimizer)
 
 

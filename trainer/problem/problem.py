@@ -5,14 +5,12 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from trainer.checkpoint.score import BestMetric
 from trainer.cluster.spec import Cluster
-from trainer.config import FILES_WITH_COLUMNS, Settings
-from trainer.data import datasets, fit_arguments, own_data
-from trainer.data.context import DataContext
+from trainer.config import Settings
+from trainer.data import fit_arguments
 from trainer.data.datasets import Dataset
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
@@ -20,14 +18,13 @@ from trainer.data.fit_arguments import FitArguments
 from trainer.data.stream import FIRST_EXAMPLES, Stream
 from trainer.errors import ConfigurationError
 from trainer.evaluate import best_metric
-from trainer.evaluate.best_metric import BestMetric
 from trainer.evaluate.evaluation import CPU, CheckpointEvaluator
 from trainer.graph import devices
 from trainer.mode import Mode
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.models.ops_model import MEAN
-from trainer.problem import column_files, data_version
+from trainer.problem import column_files, data_sets
 from trainer.problem.column_files import COLUMNS
 from trainer.shards.course import Course
 
@@ -115,11 +112,11 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     fit = fit_arguments.load(module, settings.model)
     model: Model
     if settings.model == COLUMNS:
-        dataset = _load_dataset(settings, module, cluster, fit, None)
+        dataset = data_sets.of_settings(settings, module, cluster, fit, None)
         model, fit = column_files.model_of(settings, dataset)
     else:
         model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
-        dataset = _load_dataset(settings, module, cluster, fit, model)
+        dataset = data_sets.of_settings(settings, module, cluster, fit, model)
     if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
     own = dataset.train.batch_size if isinstance(dataset.train, Stream) else None
@@ -194,49 +191,6 @@ def _with_epochs(settings: Settings, mode: Mode, fit: FitArguments, passes: Epoc
     if not epochs or not passes:
         return settings
     return replace(settings, epochs=epochs, train_steps=passes.last_step(epochs, mode.local_steps))
-
-
-def load_dataset(settings: Settings) -> Dataset:
-    """Load the data set that the settings name, without a download: a trained model is used on data that is there.
-
-    Raises:
-        ConfigurationError: it cannot be loaded.
-    """
-    settings = replace(settings, download=False)
-    settings = column_files.with_model(settings)
-    has_data = settings.dataset and settings.dataset not in FILES_WITH_COLUMNS
-    module = None if has_data else model_files.load(settings.model, settings.model_arguments)
-    fit = fit_arguments.load(module, settings.model) if module else FitArguments()
-    has_model = module and settings.model != COLUMNS
-    model = model_files.model_of(module, replace(settings, initial_weights=None)) if module and has_model else None
-    return _load_dataset(settings, module, None, fit, model)
-
-
-def _load_dataset(
-    settings: Settings, module: ModuleType | None, cluster: Cluster | None, fit: FitArguments, model: Model | None
-) -> Dataset:
-    trains = cluster is not None and cluster.task in cluster.replicas
-    place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
-    data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
-    accepted = model.input_shapes if isinstance(model, KerasModel) else None
-    has_columns = column_files.are_named(settings)
-    own = module if module and not settings.dataset and not (has_columns and _ignores_data_dir(module)) else None
-    found = own_data.load(own, settings.model, data, fit, accepted) if own else None
-    if not found and has_columns:
-        return column_files.load(settings, model if isinstance(model, KerasModel) else None)
-    if not found and settings.dataset is None and "data_dir" in settings.given:
-        raise ConfigurationError(
-            f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
-            "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."
-        )
-    name = settings.dataset or datasets.DEFAULT
-    return found or datasets.load(name, data_version.choose(settings, cluster), settings.download, data)
-
-
-def _ignores_data_dir(module: ModuleType) -> bool:
-    """Whether the file of a model does not read `data_dir`, so that files there are the data in place of its own."""
-    file = Path(module.__file__ or "")
-    return ".data_dir" not in file.read_text(encoding="utf-8", errors="replace")
 
 
 def describe(model: str, parameters: dict[str, Parameter], dataset: Dataset) -> dict[str, Any]:

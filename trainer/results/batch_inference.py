@@ -21,8 +21,8 @@ from trainer.data.skipped import DEFAULT_LIMIT, Skipped, parse_limit
 from trainer.errors import ConfigurationError
 from trainer.export.export_folder import DATA, read_facts
 from trainer.results import named_model
+from trainer.results.classifier import SavedModel
 from trainer.results.named_model import open_model
-from trainer.results.predictions import SavedModel
 
 BATCH_IMAGES = 200
 CSV_FILE, PARQUET_FILE = "predictions.csv", "predictions.parquet"

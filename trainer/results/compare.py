@@ -8,9 +8,9 @@ from typing import Any
 from trainer.data.datasets import Dataset
 from trainer.errors import ConfigurationError
 from trainer.results import compare_page, named_data, named_model
+from trainer.results.classifier import SavedModel, predict
 from trainer.results.comparison import Comparison
 from trainer.results.named_model import Named, open_model
-from trainer.results.predictions import SavedModel, predict
 from trainer.results.report import write_page
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from trainer.config import Settings, load_values, with_given
 from trainer.data.datasets import Dataset
 from trainer.errors import ConfigurationError
-from trainer.problem import problem
 
 NAMES = ("dataset", "data_dir", "data_version")
 
@@ -41,8 +40,10 @@ def load(named: Mapping[str, str], of_run: Settings | None) -> Dataset | None:
     else:
         given = load_values(named)
         settings = with_given(of_run, **{name: getattr(given, name) for name in named})
+    from trainer.problem import data_sets  # it imports TensorFlow
+
     try:
-        return problem.load_dataset(settings)
+        return data_sets.load_there(settings)
     except ConfigurationError as error:
         if named:
             raise

@@ -8,7 +8,6 @@ from trainer.data.datasets import Dataset
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError, StoreError
 from trainer.results import named_data, report_page
-from trainer.results.predictions import SavedModel, predict
 from trainer.results.report_page import Confusion
 from trainer.run_directory.run import Run, open_run
 
@@ -77,6 +76,8 @@ def confusion_of(run: Run, data: Mapping[str, str]) -> Confusion:
         if dataset is None:
             return Confusion(None, [], "The confusion matrix needs the settings of the run, and they are not known.")
         _check_digest(run, dataset)
+        from trainer.results.classifier import SavedModel, predict  # it imports TensorFlow
+
         with SavedModel(run.export, f"export: the model {run.export}") as model:
             return Confusion(predict([model], dataset.test), model.class_names)
     except (ConfigurationError, StoreError) as error:

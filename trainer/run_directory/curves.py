@@ -1,6 +1,8 @@
 """The curves of a run, from TensorBoard's event files."""
 
 import math
+import os
+import struct
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from trainer.data.examples import Array
 
@@ -54,14 +57,11 @@ def read(folder: Path) -> dict[str, Curve]:
     A process that restores a checkpoint writes a new file, whose steps may begin below those of the file before. These
     replace the later points of that file, which the run has lost.
     """
-    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-
     points: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
-    files = [LegacyEventFileLoader(str(path)).Load() for path in sorted(folder.glob(EVENT_FILES))]
-    for events in files:
+    for path in sorted(folder.glob(EVENT_FILES)):
         found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
         plugins: dict[str, str] = {}
-        for event in events:
+        for event in _events(path):
             for value in event.summary.value if event.HasField("summary") else ():
                 plugins.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
                 number = _scalar(value, plugins[value.tag])
@@ -84,6 +84,25 @@ def read_below(folder: Path) -> dict[str, Curve]:
 def event_files(folder: Path) -> list[Path]:
     """TensorBoard's event files in a folder and in those in it."""
     return [*folder.rglob(EVENT_FILES)]
+
+
+def _events(path: Path) -> Iterator[Any]:
+    """The events of a file: each is a record of its length, a checksum, its bytes and a checksum, as in a TFRecord.
+
+    TensorBoard's own reader imports TensorFlow.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            (length,) = struct.unpack("<Q", head[:8])
+            if length > os.fstat(file.fileno()).st_size - file.tell() - 4:  # it is being written, or damaged
+                return
+            try:
+                yield Event.FromString(file.read(length))
+            except DecodeError:
+                return
+            file.read(4)
 
 
 def _scalar(value: Any, plugin: str) -> float | None:

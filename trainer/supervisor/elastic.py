@@ -4,10 +4,10 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from trainer.supervisor.notes import ElasticNotes, Notes
-from trainer.supervisor.policy import PendingTask
+from trainer.supervisor.policy import PendingTask, explain
 from trainer.supervisor.run import Run
 
 ROLE = "worker"
@@ -15,9 +15,7 @@ FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 120.0, 1800.0
 """Seconds to the next try with the wanted number, after the first one and at most; the time doubles."""
 
 
-def adjust(
-    run: Run, notes: Notes, pending: Sequence[PendingTask], now: float, explain: Callable[[PendingTask], str]
-) -> tuple[Notes, str]:
+def adjust(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float) -> tuple[Notes, str]:
     """The notes with the number of workers that fits, and a sentence on the change; empty without one.
 
     Args:
@@ -25,7 +23,6 @@ def adjust(
         notes: The notes.
         pending: The result of `policy.pending_tasks`.
         now: Seconds since 1970.
-        explain: Returns a sentence on why a task does not run.
     """
     if run.elastic is None or notes.state != "Running" or ROLE not in notes.scales:
         return notes, ""

@@ -4,10 +4,9 @@ A scheduler places a task that is replaced alone. So a gang whose tasks are pree
 lost a node, would hold the rest of its nodes while it waits: the state that a gang is there to prevent.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
-from trainer.supervisor import policy
+from trainer.supervisor import lifecycle, policy
 from trainer.supervisor.notes import Notes
 from trainer.supervisor.policy import PendingTask
 from trainer.supervisor.run import Run
@@ -34,4 +33,4 @@ def give_back(run: Run, notes: Notes, pending: Sequence[PendingTask], now: float
         f"{stuck[0].name}{others} has no node, and only {placed} of the {run.gang.size} tasks of the gang have one: "
         "ending all tasks, which start together again when there is room (scheduling.gang)"
     )
-    return dataclasses.replace(notes, state="Stopping", admitted=0.0, running=0.0, ungated={}), sentence
+    return lifecycle.enter(run, notes, "gang lost nodes", admitted=0.0, running=0.0, ungated={}), sentence

@@ -1,12 +1,79 @@
-"""The states of a run: what a supervisor does with the notes that it finds, and what follows when. Pure."""
+"""The states of a run, and the one table of what leads from each to the next. Pure.
+
+The modes of a run decide where it begins and what follows: `first`, `after_stages` and `after_training`. A queue adds
+Queued, stages add Preparing and Finishing, a gang or a queue that loses its nodes leads back to Stopping, and
+`run.suspend` or data without a version to Suspended. An elastic run changes its scales and not its state, and another
+version of watched data is another run.
+"""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from trainer.supervisor import stages
 from trainer.supervisor.notes import ElasticNotes, Notes, State
 from trainer.supervisor.pods import Pod
+from trainer.supervisor.policy import Outcome
 from trainer.supervisor.run import Run
+
+
+def first(run: Run) -> State:
+    """The state in which a run begins."""
+    return "Preparing" if run.stages.before else after_stages(run)
+
+
+def after_stages(run: Run) -> State:
+    """The state after the stages before the training, if there are any."""
+    return "Queued" if run.is_queued else "Starting"
+
+
+def after_training(run: Run) -> State:
+    """The state after the training has succeeded."""
+    return "Finishing" if run.stages.after else "Succeeded"
+
+
+class Transition(NamedTuple):
+    """The states in which an event counts, and the state that follows."""
+
+    states: tuple[State | Literal[""], ...]
+    to: State | Callable[[Run], State]
+
+
+ENDED: tuple[State, ...] = ("Succeeded", "Failed")
+TRAINING: tuple[State, ...] = ("Starting", "Running")
+"""The states in which tasks run."""
+UNENDED: tuple[State, ...] = ("Stopping", "Preparing", "Queued", *TRAINING, "Finishing")
+ANY: tuple[State | Literal[""], ...] = ("", "Suspended", *UNENDED, *ENDED)
+TRANSITIONS: Mapping[str, Transition] = {
+    # What the supervisor finds when it begins.
+    "changed": Transition(ANY, first),
+    "outdated": Transition(ANY, "Stopping"),
+    "suspended": Transition(ANY, "Suspended"),
+    "resumed": Transition(("Suspended",), first),
+    "rescaled": Transition((*TRAINING, "Finishing", *ENDED), "Starting"),
+    "trained": Transition(ANY, "Finishing"),
+    # What the cluster shows.
+    "tasks ended": Transition(("Stopping",), first),
+    "stages done": Transition(("Preparing",), after_stages),
+    "admitted": Transition(("Queued",), "Starting"),
+    "scales set": Transition(("Starting",), "Running"),
+    "evicted": Transition(TRAINING, "Stopping"),
+    "gang lost nodes": Transition(("Running",), "Stopping"),
+    "restart all": Transition(TRAINING, "Stopping"),
+    "succeeded": Transition(TRAINING, after_training),
+    "stages after done": Transition(("Finishing",), "Succeeded"),
+    "failed": Transition(("Preparing", *TRAINING, "Finishing"), "Failed"),
+    "superseded": Transition(UNENDED, "Suspended"),
+}
+
+
+def enter(run: Run, notes: Notes, event: str, **changes: Any) -> Notes:
+    """The notes in the state after an event, with changes of other fields; as they are if it does not count there."""
+    found = TRANSITIONS[event]
+    if notes.state not in found.states:
+        return notes
+    state = found.to if isinstance(found.to, str) else found.to(run)
+    return dataclasses.replace(notes, state=state, **changes)
 
 
 def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
@@ -21,8 +88,8 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     current = dataclasses.replace(notes, definition=run.definition, attempt=run.attempt)
     if is_over(run, notes):
         return dataclasses.replace(current, hash=run.hash)
-    if run.suspend or run.waits_for_data:
-        return dataclasses.replace(notes, state="Suspended", reason="")
+    if asks_to_suspend(run):
+        return enter(run, notes, "suspended", reason="")
     if has_trained(run, notes):
         return _stages_after(run, notes, current)
     is_other = notes.data_version != run.data_version
@@ -32,9 +99,10 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
     replicas = {role: values.replicas for role, values in run.roles.items()}
     current = dataclasses.replace(current, after=run.after)
     if notes.state == "Suspended":
-        return dataclasses.replace(
+        return enter(
+            run,
             current,
-            state=first(run),
+            "resumed",
             started=now,
             admitted=0.0,
             running=0.0,
@@ -44,28 +112,23 @@ def begin(run: Run, notes: Notes, pods: Iterable[Pod], now: float) -> Notes:
             stages=stages.renew(run.stages.all, notes),
         )
     if has_old_pods:  # one was replaced during an upgrade that was rolled back
-        return dataclasses.replace(current, state="Stopping", running=0.0, replicas=replicas)
-    return current if notes.replicas == replicas else _rescaled(notes, current, replicas)
+        return enter(run, current, "outdated", running=0.0, replicas=replicas)
+    return current if notes.replicas == replicas else _rescaled(run, notes, current, replicas)
 
 
-def first(run: Run) -> State:
-    """The state in which a run begins."""
-    return "Preparing" if run.stages.before else after_stages(run)
-
-
-def after_stages(run: Run) -> State:
-    """The state after the stages before the training, if there are any."""
-    return "Queued" if run.is_queued else "Starting"
+def asks_to_suspend(run: Run) -> bool:
+    """Whether the values suspend the run, or there is no version of its data yet."""
+    return run.suspend or run.waits_for_data
 
 
 def _stages_after(run: Run, notes: Notes, current: Notes) -> Notes:
     """The notes of a run of which only stages after the training are left."""
-    current = dataclasses.replace(current, hash=run.hash, state="Finishing", after=run.after)
+    current = enter(run, current, "trained", hash=run.hash, after=run.after)
     if notes.state == "Finishing" and notes.after == run.after:
         return current
     renewed = {**notes.stages, **stages.renew(run.stages.after, notes)}
-    finished = finish(run, current, notes.training or notes.reason)
-    return dataclasses.replace(finished, stages=renewed, reason="", ended=0.0)
+    training = notes.training or notes.reason
+    return dataclasses.replace(current, trained=run.definition, training=training, stages=renewed, reason="", ended=0.0)
 
 
 def _new_run(run: Run, notes: Notes, has_old_pods: bool, now: float) -> Notes:
@@ -73,31 +136,30 @@ def _new_run(run: Run, notes: Notes, has_old_pods: bool, now: float) -> Notes:
     # A client's new Job waits until it is suspended and resumed.
     client_waits = bool(notes.hash) and "client" in run.roles
     replicas = {role: values.replicas for role, values in run.roles.items()}
-    return Notes(
+    begun = Notes(
         hash=run.hash,
         definition=run.definition,
         data_version=run.data_version,
         attempt=run.attempt,
         leader=notes.leader,
-        state="Stopping" if client_waits or has_old_pods else first(run),
         started=now,
         replicas=replicas,
         scales=replicas,
         stages=stages.renew(run.stages.all, notes),
         after=run.after,
     )
+    return enter(run, begun, "outdated" if client_waits or has_old_pods else "changed")
 
 
-def _rescaled(notes: Notes, current: Notes, replicas: Mapping[str, int]) -> Notes:
+def _rescaled(run: Run, notes: Notes, current: Notes, replicas: Mapping[str, int]) -> Notes:
     """The notes with the numbers of tasks that the values have now.
 
     Users may have set another scale of a role whose values are unchanged.
     """
     scales = {role: notes.scales[role] if notes.replicas.get(role) == n else n for role, n in replicas.items()}
-    state = notes.state if notes.state in ("Stopping", "Preparing", "Queued") else "Starting"
     wanted = notes.elastic.wanted if notes.replicas.get("worker") == replicas.get("worker") else 0
     elastic = dataclasses.replace(notes.elastic, wanted=wanted)
-    return dataclasses.replace(current, state=state, replicas=replicas, scales=scales, elastic=elastic)
+    return enter(run, dataclasses.replace(current, replicas=replicas, scales=scales, elastic=elastic), "rescaled")
 
 
 def is_over(run: Run, notes: Notes) -> bool:
@@ -120,9 +182,21 @@ def has_trained(run: Run, notes: Notes) -> bool:
     return bool(trained) and trained == run.definition and not asks
 
 
-def finish(run: Run, notes: Notes, sentence: str) -> Notes:
-    """The notes after the training has succeeded; the stages after it follow. `sentence` says how it ended."""
-    return dataclasses.replace(notes, state="Finishing", trained=run.definition, training=sentence)
+def end(run: Run, notes: Notes, outcome: Outcome, now: float) -> Notes:
+    """The notes after the end of the training, or of the stages. `now` in seconds since 1970."""
+    ended = {"reason": outcome.reason, "ended": now}
+    if not outcome.succeeded:
+        return enter(run, notes, "failed", **ended)
+    if notes.state == "Finishing":
+        return enter(run, notes, "stages after done", **ended)
+    trained = {"trained": run.definition, "training": outcome.reason}
+    return enter(run, notes, "succeeded", **trained, **({} if run.stages.after else ended))
+
+
+def restart_all(run: Run, notes: Notes) -> Notes:
+    """The notes with which all tasks end, and then start again."""
+    counted = dataclasses.replace(notes.counted, of_all=notes.counted.of_all + 1, seen={})
+    return enter(run, notes, "restart all", running=0.0, counted=counted, finished={}, ungated={})
 
 
 def are_gone(pods: Iterable[Pod]) -> bool:
@@ -130,20 +204,18 @@ def are_gone(pods: Iterable[Pod]) -> bool:
     return all(pod.succeeded for pod in pods)
 
 
-def advance(
-    notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float, begins: State = "Starting"
-) -> Notes:
+def advance(run: Run, notes: Notes, pods: Mapping[str, Pod], scales: Mapping[str, int], now: float) -> Notes:
     """The notes in the next state, if the cluster has what the current state waits for.
 
     Args:
+        run: The run.
         notes: The notes.
         pods: The pods of tasks, including those of an earlier run.
         scales: The observed scales, by component.
         now: Seconds since 1970.
-        begins: The state after Stopping, from `first`.
     """
     if notes.state == "Stopping" and are_gone(pods.values()) and not any(scales.get(role) for role in notes.scales):
-        return dataclasses.replace(notes, state=begins, started=now)
+        return enter(run, notes, "tasks ended", started=now)
     if notes.state == "Starting" and all(scales.get(role) == scale for role, scale in notes.scales.items()):
-        return dataclasses.replace(notes, state="Running")
+        return enter(run, notes, "scales set")
     return notes

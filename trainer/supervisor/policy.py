@@ -7,10 +7,10 @@ minute are one incident. The limit counts incidents, and ten minutes without a r
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainer.supervisor.diagnosis import lacks_capacity
+from trainer.supervisor.diagnosis import diagnose, lacks_capacity
 from trainer.supervisor.dns import Unresolved
 from trainer.supervisor.notes import CountedRestarts, Notes
 from trainer.supervisor.pods import Pod, Template, ended_by_itself
@@ -204,11 +204,6 @@ def outcome(run: Run, notes: Notes, pods: Mapping[str, Pod], now: float) -> Outc
     return None
 
 
-def with_cause(reason: str, cause: str) -> str:
-    """The reason of a failed run with what the task's own log says, and how to try it again."""
-    return f"{reason}{cause and f': {cause}'}; upgrade with a remedy, or raise run.attempt to try again"
-
-
 def _failure(action: ExitAction, ending: str, task: str) -> Outcome:
     why = "and run.failurePolicy fails the run" if action == "Fail" else "which is not retried"
     return Outcome(False, f"{ending}, {why}", (task,))
@@ -235,18 +230,6 @@ def _too_many_incidents(limit: int, notes: Notes, pods: Mapping[str, Pod]) -> Ou
         f"{notes.counted.incidents} incidents with {notes.counted.restarts} restarts exceed run.backoffLimit ({limit})"
         + (f"; the last was {last} with {how}" if last else ""),
         (last,) if last else (),
-    )
-
-
-def restart_all(notes: Notes) -> Notes:
-    """The notes with which all tasks end, and then start again."""
-    return dataclasses.replace(
-        notes,
-        state="Stopping",
-        running=0.0,
-        counted=dataclasses.replace(notes.counted, of_all=notes.counted.of_all + 1, seen={}),
-        finished={},
-        ungated={},
     )
 
 
@@ -334,15 +317,24 @@ def pending_tasks(
     return found
 
 
+def with_warning(run: Run, task: PendingTask, warnings: Mapping[str, str]) -> PendingTask:
+    """The task with why it does not run: from its pod's status, else the last warning about it or its owner."""
+    owner = run.roles[task.role].job or run.stateful_set(task.role)
+    return dataclasses.replace(task, problem=task.problem or warnings.get(task.name) or warnings.get(owner, ""))
+
+
+def explain(task: PendingTask) -> str:
+    """Why a task does not run, in one sentence with the remedy."""
+    return diagnose(task.role, task.problem)
+
+
 def _since(run: Run, notes: Notes, pod: Pod, placed: float) -> float:
     """Since when a pod has been able to start, in seconds since 1970. `placed` is when the first one got its node."""
     queued = notes.admitted if run.gang else notes.ungated.get(pod.uid, 0.0)
     return max(notes.started, pod.created, pod.scheduled, placed if run.is_placed_together else queued)
 
 
-def start_outcome(
-    run: Run, notes: Notes, pending: Iterable[PendingTask], now: float, explain: Callable[[PendingTask], str]
-) -> Outcome | None:
+def start_outcome(run: Run, notes: Notes, pending: Iterable[PendingTask], now: float) -> Outcome | None:
     """The outcome of a run if one of its tasks did not start in time, else None.
 
     Once every task has run, replacements have a limit of their own. A host name that does not resolve fails no run: the
@@ -353,7 +345,6 @@ def start_outcome(
         notes: The notes, updated by `observe_pods`.
         pending: The result of `pending_tasks`.
         now: Seconds since 1970.
-        explain: Returns a sentence on why a task does not run.
     """
     for task in pending:
         if task.started or task.waits or task.held:

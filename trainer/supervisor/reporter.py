@@ -3,7 +3,6 @@
 The log has each change once, pending tasks once a minute, and the progress, which a thread reads from the leader's log.
 """
 
-import dataclasses
 import logging
 import threading
 import time
@@ -11,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lightkube.resources.core_v1 import Event
-
 from trainer.supervisor import policy
-from trainer.supervisor.diagnosis import PART_OF_GANG, diagnose, lacks_capacity
+from trainer.supervisor.decision import Decision
+from trainer.supervisor.diagnosis import PART_OF_GANG
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import state_of
 from trainer.supervisor.notes import Notes
+from trainer.supervisor.observed import Observed
 from trainer.supervisor.ownership import SupersededError
 from trainer.supervisor.pods import Pod
 from trainer.supervisor.policy import Outcome, PendingTask
-from trainer.supervisor.run import Run, Stage
+from trainer.supervisor.run import Run
 from trainer.supervisor.task_logs import TaskLogs
 from trainer.telemetry import report
 from trainer.telemetry.progress import Progress, parse
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 START_GRACE_SECONDS = 10.0
 """A task that is pending for longer than this is reported."""
-QUEUE_GRACE_SECONDS = 3.0
-"""A run that is queued for longer than this is reported: what Kueue says first is often outdated a second later."""
 REMINDER_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
 """Between two attempts to follow a log."""
@@ -44,10 +41,6 @@ LONGEST_TEXT = 500
 """Of what a task reports, in an annotation or an event."""
 ANNOTATIONS = "distributed-tensorflow"
 """The prefix of the annotations of the supervisor's Job."""
-CLOCK_SECONDS = 10.0
-"""How much the clocks of two machines of the cluster may differ."""
-NO_ACCOUNT = "error looking up service account"
-"""In Kubernetes' message about a pod that it does not create, because the service account does not exist."""
 LAST_DATE = 253_402_300_800
 """The year 10000, in seconds since 1970. A task may report anything."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
@@ -58,14 +51,11 @@ class Reporter:
 
     def __init__(self, run: Run, api: KubernetesApi, logs: TaskLogs) -> None:
         self._run, self._api, self._logs = run, api, logs
-        self._warnings: dict[str, str] = {}
         self._uids: dict[str, str] = {}
         self._replaced: set[str] = set()
         self._lost: set[str] = set()
         self._reported: dict[str, float] = {}
         """When each reason why something waits was last reported."""
-        self._since = 0.0
-        """When the run has started, in seconds since 1970."""
         self._stopping_reported = time.time()
         self._progress: Progress | None = None
         """What the leader has reported since the last line about the progress in the supervisor's log."""
@@ -85,34 +75,8 @@ class Reporter:
     def _on_version(self) -> str:
         return f" on version {self._run.data_version} of the data" if self._run.data_version else ""
 
-    def record_warning(self, event: Event) -> None:
-        """Keep the last warning about each pod or its owner: it has reasons that no status has, such as a volume's."""
-        about = event.involvedObject.name or ""
-        if NO_ACCOUNT in (event.message or ""):  # a stage whose turn it is not
-            return
-        if _time_of(event) < self._since - CLOCK_SECONDS:  # about an earlier run, whose objects had the same names
-            return
-        jobs = [role.job for role in self._run.roles.values() if role.job]
-        owners = (job for job in [*jobs, *(stage.job for stage in self._run.stages.all)] if about.startswith(job))
-        self._warnings[next(owners, about)] = f"{event.reason}: {event.message}"
-
-    def with_problem(self, task: PendingTask) -> PendingTask:
-        """The task with why it does not run: from its pod's status, else the last warning about it or its owner."""
-        owner = self._run.roles[task.role].job or self._run.stateful_set(task.role)
-        warning = self._warnings.get(task.name) or self._warnings.get(owner, "")
-        return dataclasses.replace(task, problem=task.problem or warning)
-
-    def explain(self, task: PendingTask) -> str:
-        """Why a task does not run, in one sentence with the remedy."""
-        return diagnose(task.role, self.with_problem(task).problem)
-
-    def stage_lacks_capacity(self, stage: Stage, problem: str) -> bool:
-        """Whether a stage waits for a node or for quota, from its pod's status, else the last warning about its Job."""
-        return lacks_capacity(problem or self._warnings.get(stage.job, ""))
-
     def report_beginning(self, before: Notes, notes: Notes) -> None:
         """Report what this supervisor does with the run that it finds."""
-        self._since = notes.started
         if self._run.data_watch and not notes.has_ended:  # those of the run on another version
             self._api.annotate_job({f"{ANNOTATIONS}/{key}": None for key in ("outcome", "progress", "estimated-end")})
         is_same = (before.hash, before.data_version) == (notes.hash, notes.data_version)
@@ -148,48 +112,38 @@ class Reporter:
         logger.info(sentence)
         self._api.record_event("Normal", reason, sentence)
 
-    def report_queue(self, notes: Notes, problem: str, now: float) -> None:
-        """Report why Kueue has not admitted the run: each reason once, and again once a minute."""
-        queue = self._run.gang.queue if self._run.gang else ""
-        sentence = f"waiting in the queue {queue}: {problem}"
-        if now - notes.started >= QUEUE_GRACE_SECONDS and now - self._reported.get(sentence, 0.0) > REMINDER_SECONDS:
-            self._reported[sentence] = now
-            logger.info(sentence)
-        self._annotate({"state": state_of(notes)}, now)
+    def report(self, before: Notes, decision: Decision, observed: Observed, now: float) -> None:
+        """Report what a pass has seen and decided.
 
-    def report_eviction(self, sentence: str) -> None:
-        """Report that the tasks must end, and why."""
-        logger.info(sentence)
-        self._api.record_event("Warning", "RunEvicted", sentence)
+        Args:
+            before: The notes of the pass before.
+            decision: The decision.
+            observed: What it follows from.
+            now: Seconds since 1970.
+        """
+        seen = decision.seen
+        if before.state in ("Stopping", "Preparing", "Queued") and seen.state == "Starting":
+            self.report_start(seen)
+        if decision.pending is not None:
+            self.report_changes(before, seen, observed.tasks)
+            self.report_pending(seen, decision.pending, now)
+        for each in decision.reports:
+            logger.log(logging.WARNING if each.kind == "Warning" else logging.INFO, each.sentence)
+            if each.event:
+                self._api.record_event(each.kind, each.event, each.sentence)
+        if decision.waits_for and now - self._reported.get(decision.waits_for, 0.0) > REMINDER_SECONDS:
+            self._reported[decision.waits_for] = now
+            logger.info(decision.waits_for)
+        if decision.pending is None and not seen.has_ended:
+            if seen.state in ("Queued", "Stopping", "Suspended"):
+                self.report_stopping(observed.pods, now)
+            self._annotate({"state": state_of(seen)}, now)
 
-    def report_stages(self, notes: Notes, sentences: Sequence[str], now: float) -> None:
-        """Report how the stages before or after the training change."""
-        for sentence in sentences:
-            logger.info(sentence)
-        self._annotate({"state": state_of(notes)}, now)
-
-    def explain_stage(self, stage: Stage, problem: str) -> str:
-        """Why a stage does not run, from its pod's status, else the last warning about its Job."""
-        return diagnose(f"stages[{stage.name}]", problem or self._warnings.get(stage.job, ""))
-
-    def report_pending_stage(self, stage: Stage, reason: str, now: float) -> None:
-        """Report why a stage does not run: each reason once, and again once a minute."""
-        sentence = f"waiting for stage {stage.name}: {reason}"
-        if now - self._reported.get(sentence, 0.0) > REMINDER_SECONDS:
-            self._reported[sentence] = now
-            logger.info(sentence)
-
-    def report_scale(self, before: int, after: int, sentence: str) -> None:
-        """Report that the number of workers changes, and why."""
-        logger.info(sentence)
-        self._api.record_event("Normal", "ScaledUp" if after > before else "ScaledDown", sentence)
-
-    def report_stopping(self, notes: Notes, pods: Mapping[str, Pod], now: float) -> None:
+    def report_stopping(self, pods: Mapping[str, Pod], now: float) -> None:
         """Report once a minute which tasks have not ended yet."""
         if pods and now - self._stopping_reported > REMINDER_SECONDS:
             self._stopping_reported = now
             logger.info(f"waiting for {_listed(set(pods))} to end")
-        self._annotate({"state": state_of(notes)}, now)
 
     def report_changes(self, before: Notes, after: Notes, pods: Mapping[str, Pod]) -> None:
         """Report what has changed."""
@@ -284,12 +238,12 @@ class Reporter:
         by_reason: dict[str, list[PendingTask]] = {}
         for task in pending:
             if not task.in_gang:  # the reason may have the task's own name, such as that of its host
-                by_reason.setdefault(self.explain(task).replace(task.name, ""), []).append(task)
+                by_reason.setdefault(policy.explain(task).replace(task.name, ""), []).append(task)
         for reason, tasks in by_reason.items():
             others = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
-            self._report_waiting(f"{tasks[0].name}: {self.explain(tasks[0])}{others}", reason, tasks, now)
+            self._report_waiting(f"{tasks[0].name}: {policy.explain(tasks[0])}{others}", reason, tasks, now)
         if gang := [task for task in pending if task.in_gang]:
-            reasons = dict.fromkeys(map(self.explain, gang))
+            reasons = dict.fromkeys(map(policy.explain, gang))
             reason = "; ".join([each for each in reasons if each != PART_OF_GANG] or [PART_OF_GANG])
             count = self._run.gang.size if self._run.gang else 0
             self._report_waiting(f"room for {count} tasks at once (scheduling.gang): {reason}", reason, gang, now)
@@ -376,13 +330,6 @@ class Reporter:
         """Report the last progress, and stop reading the log."""
         self._followed = ""
         self._report_progress(time.time())
-
-
-def _time_of(event: Event) -> float:
-    """When an event was last seen, in seconds since 1970."""
-    created = event.metadata.creationTimestamp if event.metadata else None
-    moment = event.lastTimestamp or event.eventTime or created
-    return moment.timestamp() if moment else 0.0
 
 
 def progress_annotations(progress: Progress, now: float) -> dict[str, str]:

@@ -1,18 +1,21 @@
 """The stages of a run: Jobs before and after the training, one after another. Pure.
 
-The chart makes a Job for each stage, and the supervisor resumes it when it is its turn. If the data is watched, the
-supervisor makes it then. Kubernetes itself retries the pods of such a Job and applies its limits. A stage is skipped if
-its digest is that of its last success.
+The chart makes a Job for each stage, and the supervisor resumes it when it is its turn. Kubernetes would start each Job
+when the chart creates it, but it creates no pod without the pod's service account, and the supervisor creates that when
+it is the stage's turn. So the chart need not render `suspend`, which an upgrade would reset. A Job runs once, so if the
+data is watched, the supervisor itself creates the Job, for each version anew, and the chart has its account. Kubernetes
+retries the pods of such a Job and applies its limits. A stage is skipped if its digest is that of its last success.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightkube.models.batch_v1 import JobSpec, JobStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 
+from trainer.supervisor.actions import Action, ChangeStageJob, ProvideAccount
 from trainer.supervisor.notes import Notes, StageNotes, StageState
 from trainer.supervisor.run import Run, Stage
 
@@ -20,6 +23,8 @@ MADE_FOR = "distributed-tensorflow/made-for"
 """The annotation of a Job that the supervisor has created for a stage."""
 CONTAINER = "stage"
 """The name of the container of a stage's pod, which is also the label of its component."""
+START_GRACE_SECONDS = 10.0
+"""A stage that does not start for longer than this is reported."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,12 @@ def observe(job: Job) -> StageJob:
 def made_for(run: Run, stage: Stage) -> str:
     """The manifest and the version of the data that a stage's Job must be for; empty if the chart creates it."""
     return f"{stage.template}.v{run.data_version}" if stage.manifest else ""
+
+
+def own(run: Run, jobs: Mapping[str, StageJob]) -> dict[str, StageJob]:
+    """The Jobs without those for another manifest or version of the data."""
+    wanted = {stage.name: made_for(run, stage) for stage in run.stages.all}
+    return {name: job for name, job in jobs.items() if job.made_for == wanted.get(name)}
 
 
 def renew(stages: Sequence[Stage], notes: Notes) -> dict[str, StageNotes]:
@@ -135,3 +146,34 @@ def current(run: Run, notes: Notes) -> Stage | None:
     """The stage that should run now; None in a state without stages."""
     stages = {"Preparing": run.stages.before, "Finishing": run.stages.after}.get(notes.state, [])
     return next((stage for stage in stages if notes.stages.get(stage.name, StageNotes()).state == "running"), None)
+
+
+def needed(run: Run, notes: Notes, jobs: Mapping[str, StageJob], accounts: Collection[str]) -> Iterator[Action]:
+    """Resume the Job of the current stage, end those of skipped ones, and suspend all others that have not ended.
+
+    `helm --wait-for-jobs` waits for all of them.
+
+    Args:
+        run: The run.
+        notes: The notes.
+        jobs: The observed Jobs, by the name of the stage.
+        accounts: The uids of the Jobs whose service account exists.
+    """
+    now_running, mine = current(run, notes), own(run, jobs)
+    for stage in run.stages.all:
+        job, is_current = jobs.get(stage.name), stage == now_running
+        if job and stage.name not in mine:
+            yield ChangeStageJob(stage.job, "delete", stage)
+        elif job is None:
+            if is_current and stage.manifest:
+                yield ChangeStageJob(stage.job, "create", stage)
+        elif job.complete or job.failure:
+            continue
+        elif is_past(stage, notes.stages):
+            yield ChangeStageJob(stage.job, "end", stage)
+        elif is_current and not stage.manifest and job.uid not in accounts:
+            # A Job without its account is retried ever later: resumed, it is tried at once.
+            change = ChangeStageJob(stage.job, "resume" if job.suspended else "suspend", stage)
+            yield ProvideAccount(job.uid, stage, None if job.has_pods and not job.suspended else change)
+        elif job.suspended == is_current:
+            yield ChangeStageJob(stage.job, "resume" if is_current else "suspend", stage)

@@ -17,58 +17,38 @@ from collections.abc import Mapping, Sequence
 from lightkube import ApiError
 
 from trainer.errors import ConfigurationError
-from trainer.supervisor import crashes, data_watch, elastic, gang, lifecycle, policy, scales, watches
-from trainer.supervisor.changes import (
-    Change,
-    Changes,
-    DataVersionFound,
-    Observation,
-    PodChanged,
-    PodsListed,
-    ScalesObserved,
-    StagesObserved,
-    StopRequested,
-    WarningReported,
-    WatchFailed,
-    WorkloadObserved,
-)
+from trainer.supervisor import crashes, data_watch, ending, lifecycle, reconcile, scales, watches
+from trainer.supervisor.actor import Actor
+from trainer.supervisor.changes import Change, Changes, Observation, PodsListed, StopRequested, WatchFailed
 from trainer.supervisor.connection import STOPPED, Connection, StoppedError
 from trainer.supervisor.crashes import Crashes
+from trainer.supervisor.decide import decide
+from trainer.supervisor.decision import Decision
 from trainer.supervisor.dns import DnsProbe
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.kueue_api import KueueApi
 from trainer.supervisor.metrics import RunMetrics
-from trainer.supervisor.notes import Notes, State, parse
+from trainer.supervisor.notes import Notes, parse
 from trainer.supervisor.notes_writer import NotesWriter
+from trainer.supervisor.observed import Observed
+from trainer.supervisor.observer import Observer
 from trainer.supervisor.ownership import SupersededError
-from trainer.supervisor.pods import Pod, lacks_termination, with_logged_termination
-from trainer.supervisor.policy import Outcome, RestartAll
-from trainer.supervisor.queue_control import QueueControl
+from trainer.supervisor.pods import Pod
+from trainer.supervisor.policy import Outcome
 from trainer.supervisor.reporter import ANNOTATIONS, Reporter
 from trainer.supervisor.run import Run
-from trainer.supervisor.sent import Sent
-from trainer.supervisor.stage_control import StageControl
-from trainer.supervisor.task_logs import TaskLogs, cause_in
+from trainer.supervisor.task_logs import TaskLogs
 from trainer.supervisor.view import WORKLOAD, View
-from trainer.telemetry import report, result
 from trainer.telemetry.metrics import serve
 
 logger = logging.getLogger(__name__)
 
-REPLACED_LINES = 20
-"""The lines of a task's log that the supervisor copies before it replaces the pod, which has the log."""
-LOG_LINES = 200
-"""The lines of a failed task's log that the supervisor copies into its own."""
 PASS_SECONDS = 2.0
 """The longest time between two passes of the loop."""
 GATHER_SECONDS = 0.2
 """The shortest time between two passes. A pass looks at every task, so changes in quick succession share one."""
-LEAVE_SECONDS = 60.0
-"""How long the end of TensorBoard on the leader's node is waited for."""
 TURN_SECONDS = 10.0
 """A supervisor that waits for its turn looks this often whether it is."""
-PREDECESSOR_SECONDS = 60.0
-"""An owner looks this often whether the release wants an earlier supervisor again, which has ended."""
 
 
 def supervise(run: Run, connection: Connection) -> Outcome | None:
@@ -188,36 +168,41 @@ def _run_to_end(
 
 
 class _Loop:
-    """The passes of one supervisor over one run, and what it has seen."""
+    """The passes of one supervisor over one run."""
 
     def __init__(
         self, run: Run, connection: Connection, metrics: RunMetrics, changes: Changes, view: View, dns: DnsProbe
     ) -> None:
-        self._run, self._metrics, self._changes, self.view, self._dns = run, metrics, changes, view, dns
+        self._run, self._metrics, self._changes = run, metrics, changes
         self._api = api = KubernetesApi(run, connection)
-        self._logs = TaskLogs(connection)
-        self._reporter = Reporter(run, api, self._logs)
+        self._logs = logs = TaskLogs(connection)
+        self._reporter = Reporter(run, api, logs)
         self._writer = NotesWriter(api, run.supervisor)
-        self._stages = StageControl(run, api, self._logs, self._reporter)
-        self._queue = QueueControl(run, KueueApi(run, connection, api.ownership), self._reporter)
-        self._absent: dict[str, float] = {}
-        self._confirmed: Mapping[str, int] = {}
-        self._sent = Sent()
-        self._has_account = not (run.tensorboard and run.tensorboard.service_account)
-        self._replaced: set[str] = set()
-        self._tensorboard_leaves = False
-        """Whether TensorBoard is ending on the leader's node, to start on another one."""
+        kueue = KueueApi(run, connection, api.ownership)
+        self.observer = Observer(run, api, kueue, logs, dns, view)
+        self._actor = Actor(run, api, kueue, logs, self._reporter, self._writer)
         self._notes = Notes()
-        self._tasks = {name: pod for name, pod in (view.pods or {}).items() if self._is_own(pod)}
-        """The pods of this run, by task."""
-        self.is_replaced = False
-        """Whether the release has gone back to a supervisor that has ended, so that this run is suspended."""
-        self._looked = time.time()
-        """When that was last asked, in seconds since 1970."""
+        self._observed: Observed | None = None
+        """What the last pass has decided by."""
         self._early: list[Change] = []
         """Changes that were observed before the run began."""
         self._passed = 0.0
         """When the last pass began, on the monotonic clock."""
+
+    @property
+    def view(self) -> View:
+        """What the watches have shown."""
+        return self.observer.view
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the release has gone back to a supervisor that has ended, so that this run is suspended."""
+        return self._notes.state == "Suspended" and not lifecycle.asks_to_suspend(self._run)
+
+    @property
+    def _outcome(self) -> Outcome:
+        """How the run has ended."""
+        return Outcome(self._notes.state == "Succeeded", self._notes.reason)
 
     def run_to_end(self, takes_over: bool) -> Outcome | None:
         """Repeat passes until the run has ended and is cleaned up; return None if it is suspended instead.
@@ -245,31 +230,6 @@ class _Loop:
         self._reporter.report_outcome(self._outcome)
         return self._outcome
 
-    def leave(self) -> None:
-        """Suspend the run at SIGTERM, if the release has gone back to a supervisor that has ended."""
-        with contextlib.suppress(StoppedError):  # the API server is unavailable, or another supervisor owns the run
-            self._suspend_if_replaced()
-            if self.is_replaced:
-                self._api.ownership.begin_pass()
-                self._reconcile(time.time())
-
-    def _suspend_if_replaced(self) -> None:
-        """Suspend the run if the release has gone back to a supervisor that has ended: nothing would end or free it."""
-        self._looked = time.time()
-        if self._notes.state in ("Suspended", "Succeeded", "Failed") or not (job := self._api.ended_predecessor()):
-            return
-        logger.warning(
-            f"the run is suspended, because the supervisor that the release wants again, the Job {job}, has ended: "
-            "raise run.attempt in an upgrade to run with the present values"
-        )
-        self.is_replaced = True
-        self._notes = self._writer.write(dataclasses.replace(self._notes, state="Suspended", reason=""))
-
-    @property
-    def _outcome(self) -> Outcome:
-        """How the run has ended."""
-        return Outcome(self._notes.state == "Succeeded", self._notes.reason)
-
     def begin(self, takes_over: bool) -> None:
         """Note what this supervisor does with the run that it finds, which it takes over or owns already."""
         before, pods = Notes(), self._await_pods()
@@ -280,20 +240,25 @@ class _Loop:
             return lifecycle.begin(self._run, before, pods, time.time())
 
         self._notes = self._metrics.notes = self._writer.begin(notes_after, takes_over)
-        left_seconds = time.time() - self._notes.ended  # an earlier supervisor may have stopped meanwhile
-        self._tensorboard_leaves = self._notes.has_ended and left_seconds < LEAVE_SECONDS and self._shares_node()
-        self._confirmed = self._notes.scales if self._notes.state == "Running" else {}
+        self.observer.begin(self._notes)
         self._reporter.report_beginning(before, self._notes)
         if self._notes.has_ended:
             self._reporter.publish_outcome(self._outcome)
+
+    def leave(self) -> None:
+        """Suspend the run at SIGTERM, if the release has gone back to a supervisor that has ended."""
+        with contextlib.suppress(StoppedError):  # the API server is unavailable, or another supervisor owns the run
+            now = time.time()
+            self._api.ownership.begin_pass()
+            observed = self.observer.observe(self._notes, self._reporter.saved, now, leaves=True)
+            if observed.predecessor:
+                self._act(observed, now)
 
     def await_data(self) -> str:
         """Wait for another version of the data than that of this run, and return it."""
         while self.view.data_version in ("", self._run.data_version):
             self._observe(self._next_changes())
-            self._api.ownership.begin_pass()
-            if not self._is_settled():
-                self._reconcile(time.time())
+            self._take_pass(time.time())
         return self.view.data_version
 
     def _await_pods(self) -> list[Pod]:
@@ -318,228 +283,48 @@ class _Loop:
         self._passed = time.monotonic()
         return batch
 
+    def _observe(self, batch: Sequence[Change]) -> None:
+        self.observer.apply(batch, self._notes.finished)
+
     def _is_settled(self) -> bool:
         """Whether the run has ended and is cleaned up, or is suspended and all of its tasks are gone."""
-        if not self.view.complete:
-            return False
-        if self._notes.state == "Suspended":
-            is_free = self._queue.is_settled(self._notes, self.view.workload)
-            return is_free and lifecycle.are_gone((self.view.pods or {}).values())
-        if not self._notes.has_ended:
-            return False
-        wanted = self._wanted(time.time())
-        return not (
-            any(self.view.scales.get(component) not in (None, scale) for component, scale in wanted.items())
-            or self._tensorboard_leaves
-            or (wanted.get(scales.TENSORBOARD) and not self._has_account)
-            or any(job.may_start for job in (self.view.stages or {}).values())
-            or not self._queue.is_settled(self._notes, self.view.workload)
-        )
-
-    def _observe(self, batch: Sequence[Change]) -> None:
-        """Apply changes to the view, and look into the logs of changed pods that lack their termination."""
-        changed: set[str] = set()
-        for change in batch:
-            match change:
-                case WarningReported(event):
-                    self._reporter.record_warning(event)
-                case (
-                    PodsListed()
-                    | PodChanged()
-                    | ScalesObserved()
-                    | StagesObserved()
-                    | DataVersionFound()
-                    | WorkloadObserved()
-                ):
-                    changed.update(self.view.apply(change))
-        for name in changed:
-            self._tasks.pop(name, None)
-            pod = (self.view.pods or {}).get(name)
-            if pod is None or not self._is_own(pod):
-                continue
-            if lacks_termination(pod) and name not in self._notes.finished:
-                pod = with_logged_termination(pod, self._logs.last_line(pod.pod_name, pod.role), time.time())
-            self._tasks[name] = pod
-
-    def _is_own(self, pod: Pod) -> bool:
-        """Whether a pod is that of a task of this run."""
-        return pod.run_hash == self._run.hash and self._run.lists(pod.name)
+        observed = self._observed
+        return observed is not None and reconcile.is_settled(self._run, self._notes, observed, time.time())
 
     def _take_pass(self, now: float) -> None:
-        """Compare what the cluster has with what the run needs, and reconcile what differs."""
+        """Observe, decide, and act."""
         self._api.ownership.begin_pass()
-        if now - self._looked >= PREDECESSOR_SECONDS:
-            self._suspend_if_replaced()
-        run, before = self._run, self._notes
-        notes = scales.adopt(run, before, self._confirmed, self.view.scales)
-        notes = lifecycle.advance(notes, self.view.pods or {}, self.view.scales, now, lifecycle.first(run))
-        if notes.elastic.wanted != before.elastic.wanted and notes.elastic.wanted:
-            sentence = f"the workers have been scaled to {notes.elastic.wanted}"
-            self._reporter.report_scale(before.scales[scales.ELASTIC], notes.elastic.wanted, sentence)
-        self._confirmed = self.view.scales
-        notes = self._queue.advance(notes, self.view.workload, now)
-        if before.state in ("Stopping", "Queued") and notes.state == "Starting":
-            self._reporter.report_start(notes)
-        outcome: Outcome | None = None
-        if notes.state in ("Starting", "Running"):
-            notes, outcome = self._judge(notes, now)
-        elif notes.state in ("Preparing", "Finishing"):
-            self._metrics.queued = False
-            notes, outcome = self._stages.advance(notes, self.view.stages or {}, now)
-            if notes.state == "Starting":
-                self._reporter.report_start(notes)
-        else:
-            self._metrics.queued = False
-            if not notes.has_ended:
-                self._reporter.report_stopping(notes, self.view.pods or {}, now)
-        if outcome:
-            notes = self._end(notes, outcome, now)
-        self._notes = self._metrics.notes = self._writer.write_later(notes)
+        self._act(self.observer.observe(self._notes, self._reporter.saved, now), now)
+
+    def _act(self, observed: Observed, now: float) -> None:
+        """Decide by what is observed; report that, note it, and do what is needed then."""
+        before = self._notes
+        decision = decide(self._run, before, observed, now)
+        self._metrics.queued = any(task.waits for task in decision.pending or ())
+        self._reporter.report(before, decision, observed, now)
+        notes = self._end(decision, decision.outcome, observed, now) if decision.outcome else decision.notes
+        self._notes = self._metrics.notes = notes = self._writer.write_later(notes)
         if notes.has_ended and not before.has_ended:  # first: what follows may wait for a node that does not answer
             self._reporter.publish_outcome(self._outcome)
         elif notes.has_ended:
-            self._reporter.report_cleaning(self._outcome, self.view.pods or {}, now)
-        self._reconcile(now)
+            self._reporter.report_cleaning(self._outcome, observed.pods, now)
+        self._actor.act(reconcile.needed(self._run, notes, observed, now), notes, observed, now)
+        self._observed = observed
 
-    def _end(self, notes: Notes, outcome: Outcome, now: float) -> Notes:
-        """The notes after the training, or after the last stage; the result and the logs are copied."""
-        run, cause = self._run, ""
-        if notes.state != "Finishing":
+    def _end(self, decision: Decision, outcome: Outcome, observed: Observed, now: float) -> Notes:
+        """The notes after the training, or after the last stage, with what the logs say of that."""
+        run, notes = self._run, decision.notes
+        if decision.failed_stage:
+            outcome = ending.of_stage(self._api, self._logs, outcome, decision.failed_stage)
+        if notes.state == "Finishing":
+            outcome = ending.with_remedy(outcome)
+        else:
             self._reporter.close()
-            outcome = _with_result(run, self._logs, outcome, self._tasks.get(run.leader), notes.started)
-            cause = _copy_logs(run, self._logs, outcome, self._tasks)
-        if not outcome.succeeded:
-            outcome = dataclasses.replace(outcome, reason=policy.with_cause(outcome.reason, cause))
-        if outcome.succeeded and notes.state in ("Starting", "Running"):
-            notes = lifecycle.finish(run, notes, outcome.reason)
-            if run.stages.after:
-                logger.info(f"the training succeeded: {outcome.reason}")
-                return notes
-        self._tensorboard_leaves = self._shares_node()
-        state: State = "Succeeded" if outcome.succeeded else "Failed"
-        return dataclasses.replace(notes, state=state, reason=outcome.reason, ended=now)
-
-    def _shares_node(self) -> bool:
-        """Whether TensorBoard is on the leader's node, and starts again on another one after the run."""
-        board = self._run.tensorboard
-        return bool(board and board.leaves_node and self._notes.leader)
-
-    def _judge(self, notes: Notes, now: float) -> tuple[Notes, Outcome | None]:
-        """The notes on what the pods show, and the outcome that follows from them."""
-        run, tasks = self._run, self._tasks
-        before = notes
-        expected = policy.expected_tasks(run, notes)
-        self._absent = {name: self._absent.get(name, now) for name, _ in expected if name not in tasks}
-        self._dns.look_up(tasks.values())
-        notes = policy.observe_pods(run, notes, tasks.values(), now)
-        there = {**(self.view.pods or {}), **tasks}
-        pending = policy.pending_tasks(run, notes, there, self._absent, self.view.scales, self._dns.unresolved(), now)
-        pending = [self._reporter.with_problem(task) for task in pending]
-        if notes.state == "Running" and not notes.running and all(task.started for task in pending):
-            notes = dataclasses.replace(notes, running=now)
-        self._reporter.report_changes(before, notes, tasks)
-        self._reporter.report_pending(notes, pending, now)
-        self._metrics.queued = any(task.waits for task in pending)
-        decision = policy.outcome(run, notes, tasks, now)
-        decision = decision or policy.start_outcome(run, notes, pending, now, self._reporter.explain)
-        scale = notes.scales.get(scales.ELASTIC, 0)
-        notes, sentence = elastic.adjust(run, notes, pending, now, self._reporter.explain)
-        if sentence:
-            self._reporter.report_scale(scale, notes.scales[scales.ELASTIC], sentence)
-        if not decision:
-            notes, sentence = gang.give_back(run, notes, pending, now)
-            if sentence:
-                self._reporter.report_eviction(sentence)
-        if isinstance(decision, RestartAll):
-            logger.info(decision.reason)
-            return policy.restart_all(notes), None
-        return notes, decision
-
-    def _reconcile(self, now: float) -> None:
-        """Set the scales that differ from the wanted ones, and remove the pods of lost nodes."""
-        self._queue.reconcile(self._notes, self.view.workload, self.view.pods or {}, now)
-        self._stages.reconcile(self._notes, self.view.stages or {}, now)
-        if self._tensorboard_leaves:
-            is_gone = self.view.scales.get(scales.TENSORBOARD) == 0 and not self._api.has_tensorboard()
-            self._tensorboard_leaves = not (is_gone or now - self._notes.ended > LEAVE_SECONDS)
-        wanted = self._wanted(now)
-        if wanted.get(scales.TENSORBOARD):
-            self._provide_account()
-        freed = []
-        for component, scale in wanted.items():
-            observed = self.view.scales.get(component)
-            if observed in (None, scale) or not self._sent.is_due(component, now, scale):
-                continue
-            is_set = self._api.try_scale(component, scale)
-            if not is_set or component == scales.TENSORBOARD:
-                continue
-            if self._notes.state == "Running":
-                was = f"had the scale {observed} instead of {scale}"
-                logger.info(f"{component} {was}: set it again{self._hint(component)}")
-            elif self._notes.state in ("Finishing", "Succeeded", "Failed"):
-                freed.append(component)
-        if freed:
-            logger.info(f"freed {', '.join(freed)} (run.cleanPodPolicy is {self._run.clean_pod_policy})")
-        limit = self._run.node_loss_seconds
-        for pod in (self.view.pods or {}).values():
-            lost = limit is not None and pod.deadline is not None and now - pod.deadline > limit
-            if lost and self._sent.is_due(pod.uid, now) and self._api.delete_pod(pod.pod_name):
-                logger.info(f"{pod.name} did not end on {pod.node} within run.nodeLossSeconds ({limit} s): removed it")
-        if self._notes.state in ("Starting", "Running"):
-            self._replace_outdated(now)
-            self._replace_pods(now)
-
-    def _wanted(self, now: float) -> dict[str, int]:
-        """The scale that each object should have now, by component."""
-        wanted = scales.wanted(self._run, self._notes, {**(self.view.pods or {}), **self._tasks}, now)
-        return wanted | {scales.TENSORBOARD: 0} if self._tensorboard_leaves else wanted
-
-    def _replace_pods(self, now: float) -> None:
-        """Delete the pods of tasks that ran well and wait for the kubelet's back-off. Their restarts are counted."""
-        for pod in self._tasks.values():
-            if pod.uid in self._replaced or not policy.is_replaceable(self._run, self._notes, pod, now):
-                continue
-            template = self.view.templates.get(pod.role)
-            if (template and template.run_hash != self._run.hash) or not self._sent.is_due(pod.uid, now):
-                continue  # an upgrade has failed half-way: the new pod would belong to its run
-            lines = self._logs.tail(pod.pod_name, pod.role, REPLACED_LINES)
-            self._writer.write(self._notes)  # first: the new pod does not show the restart
-            if self._api.replace_pod(pod.pod_name, pod.uid):
-                self._replaced.add(pod.uid)
-                self._reporter.report_replacement(pod)
-                _print_log(pod.name, lines)
-
-    def _replace_outdated(self, now: float) -> None:
-        """Delete the pods that have never started and have the settings from before an upgrade."""
-        if self._run.is_queued:  # Kueue has admitted what these pods ask for
-            return
-        replaced = [
-            pod.name
-            for pod in (self.view.pods or {}).values()
-            if not pod.terminating
-            and policy.is_outdated(self._run, pod, self.view.templates.get(pod.role), now)
-            and self._sent.is_due(pod.uid, now)
-            and self._api.replace_pod(pod.pod_name, pod.uid)
-        ]
-        if replaced:
-            self._reporter.report_outdated(replaced)
-
-    def _hint(self, component: str) -> str:
-        """Why a number of workers is not kept."""
-        addresses, limits = self._run.roles[component].addresses, self._run.elastic
-        if component == scales.ELASTIC and self._run.is_queued:
-            return "; Kueue has admitted that many"
-        if component == scales.ELASTIC and limits:
-            return f"; run.elastic is {limits.min} to {limits.max}"
-        if addresses is None or self.view.scales.get(component, 0) <= addresses:
-            return ""
-        return f"; the cluster has addresses for {addresses}, which worker.maxReplicas sets"
-
-    def _provide_account(self) -> None:
-        """Create the service account of TensorBoard, if that is the supervisor's."""
-        spec = self._run.tensorboard
-        if not self._has_account and spec and spec.service_account:
-            self._has_account = self._api.provide_tensorboard_account(spec.service_account, spec.annotations)
+            outcome = ending.of_training(run, self._logs, outcome, observed.tasks, notes.started)
+        notes = lifecycle.end(run, notes, outcome, now)
+        if not notes.has_ended:
+            logger.info(f"the training succeeded: {outcome.reason}")
+        return notes
 
 
 def _next_change(changes: Changes, seconds: float) -> Change | None:
@@ -558,46 +343,3 @@ def _next_change(changes: Changes, seconds: float) -> Change | None:
         case WatchFailed(error):
             raise RuntimeError("the watch of the cluster failed") from error
     return change
-
-
-def _with_result(run: Run, logs: TaskLogs, outcome: Outcome, leader: Pod | None, started: float) -> Outcome:
-    """The outcome with the result at the end of the leader's log, if any, and the command that prints it.
-
-    If the result was written before the run started, in seconds since 1970, nothing was trained.
-    """
-    if not outcome.succeeded or leader is None:
-        return outcome
-    # Not `tail`: if the leader restarted during the run, that may return the log before the last one.
-    lines = logs.tail_both(leader.pod_name, leader.role, LOG_LINES)
-    found = next(filter(None, map(result.parse, reversed(lines))), None)
-    if found is None:
-        return outcome
-    command = f": {run.result_command}" if run.result_command else ""
-    early_end = result.early_end(found)
-    reason = "; ".join(filter(None, (outcome.reason, early_end, f"{result.describe(found)}{command}")))
-    if (result.written(found) or started) < started:
-        why = "the run had ended" if early_end else "all steps were done"
-        remedy = "raise train.train_steps, or use another trainingDirectory.subPath and raise run.attempt"
-        reason = f"nothing was trained, because {why} before; {remedy}; {reason}"
-    return dataclasses.replace(outcome, reason=reason)
-
-
-def _copy_logs(run: Run, logs: TaskLogs, outcome: Outcome, tasks: Mapping[str, Pod]) -> str:
-    """Copy the last lines of failed tasks, and `run.lastLines` of all others, into the supervisor's log.
-
-    Returns:
-        Why the first failed task ended, as its log says; empty if it does not.
-    """
-    cause = ""
-    for name, pod in sorted(tasks.items()):
-        count = LOG_LINES if name in outcome.failed else run.last_lines
-        lines = logs.tail(pod.pod_name, pod.role, count) if count else []
-        _print_log(name, lines)
-        if name in outcome.failed:
-            cause = cause or cause_in(lines)
-    return cause
-
-
-def _print_log(name: str, lines: Sequence[str]) -> None:
-    for line in lines:
-        logger.info(f"| {name}: {report.split(line)[0]}")

@@ -20,6 +20,15 @@ _PYTHON_ERROR = re.compile(
 """TensorFlow's report of an exception in a `tf.numpy_function` or `tf.py_function`."""
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$', re.MULTILINE)
 _TRAINER = Path(trainer.__file__).parent
+UNREADABLE = (
+    tf.errors.DataLossError,
+    tf.errors.OutOfRangeError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.InvalidArgumentError,
+    ValueError,
+)
+"""The errors that TensorFlow raises for a damaged or deleted checkpoint, and for one of other shapes."""
 
 
 def brief(error: Exception) -> str:

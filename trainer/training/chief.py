@@ -12,19 +12,19 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from trainer.checkpoint import restore
+from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.volume import retry_writing
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
 from trainer.graph.totals import Totals
-from trainer.run_directory.volume import retry_writing
 from trainer.shards.course import Course
 from trainer.telemetry.profile import Profile
 from trainer.telemetry.progress import Progress
 from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session
-from trainer.training import restore
 from trainer.training.callback import Callback
-from trainer.training.checkpoint_writer import CheckpointWriter
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import WAIT_SECONDS
@@ -48,7 +48,7 @@ class Chief(Callback):
         """Lead a session. The thread `run.writing` must be idle."""
         self._run, self._session, self._replica = run, session, run.replica
         self._settings, self._watchdog = run.task.settings, run.task.watchdog
-        self.checkpoints = CheckpointWriter(run, session)
+        self.checkpoints = CheckpointManager(run.saved(self._note_save), session)
         self._divergence: DivergenceDetector | None = DivergenceDetector(run.untrained_loss)
         self._checked_time = time.monotonic()
         self._summaries = SummaryWriter(run.directory.train_summaries)
@@ -82,13 +82,13 @@ class Chief(Callback):
         directory, replica = self._run.directory, self._replica
         if is_continued := bool(self._session.run(replica.is_ready)):
             self._continue()
-        elif not restore.restore_newest(self._run, self._session, self.checkpoints):
+        elif not self.checkpoints.restore_newest():
             directory.divergences.unlink(missing_ok=True)
             self._session.run(replica.initialize)
         self._set_course(is_continued)
         roll_backs = restore.count_roll_backs(directory)
         if diverged:
-            roll_backs = restore.roll_back(self._run, self._session, self.checkpoints, diverged)
+            roll_backs = self.checkpoints.roll_back(diverged, replica.mode.local_steps)
         if replica.rate_scale is not None:
             self._roll_back_factor = 0.5**roll_backs
             self._set_rate()
@@ -100,6 +100,11 @@ class Chief(Callback):
         self._session.run(replica.mark_ready)
         step = int(self._session.run(replica.global_step))
         if step < self._settings.train_steps:
+            self._run.record.write_running(step)
+
+    def _note_save(self, step: int) -> None:
+        """Record the progress of a run that has a new checkpoint, perhaps in the thread that has written it."""
+        if step < self._settings.train_steps or not self._run.record.is_done:
             self._run.record.write_running(step)
 
     def _set_course(self, is_continued: bool) -> None:

@@ -13,33 +13,33 @@ from typing import Any
 
 import trainer
 from trainer import config
+from trainer.checkpoint import best
+from trainer.checkpoint.background import Background
 from trainer.checkpoint.files import CheckpointList, newest_course, step_of
+from trainer.checkpoint.score import LOSS, Score
+from trainer.checkpoint.volume import retry_writing
 from trainer.data.files import write_atomically
 from trainer.errors import ModelError, RollBackError, SupersededError
-from trainer.evaluate.best_metric import LOSS
-from trainer.evaluate.evaluation import UNREADABLE, CheckpointEvaluator, Score
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph.replica import Replica
 from trainer.models.keras_model import KerasModel
 from trainer.problem.problem import Problem
-from trainer.run_directory import best
 from trainer.run_directory.mirror import Mirror, make_directory
 from trainer.run_directory.next_commands import next_commands
-from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory, new_path
-from trainer.run_directory.volume import retry_writing
 from trainer.run_directory.writer import make_writer
 from trainer.storage.object_store import ObjectStore, is_uri
 from trainer.telemetry import report, result
-from trainer.tensorflow.errors import NOT_WRITTEN
+from trainer.tensorflow.errors import NOT_WRITTEN, UNREADABLE
 from trainer.tensorflow_types import Session
 from trainer.text import truncate
-from trainer.training.background import Background
 from trainer.training.chief import Chief
 from trainer.training.classifier_pictures import ClassifierPictures, write_embedding
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.periodic_evaluation import PeriodicEvaluation
 from trainer.training.run_context import RunContext
+from trainer.training.run_record import RunRecord
 
 logger = logging.getLogger(__name__)
 

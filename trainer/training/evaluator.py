@@ -15,23 +15,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import table_files
+from trainer.checkpoint import best, table_files
 from trainer.checkpoint.files import CheckpointList, files_of, link, newest_course
+from trainer.checkpoint.score import BestMetric
 from trainer.cluster.poll import poll_until
 from trainer.errors import ConfigurationError
-from trainer.evaluate.best_metric import BestMetric
-from trainer.evaluate.evaluation import CPU, UNREADABLE, CheckpointEvaluator
+from trainer.evaluate.evaluation import CPU, CheckpointEvaluator
 from trainer.graph import devices
 from trainer.problem.problem import Problem
 from trainer.problem.problem import load as load_problem
-from trainer.run_directory import best
-from trainer.run_directory.run_record import write_score
 from trainer.run_directory.training_directory import EVALUATOR_SECONDS, TrainingDirectory
 from trainer.storage.object_store import is_uri
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.summaries import SummaryWriter
+from trainer.tensorflow.errors import UNREADABLE
 from trainer.training.classifier_pictures import ClassifierPictures
 from trainer.training.context import TaskContext
+from trainer.training.run_record import write_score
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainer.checkpoint.score import Score
 from trainer.data.epochs import Epochs, Position
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, ModelError
-from trainer.evaluate.evaluation import CheckpointEvaluator, Score
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.graph.totals import Totals
 from trainer.models.keras_model import KerasModel
 from trainer.tensorflow.private import eager_mode
@@ -121,7 +122,7 @@ class FitCallbacks:
         self._epochs, self._count = epochs, epochs.at(last_step - 1).epoch + 1
         self._outcomes, self._epoch = [], epochs.at(step).epoch
         if self._list:  # another session of the same run, whose checkpoint may be older than what callbacks have set
-            return self._model.outer_changes(values)
+            return self._model.arrays.outer_changes(values)
         import keras
 
         with self._changes(values) as changes:
@@ -262,11 +263,11 @@ class FitCallbacks:
 
         Tables, of which there may be more than the memory has twice, are not compared.
         """
-        self._model.assign(values)
-        before = self._model.dense_values()
+        self._model.arrays.assign(values)
+        before = self._model.arrays.dense_values()
         changes: dict[str, Array] = {}
         yield changes
-        for name, after in self._model.dense_values().items():
+        for name, after in self._model.arrays.dense_values().items():
             if not np.array_equal(after, before[name], equal_nan=True):
                 changes[name] = after - (raw or before)[name]
 

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from trainer.checkpoint.score import Score
 from trainer.errors import ModelError
-from trainer.evaluate.evaluation import CheckpointEvaluator, Score
+from trainer.evaluate.evaluation import CheckpointEvaluator
 from trainer.tensorflow.errors import brief
 
 logger = logging.getLogger(__name__)

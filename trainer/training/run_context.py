@@ -4,16 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.checkpoint import best
+from trainer.checkpoint.background import Background
+from trainer.checkpoint.manager import SavedRun
 from trainer.graph.replica import Replica
-from trainer.run_directory import best
-from trainer.run_directory.run_record import RunRecord
 from trainer.run_directory.training_directory import TrainingDirectory
 from trainer.shards.course import Course
 from trainer.tensorflow.private import eager_mode
-from trainer.training.background import Background
 from trainer.training.context import TaskContext
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.periodic_evaluation import PeriodicEvaluation
+from trainer.training.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,16 @@ class RunContext:
     """Keras's callbacks, if the model's file has any."""
     optimizer: Any = None
     """That of the model's compile(), if it has one."""
+
+    def saved(self, note_save: Callable[[int], None]) -> SavedRun:
+        """What the checkpoints of the run need. `note_save` is called with the global step of each one."""
+        task, replica = self.task, self.replica
+
+        def wait() -> None:
+            task.watchdog.operation = "saving a checkpoint"
+
+        own = (replica.saver, replica.global_step, self.directory, task.settings, task.metrics, self.writing)
+        return SavedRun(*own, self.remedy, wait, note_save)
 
     def remedy(self) -> str:
         """What to do about a run that diverges, as the end of a sentence."""

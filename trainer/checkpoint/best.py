@@ -15,9 +15,8 @@ from pydantic import TypeAdapter
 
 from trainer.checkpoint import table_files
 from trainer.checkpoint.files import link, link_file, write_state
+from trainer.checkpoint.score import BestMetric, Score
 from trainer.data.files import write_atomically
-from trainer.evaluate.best_metric import BestMetric
-from trainer.evaluate.evaluation import Score
 
 SCORE = "score.json"
 

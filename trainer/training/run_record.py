@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from trainer.evaluate.best_metric import BestMetric
-from trainer.evaluate.evaluation import Score
-from trainer.run_directory import best
-from trainer.run_directory.best import Evaluated
+from trainer.checkpoint import best
+from trainer.checkpoint.best import Evaluated
+from trainer.checkpoint.score import BestMetric, Score
+from trainer.checkpoint.volume import WriteFailures
 from trainer.run_directory.training_directory import TrainingDirectory
-from trainer.run_directory.volume import WriteFailures
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.progress import Clock
 from trainer.telemetry.summaries import SummaryWriter

@@ -1,27 +1,32 @@
-"""Saves the checkpoints of one session: when one is due, and again after an attempt that failed.
+"""The checkpoints of one session: saved when one is due, and again after an attempt that failed; and restored.
 
-A save begins with a snapshot between two executions; the thread `RunContext.writing` then writes it beside training.
+A save begins with a snapshot between two executions; a thread then writes it beside training.
 """
 
 import contextlib
+import json
 import logging
 import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from trainer.checkpoint import table_files
+from trainer.checkpoint import best, restore, table_files
+from trainer.checkpoint.background import Background
 from trainer.checkpoint.files import CheckpointList, move
-from trainer.checkpoint.saver import Snapshot
-from trainer.checkpoint.table_saver import TableSaver
-from trainer.errors import SupersededError
-from trainer.run_directory.volume import WriteFailures
+from trainer.checkpoint.saver import Saver, Snapshot
+from trainer.checkpoint.volume import WriteFailures, reason
+from trainer.config import Settings
+from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
+from trainer.run_directory.training_directory import TrainingDirectory
+from trainer.telemetry import report
+from trainer.telemetry.metrics import Metrics
 from trainer.tensorflow import tf
-from trainer.tensorflow.errors import brief
-from trainer.tensorflow_types import Session
-from trainer.training.periodic_evaluation import PeriodicEvaluation
-from trainer.training.run_context import RunContext
+from trainer.tensorflow.errors import UNREADABLE, brief
+from trainer.tensorflow_types import Session, Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +36,46 @@ RETRY_SHARE = 0.05
 """The share of the time that may be spent on attempts to save while the volume is full or read-only."""
 
 
-class CheckpointWriter:
-    """Saves checkpoints of a session. Any thread may call `save_and_wait`, the main thread the other methods."""
+class Candidates(Protocol):
+    """What evaluates checkpoints outside of the list."""
 
-    def __init__(self, run: RunContext, session: Session) -> None:
+    def await_candidate(self, step: int) -> None:
+        """Expect `start` or `skip` for a candidate of this global step."""
+
+    def start(self, candidate: str, saving: float) -> None:
+        """Evaluate a candidate, which took `saving` seconds to save."""
+
+    def skip(self) -> None:
+        """Wait for the next candidate: none could be saved."""
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What the sessions of a run save and restore, and who is told."""
+
+    saver: Saver
+    global_step: Tensor
+    directory: TrainingDirectory
+    settings: Settings
+    metrics: Metrics
+    writing: Background
+    """The thread that writes checkpoints. It outlives a session."""
+    remedy: Callable[[], str]
+    """What to do about a run that diverges, as the end of a sentence."""
+    wait: Callable[[], None]
+    """Called before a save that the caller waits for."""
+    saved: Callable[[int], None]
+    """Called with the global step of each checkpoint that is written, perhaps in another thread."""
+
+
+class CheckpointManager:
+    """The checkpoints of a session. Any thread may call `save_and_wait`, the main thread the other methods."""
+
+    def __init__(self, run: SavedRun, session: Session) -> None:
         """The thread `run.writing` must be idle."""
-        self._run, self._session, self._settings = run, session, run.task.settings
-        self._directory, self._writing, self._replica = run.directory, run.writing, run.replica
-        self._tables: TableSaver = run.replica.saver.tables
+        self._run, self._session, self._settings = run, session, run.settings
+        self._directory, self._writing, self._saver = run.directory, run.writing, run.saver
+        self._tables = run.saver.tables
         self._tables.forget()
         killed = [self._directory.saving]
         killed += [] if self._directory.has_evaluator else [self._directory.evaluating]
@@ -70,6 +107,77 @@ class CheckpointWriter:
         """Start to read the tables, which snapshots need, beside training."""
         if not self._tables.has_bases and not self._writing.is_busy:
             self._writing.start(lambda: self._in_thread(self._read_tables))
+
+    def restore_newest(self) -> bool:
+        """Restore every variable from the newest checkpoint that can be read; return False if there is none.
+
+        Raises:
+            ConfigurationError: there are checkpoints, and none can be read.
+        """
+        directory, checkpoints = self._directory, self.checkpoints
+        found = restore.newest_first(directory, checkpoints)
+        if checkpoints.paths and not checkpoints.is_listed:
+            logger.warning(f"{directory}/checkpoint is absent or damaged; continuing with the checkpoints found")
+        for path in found:
+            try:
+                kept = self._saver.restore(self._session, path)
+            except UNREADABLE as error:
+                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)}); trying the previous one")
+                continue
+            step, reached = self._global_step(), self._run.metrics.global_step or 0
+            again = f"; the steps from {step + 1} to {reached} are taken again" if reached > step else ""
+            tables = f"; the tables on ps {', '.join(map(str, kept))} stay as they are" if kept else ""
+            report.log(logger, f"restored {directory.public(path)}{again}{tables}", restored=directory.public(path))
+            self.latest = path
+            self.saved_step = step if path in checkpoints.paths else -1
+            return True
+        if found:
+            differences = "; ".join(self._saver.differences(found[0]))
+            why, weights = (f" ({differences})", restore.second_phase(directory)) if differences else ("", "")
+            raise ConfigurationError(
+                f"train_dir: none of the checkpoints in {directory} can be read{why}: choose another "
+                f"train_dir{weights}, or empty this one to train from the start."
+            )
+        return False
+
+    def roll_back(self, diverged: RollBackError, local_steps: int) -> int:
+        """Restore the best checkpoint, or else the newest one that can be read, and save it at a later global step.
+
+        Return how often the run has been rolled back.
+
+        Args:
+            diverged: Why.
+            local_steps: The steps that a replica takes before it sends what it has learnt.
+
+        Raises:
+            DivergedError: there is none, or the run was rolled back MAX_ROLL_BACKS times.
+        """
+        count = restore.count_roll_backs(self._directory) + 1
+        if count > restore.MAX_ROLL_BACKS:
+            raise DivergedError(
+                f"{diverged}, and it was rolled back {restore.MAX_ROLL_BACKS} times; {self._run.remedy()}"
+            )
+        # The global step never decreases: replicas drop contributions of earlier steps.
+        step = max(self._global_step(), diverged.step) + local_steps
+        step = min(step, self._settings.train_steps)
+        kept = best.read(self._directory.best)
+        for path in [*([kept.checkpoint] if kept else []), *reversed(self.checkpoints.paths)]:
+            try:
+                step = self._saver.roll_back(self._session, path, step)
+                break
+            except UNREADABLE as error:
+                logger.warning(f"the checkpoint {path} cannot be read ({brief(error)})")
+        else:
+            raise DivergedError(f"{diverged}, and there is no checkpoint to restore; {self._run.remedy()}")
+        logger.info(f"{diverged}: restored {path}; continuing at step {step} with 1/{2**count} of the learning rate")
+        self.saved_step = -1
+        self.save_and_wait()
+        try:
+            with self._directory.divergences.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"global_step": step, "restored": path, "reason": str(diverged)}) + "\n")
+        except OSError as error:
+            logger.warning(f"{self._directory.divergences} cannot be written ({reason(error)})")
+        return count
 
     def save_if_due(self, step: int) -> None:
         """Start to save when `save_steps` have passed, or the time that `save_seconds` and `save_share` allow."""
@@ -110,7 +218,7 @@ class CheckpointWriter:
             SupersededError: another chief has claimed the training directory.
             tf.errors.OpError, RuntimeError: a parameter server is lost, or the session is closed.
         """
-        self._run.task.watchdog.operation = "saving a checkpoint"
+        self._run.wait()
         with self._saving:  # the watchdog's thread may save while the main thread saves
             self._fetched.wait()
             step = self._global_step()
@@ -124,7 +232,7 @@ class CheckpointWriter:
             self._writing.wait()
             return self._finish_save(snapshot, time.monotonic(), may_merge)
 
-    def save_candidate(self, evaluation: PeriodicEvaluation) -> None:
+    def save_candidate(self, evaluation: Candidates) -> None:
         """Save a checkpoint outside of the list, beside training, and start its evaluation.
 
         Raises:
@@ -136,7 +244,7 @@ class CheckpointWriter:
             if not self._tables.has_bases:
                 evaluation.skip()
                 return
-            snapshot = self._replica.saver.snapshot(self._session)
+            snapshot = self._saver.snapshot(self._session)
             evaluation.await_candidate(snapshot.step)
             self._fetched.clear()
             self._writing.start(lambda: self._in_thread(lambda: self._finish_candidate(evaluation, snapshot, began)))
@@ -148,12 +256,12 @@ class CheckpointWriter:
         """
         if self._tables.has_bases:
             return True
-        self._session.run(self._replica.saver.hold)
+        self._session.run(self._saver.hold)
         self._writing.wait()
         if not self._tables.has_bases:
             self._read_tables()
         if not self._tables.has_bases:
-            self._session.run(self._replica.saver.release)
+            self._session.run(self._saver.release)
         return self._tables.has_bases
 
     def _read_tables(self) -> None:
@@ -174,11 +282,11 @@ class CheckpointWriter:
             table_files.remove_unused(self._directory.path, self._tables.bases)
 
     def _global_step(self) -> int:
-        return int(self._session.run(self._replica.global_step))
+        return int(self._session.run(self._run.global_step))
 
     def _take_snapshot(self) -> Snapshot:
         self._saved_time = time.monotonic()
-        snapshot: Snapshot = self._replica.saver.snapshot(self._session)
+        snapshot = self._saver.snapshot(self._session)
         self._tried_step = snapshot.step
         return snapshot
 
@@ -211,13 +319,12 @@ class CheckpointWriter:
         if self._tables.bases:
             self._remove_unused()
         self.latest, self.saved_step = path, snapshot.step
-        self._run.task.metrics.checkpoints += 1
-        self._run.task.metrics.saved = time.time()
-        if self.saved_step < self._settings.train_steps or not self._run.record.is_done:
-            self._run.record.write_running(self.saved_step)
+        self._run.metrics.checkpoints += 1
+        self._run.metrics.saved = time.time()
+        self._run.saved(self.saved_step)
         return True
 
-    def _finish_candidate(self, evaluation: PeriodicEvaluation, snapshot: Snapshot, began: float) -> None:
+    def _finish_candidate(self, evaluation: Candidates, snapshot: Snapshot, began: float) -> None:
         candidate = None
         try:
             if self._fetch(snapshot):
