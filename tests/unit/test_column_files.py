@@ -16,7 +16,7 @@ from trainer.data.columns import table_files
 from trainer.data.columns.blocks import Blocks, windows
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.table_files import Model, Splits
-from trainer.data.examples import Examples
+from trainer.data.examples import ArraySpec, Examples
 from trainer.data.stream import Stream
 from trainer.data.tabular.parquet import RowGroup
 from trainer.errors import ConfigurationError
@@ -132,6 +132,29 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(ConfigurationError, match="there is no such file or folder"):
         load(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_list_of_another_length_is_named_with_its_file_and_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    if not is_small:
+        monkeypatch.setattr(table_files, "IN_MEMORY_BYTES", 0)
+    for index in range(2):
+        lists = [[1.0, 2.0]] * 100
+        if index:
+            lists[71] = [1.0, 2.0, 3.0]
+        columns = {"v": lists, "other": [float(row) for row in range(100)], "y": [0, 1] * 50}
+        pa.parquet.write_table(pa.table(columns), tmp_path / f"{index}.parquet", row_group_size=30)
+    model = Model(lambda: {"v": ArraySpec((2,), "float32"), "other": ArraySpec((), "float32")})
+
+    def read() -> None:
+        found = table_files.load(str(tmp_path), Choices(), model, 0)
+        assert isinstance(found.train, Stream)
+        list(found.train.once(10))
+
+    with pytest.raises(ConfigurationError, match=r"1\.parquet: v: row 71 has a list of 3, but 2 elements"):
+        read()
 
 
 def parquet(folder: Path, files: int = 3, rows: int = 4000, group: int = 700) -> Path:

@@ -152,7 +152,7 @@ def _rows(place: Path, plan: Plan, model: SavedModel, skipped: Skipped) -> Itera
     for path in folder.files.paths:
         for batch in folder.read(path, [*dict.fromkeys([*plan.reads, *([key] if key else [])])], skipped):
             names = batch[key].cast("string").to_pylist() if key else range(start, start + len(batch))
-            yield names, arrays.inputs(batch, plan, path.name)
+            yield names, arrays.inputs(batch, plan, str(path), start)
             start += len(batch)
 
 

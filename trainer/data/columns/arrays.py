@@ -14,16 +14,22 @@ from trainer.data.tabular import is_list, is_number
 from trainer.errors import ConfigurationError
 
 
-def inputs(batch: Any, plan: Plan, origin: str) -> dict[str, Array]:
+def inputs(batch: Any, plan: Plan, origin: str, start: int = 0) -> dict[str, Array]:
     """The inputs of the rows of a `pyarrow.RecordBatch` or `Table`, by name, each [n, …].
+
+    Args:
+        batch: The rows.
+        plan: What a model takes of them.
+        origin: Where they are from, for errors.
+        start: The number of the first row there, for errors.
 
     Raises:
         ConfigurationError: a value cannot be one of the column's type; the sentence names the first such row.
     """
-    return {each.name: _input(batch, each, origin) for each in plan.inputs}
+    return {each.name: _input(batch, each, origin, start) for each in plan.inputs}
 
 
-def _input(batch: Any, column: Column, origin: str) -> Array:
+def _input(batch: Any, column: Column, origin: str, start: int) -> Array:
     if column.is_vector_of_columns:
         parts = [_scalars(_whole(batch[name]), column, f"{origin}: {name}") for name in column.sources]
         return np.stack(parts, axis=1)
@@ -31,7 +37,7 @@ def _input(batch: Any, column: Column, origin: str) -> Array:
     values, place = _whole(batch[name]), f"{origin}: {name}"
     if column.shape == (1,) and not is_list(values.type):
         return _scalars(values, column, place)[:, np.newaxis]
-    return _lists(values, column, place) if column.shape else _scalars(values, column, place)
+    return _lists(values, column, place, start) if column.shape else _scalars(values, column, place)
 
 
 def _whole(values: Any) -> Any:
@@ -85,7 +91,7 @@ def _filled(numbers: Any, column: Column) -> Array:
     return np.where(np.isfinite(narrow), narrow, np.array(missing, column.dtype))
 
 
-def _lists(values: Any, column: Column, place: str) -> Array:
+def _lists(values: Any, column: Column, place: str, start: int) -> Array:
     """Lists as an array [n, length]; shorter ones are filled with zeros or empty texts if the length may vary."""
     if isinstance(values.type, pa.FixedShapeTensorType):
         return np.asarray(values.to_numpy_ndarray()).astype(column.dtype)
@@ -97,7 +103,7 @@ def _lists(values: Any, column: Column, place: str) -> Array:
     is_other = (lengths != wanted) & values.is_valid().to_numpy(zero_copy_only=False)
     if wanted is not None and len(wrong := np.flatnonzero(is_other)):
         raise ConfigurationError(
-            f"{place}: row {wrong[0]} has a list of {lengths[wrong[0]]}, but {wanted} elements were expected."
+            f"{place}: row {start + wrong[0]} has a list of {lengths[wrong[0]]}, but {wanted} elements were expected."
         )
     element = Column(column.name, column.kind, column.dtype, (), 0, column.fill)
     flat = _scalars(pc.list_flatten(values), element, place)

@@ -173,7 +173,8 @@ def _text(name: str, present: Any, missing: int, is_named: bool) -> tuple[Column
         return None, f"each row has {next(iter(counts))!r}"
     words = sum(len(text.split()) * count for text, count in counts.items()) / len(present)
     if len(counts) > MOST_CATEGORIES and words > TEXT_WORDS:
-        return Column(name, "text", "string", (), missing, bins=WORDS, categories=_vocabulary(counts)), ""
+        words_kept = _vocabulary(counts)
+        return Column(name, "text", "string", (), missing, bins=len(words_kept), categories=words_kept), ""
     if len(present) >= ID_ROWS and len(counts) >= ID_SHARE * len(present) and not is_named:
         return None, IDENTIFIES
     if len(counts) <= MOST_CATEGORIES:

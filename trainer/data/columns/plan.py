@@ -57,7 +57,8 @@ class Column:
             return "date: days, and the place in the year, the week and the day"
         if self.kind == "category":
             shown = ", ".join(self.categories[:4]) + (", …" if len(self.categories) > 4 else "")
-            return f"{len(self.categories)} categories ({shown}), and other"
+            many = "1 category" if len(self.categories) == 1 else f"{len(self.categories)} categories"
+            return f"{many} ({shown}), and other"
         if self.kind == "hashed":
             return f"texts, hashed to {self.bins:,} vectors"
         if self.kind == "text":

@@ -18,11 +18,21 @@ from trainer.data.columns.decide import Values
 from trainer.data.columns.folder import Folder
 from trainer.data.columns.held_out import SPLIT
 from trainer.data.columns.plan import Plan
-from trainer.data.columns.table_files import Model, Splits, baseline, examples, kind, say_absent, without_unknown
+from trainer.data.columns.table_files import (
+    Model,
+    Splits,
+    baseline,
+    examples,
+    kind,
+    say_absent,
+    with_place,
+    without_unknown,
+)
 from trainer.data.examples import Array, Examples
 from trainer.data.skipped import Skipped
 from trainer.data.stream import FIRST_EXAMPLES, Stream, prefetch
 from trainer.data.tabular.parquet import RowGroup
+from trainer.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +161,10 @@ def _stream(part: Part, plan: Plan, seed: int) -> Stream:
     """The examples of a split, in an order that the seed and the epoch determine."""
 
     def convert(table: Any) -> Sequence[Array]:
-        return examples(table, plan, part.folder.origin).arrays
+        try:
+            return examples(table, plan, part.folder.origin).arrays
+        except ConfigurationError as error:
+            raise with_place(part.folder, plan, error) from None
 
     def blocks() -> Blocks:
         return Blocks(part.groups, part.rows, part.read, convert, seed)

@@ -113,8 +113,11 @@ def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choic
         is_test = held_out.choose(arrays.targets(table[name], target), bool(target.classes))
         train = table.filter(pa.array(~is_test))
     plan = model.plan(train, target, choices, folder.origin)
-    test = without_unknown(examples(table.filter(pa.array(is_test)), plan, folder.origin), plan.target, folder.origin)
-    found = examples(train, plan, folder.origin)
+    try:
+        found, test = (examples(rows, plan, folder.origin) for rows in (train, table.filter(pa.array(is_test))))
+    except ConfigurationError as error:
+        raise with_place(folder, plan, error) from None
+    test = without_unknown(test, plan.target, folder.origin)
     return Splits(kind(folder), found, test, plan, baseline(values, test, plan.target))
 
 
@@ -143,6 +146,19 @@ def _held_out(folder: Folder, table: Any, of_file: Any, target: str) -> Mask | N
         return None
     held_out.check(int(found.sum()), int((~found).sum()), what)
     return found
+
+
+def with_place(folder: Folder, plan: Plan, error: ConfigurationError) -> ConfigurationError:
+    """The error of the first row that cannot be used, with its file and its number there, by a pass over all files."""
+    for path in folder.files.paths:
+        start = 0
+        for batch in folder.read(path, plan.reads, Skipped(0, is_quiet=True)):
+            try:
+                arrays.inputs(batch, plan, str(path), start)
+            except ConfigurationError as found:
+                return found
+            start += len(batch)
+    return error
 
 
 def kind(folder: Folder) -> str:
