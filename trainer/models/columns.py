@@ -15,7 +15,9 @@ DIM = 8
 """The elements of the vector of a hashed text."""
 UNITS = (64, 32)
 INPUT_DROPOUT, DROPOUT, VECTOR_DROPOUT = 0.1, 0.2, 0.5
-LEARNING_RATE = 0.002
+LEARNING_RATE = 0.001
+LINEAR_DECAY, DECAY = 3e-3, 3e-4
+"""The factors of the squares of weights in the loss (L2)."""
 SECONDS_A_DAY, DAYS_A_YEAR, DAYS_A_WEEK = 86_400.0, 365.2425, 7.0
 FIRST_WEEKDAY = 4
 """1 January 1970 was a Thursday."""
@@ -44,11 +46,13 @@ def model(plan: Plan) -> Any:
             wide.append(_average(layers.Embedding(each.bins + 1, units, embeddings_initializer="zeros")(ids), ids))
             vectors = _average(layers.Embedding(each.bins + 1, DIM)(ids), ids)
             deep.append(layers.Dropout(VECTOR_DROPOUT)(vectors))  # rare texts are learnt by heart otherwise
-    linear = [layers.Dense(units, name="linear", kernel_initializer="zeros")(_join(dense))] if dense else []
+    decayed = keras.regularizers.L2(LINEAR_DECAY)
+    wide += [layers.Dense(units, kernel_initializer="zeros", kernel_regularizer=decayed)(_join(dense))] if dense else []
     h = layers.Dropout(INPUT_DROPOUT)(_join(dense + deep))
     for size in UNITS:
-        h = layers.Dropout(DROPOUT)(layers.Dense(size, activation="relu")(h))
-    total = [*linear, *wide, layers.Dense(units, kernel_initializer="zeros")(h)]
+        decayed = keras.regularizers.L2(DECAY)
+        h = layers.Dropout(DROPOUT)(layers.Dense(size, activation="relu", kernel_regularizer=decayed)(h))
+    total = [*wide, layers.Dense(units, kernel_initializer="zeros")(h)]
     output = layers.Add()(total) if len(total) > 1 else total[0]
     if not plan.target.classes:
         output = layers.Rescaling(plan.target.stddev, plan.target.mean)(output)
