@@ -7,6 +7,7 @@ from types import ModuleType
 from trainer.cluster.spec import Cluster
 from trainer.config import FILES_WITH_COLUMNS, Settings
 from trainer.data import datasets, fit_arguments, own_data
+from trainer.data.columns.names import has_columns
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.fit_arguments import FitArguments
@@ -44,11 +45,16 @@ def of_settings(
     place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     accepted = model.input_shapes if isinstance(model, KerasModel) else None
-    has_columns = column_files.are_named(settings)
-    own = module if module and not settings.dataset and not (has_columns and _ignores_data_dir(module)) else None
+    has_files = column_files.are_named(settings)
+    own = module if module and not settings.dataset and not (has_files and _ignores_data_dir(module)) else None
     found = own_data.load(own, settings.model, data, fit, accepted) if own else None
-    if not found and has_columns:
+    if not found and has_files:
         return column_files.load(settings, model if isinstance(model, KerasModel) else None)
+    if settings.dataset == "lance" and has_columns(settings.data_dir):
+        raise ConfigurationError(
+            f"data_dir={settings.data_dir} is a file with columns, and no Lance dataset; leave dataset=lance out, or make "
+            f"one with trainer data import {settings.data_dir} URI --target COLUMN."
+        )
     if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
