@@ -52,8 +52,8 @@ def of_settings(
         return column_files.load(settings, model if isinstance(model, KerasModel) else None)
     if settings.dataset == "lance" and has_columns(settings.data_dir):
         raise ConfigurationError(
-            f"data_dir={settings.data_dir} is a file with columns, and no Lance dataset; leave dataset=lance out, or make "
-            f"one with trainer data import {settings.data_dir} URI --target COLUMN."
+            f"data_dir={settings.data_dir} is a file with columns, and no Lance dataset; leave dataset=lance out, or "
+            f"make one with trainer data import {settings.data_dir} URI --target COLUMN."
         )
     if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
