@@ -88,6 +88,14 @@ def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path, caplog: 
     assert "3 of 53 rows have no label; they are left out" in caplog.text
 
 
+def test_an_infinite_target_is_none(tmp_path: Path) -> None:
+    rows = [f"{row % 7},{row / 2}" for row in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,y", *rows, "1,inf", "2,-inf", ""]))
+    found = load(tmp_path / "rows.csv")
+    assert len(in_memory(found.train)) + len(in_memory(found.test)) == 60
+    assert np.isfinite(found.plan.target.stddev)
+
+
 def test_a_class_that_only_held_out_rows_have_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "train.csv", 50)
     file = write(tmp_path / "test.csv", 10)

@@ -204,6 +204,12 @@ def _bins(different: int) -> int:
     return max(LEAST_BINS, min(MOST_BINS, different))
 
 
+def is_present(values: Any) -> Any:
+    """Which values of a target are there: a boolean array of Arrow. An infinite number is none."""
+    found = values.is_valid()
+    return pc.and_(found, pc.fill_null(pc.is_finite(values), False)) if pa.types.is_floating(values.type) else found
+
+
 @dataclass
 class Values:
     """What the values of a target are, from all training rows."""

@@ -60,8 +60,8 @@ class Part:
         for batch in self.folder.read_group(group, self.columns):
             numbers = np.arange(start, start + len(batch))
             start += len(batch)
-            is_valid = batch[self.target].is_valid().to_numpy(zero_copy_only=False)
-            own = self.chosen(index, numbers, batch) & is_valid
+            is_there = decide.is_present(batch[self.target]).to_numpy(zero_copy_only=False)
+            own = self.chosen(index, numbers, batch) & is_there
             if found := int(own.sum()):
                 yield batch if found == len(batch) else batch.filter(pa.array(own))
 
@@ -106,7 +106,7 @@ def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[R
         for batch in folder.read_group(group, read):
             test = is_test(index, np.arange(start, start + len(batch)), batch)
             start += len(batch)
-            valid = batch[name].is_valid().to_numpy(zero_copy_only=False)
+            valid = decide.is_present(batch[name]).to_numpy(zero_copy_only=False)
             values.add(batch[name].filter(pa.array(valid & ~test)))
             own[0] += int((valid & ~test).sum())
             own[1] += int((valid & test).sum())

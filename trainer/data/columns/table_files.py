@@ -95,7 +95,7 @@ def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
 
 def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choices, model: Model) -> Splits:
     table, of_file = _read(folder, columns, choices)
-    is_present = table[name].is_valid()
+    is_present = decide.is_present(table[name])
     if absent := len(table) - (pc.sum(is_present).as_py() or 0):
         say_absent(folder.origin, absent, len(table), name)
         table, of_file = table.filter(is_present), of_file[is_present.to_numpy()]
