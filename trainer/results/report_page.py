@@ -25,6 +25,7 @@ from trainer.results.html import (
 from trainer.results.predictions import Predictions
 from trainer.run_directory.run import Run
 from trainer.run_directory.task_logs import Event
+from trainer.telemetry.result import LABELS
 
 MATRIX_CLASSES = 30
 """The most classes of which the matrix is shown."""
@@ -97,6 +98,9 @@ def _head(run: Run, name: str, confusion: Confusion) -> str:
         for auc in confusion.predictions.aucs:
             if auc is not None:
                 items.append(("AUC of the exported model", f"{auc:.4f}", f"of class {confusion.classes[1]}"))
+    if isinstance(baseline := result.get("baseline"), dict):
+        shown = ", ".join(f"{LABELS.get(key, key)} {each:.4g}" for key, each in baseline.items() if key != "what")
+        items.append((str(baseline.get("what")), shown, "the best constant prediction"))
     if "global_step" in result:
         of = f"of {settings.train_steps:,}" if settings else ""
         items.append(("global steps", f"{result['global_step']:,}", of))

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 PACKED = {".gz": 5, ".zip": 5}
 """How many times as large as its file a compressed text is, about."""
+PROGRESS_SECONDS = 5.0
 GROUP_ROWS = 1 << 16
 """Those of a row group of Parquet files that are written here."""
 
@@ -94,17 +96,33 @@ class Folder:
             logger.info(f"{self.origin}: {self.size / 2**30:.1f} GiB of text are written as Parquet, once, to {place}")
             kinds = self.types
             schema = pa.schema([(name, kinds[name]) for name in columns])
-            partial = place.with_suffix(f".{os.getpid()}")
+            partial, progress = place.with_suffix(f".{os.getpid()}"), Progress(self.origin)
             try:
                 with pa.parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
                     for batch in _gathered(self, columns, skipped):
                         writer.write_table(batch.cast(schema), row_group_size=GROUP_ROWS)
+                        progress.add(len(batch))
                 partial.rename(place)
             except OSError as error:
                 raise _unwritable(place, error, self.origin) from None
             finally:
                 partial.unlink(missing_ok=True)
         return Folder(self.origin, open_files([place], None), {place: {}})
+
+
+class Progress:
+    """A line of the log every few seconds about rows that are read."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin, self._rows, self._begun = origin, 0, time.monotonic()
+        self._said = self._begun
+
+    def add(self, rows: int) -> None:
+        """Count rows."""
+        self._rows += rows
+        if (now := time.monotonic()) - self._said > PROGRESS_SECONDS:
+            self._said = now
+            logger.info(f"{self._origin}: {self._rows:,} rows in {now - self._begun:.0f} s")
 
 
 def _gathered(folder: Folder, columns: Sequence[str], skipped: Skipped) -> Iterator[Any]:
