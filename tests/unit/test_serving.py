@@ -125,6 +125,20 @@ def test_a_model_of_texts_takes_texts(tmp_path: Path) -> None:
             ask(predictor, {"instances": wrong})
 
 
+def test_null_is_a_missing_value_for_a_model_of_columns_alone(tmp_path: Path) -> None:
+    export = write_export(
+        tmp_path / "1",
+        lambda: {"age": tf1.placeholder(tf.float32, [None]), "city": tf1.placeholder(tf.string, [None])},
+        lambda made: {"old": tf.math.is_nan(made["age"]), "long": tf.strings.length(made["city"])},
+    )
+    rows = {"instances": [{"age": 3, "city": "Graz"}, {"age": None, "city": None}]}
+    with pytest.raises(BadRequestError, match="age: it has values that are no numbers"):
+        ask(Predictor(export), rows)
+    (export / "data.json").write_text(json.dumps(DATA | {"plan": {"inputs": []}}))
+    expected = [{"long": 4, "old": False}, {"long": 0, "old": True}]
+    assert ask(Predictor(export), rows) == {"predictions": expected}
+
+
 def encoded(image: Image.Image, form: str = "PNG") -> dict[str, str]:
     """A value of a request: an image in base64."""
     target = io.BytesIO()

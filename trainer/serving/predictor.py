@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.export import saved_model
-from trainer.export.export_folder import class_names
+from trainer.export.export_folder import DATA, class_names, read_facts
 from trainer.tensorflow import tf
 from trainer.tensorflow.errors import brief
 
@@ -62,6 +62,8 @@ class Predictor:
         self.outputs = {name: _spec(each) for name, each in self._outputs.items()}
         self.classes = class_names(folder)
         """The names of the classes, by label; empty if they are not known."""
+        self._takes_missing = "plan" in read_facts(folder / DATA)
+        """Whether it takes columns as they are, of which values may be missing: null in JSON."""
 
     def predict(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Predict a batch.
@@ -74,6 +76,8 @@ class Predictor:
         """
         if values.keys() != self.inputs.keys():
             raise BadRequestError(f"the inputs are {_names(values)}, but the model takes {_names(self.inputs)}.")
+        if self._takes_missing:
+            values = {name: _without_null(each, self.inputs[name]) for name, each in values.items()}
         arrays = {name: _convert(name, values[name], spec) for name, spec in self.inputs.items()}
         if len({array.shape[:1] for array in arrays.values()}) > 1:
             sizes = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
@@ -92,6 +96,12 @@ def _plain(tensor: Any) -> Any:
 
 def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape.as_list()), np.dtype(tensor.dtype.as_numpy_dtype))
+
+
+def _without_null(value: Any, spec: TensorSpec) -> Any:
+    """The values of a column, with what a model takes for a missing one in place of null."""
+    missing: Any = "" if spec.dtype == object else np.nan
+    return [missing if each is None else each for each in value] if isinstance(value, list) else value
 
 
 def _convert(name: str, value: Any, spec: TensorSpec) -> Array:
