@@ -126,18 +126,29 @@ def targets(values: Any, target: Target) -> Array:
     return np.asarray(np.asarray([*numbers, -1], np.int32)[indices])
 
 
-def weights(values: Any, name: str, origin: str) -> Array:
+def weights(values: Any, name: str, origin: str, start: int = 0) -> Array:
     """The weights of the rows, float32 [n].
 
+    Args:
+        values: Those of the column.
+        name: The column.
+        origin: Where they are from, for errors.
+        start: The number of the first row there, for errors.
+
     Raises:
-        ConfigurationError: one is missing, negative or not finite.
+        ConfigurationError: one is missing, negative or not finite, or they are no numbers.
     """
     values = _whole(values)
+    if not is_number(values.type):
+        raise ConfigurationError(
+            f"sample_weight={name}: {origin} has {_example(values)}; numbers from 0 were expected."
+        )
     found = _filled(values.cast(pa.float64(), safe=False), Column(name, "number", "float32"))
     if len(wrong := np.flatnonzero(~(found >= 0))):
+        first = values[int(wrong[0])].as_py()
         raise ConfigurationError(
-            f"sample_weight={name}: {origin} has {_whole(values)[int(wrong[0])].as_py()} in row {wrong[0]}; numbers "
-            "from 0 were expected."
+            f"sample_weight={name}: {origin} has {'no value' if first is None else first} in row {start + wrong[0]}; "
+            "numbers from 0 were expected."
         )
     return found
 
