@@ -129,7 +129,7 @@ def test_files_from_which_nothing_can_be_learnt_are_refused(
 def test_a_weight_that_is_none_is_named_with_its_row(tmp_path: Path) -> None:
     weights = [1.0] * 20 + [None] + [1.0] * 20
     file = tmp_path / "weights.csv"
-    file.write_text("x,w,y\n" + "".join(f"{i},{w or ''},{'' if i < 5 else i % 2}\n" for i, w in enumerate(weights)))
+    file.write_text("x,w,y\n" + "".join(f"{i % 7},{w or ''},{'' if i < 5 else i % 2}\n" for i, w in enumerate(weights)))
     with pytest.raises(ConfigurationError, match=r"weights.csv has no value in row 20; numbers from 0 were expected"):
         load(file, sample_weight="w")
 

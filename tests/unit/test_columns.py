@@ -69,6 +69,7 @@ def test_a_column_that_says_nothing_is_left_out_with_the_reason(name: str, value
         ("customer", [f"C{row:05d}" for row in range(ROWS)]),
         ("customer_id", [(row * 7919) % 100_003 for row in range(ROWS)]),
         ("position", list(range(1000, 1000 + ROWS))),
+        ("respondent", [row for row in range(2 * ROWS) if row % 5][:ROWS]),  # the others are held out
     ],
 )
 def test_a_column_like_an_id_is_no_input_and_identifies_the_rows(name: str, values: list[Any]) -> None:

@@ -42,6 +42,8 @@ ID_SHARE = 0.95
 """A column with so many different values, by rows, identifies rows."""
 ID_ROWS = 20
 """In a shorter table, values may differ by chance."""
+FOLLOWING = 1.3
+"""Whole numbers that follow each other have a range of at most so many times their number, without held-out ones."""
 _ID = re.compile(r"(^|[_\W])(id|key|uuid|guid|index|no|nr|number)$|[a-z]I[dD]$", re.IGNORECASE)
 """Names of columns that identify a row."""
 
@@ -167,7 +169,7 @@ def _number(name: str, present: Any, missing: int, is_named: bool) -> tuple[Colu
         return None, f"each row has {least:g}"
     if pa.types.is_integer(present.type) and not is_named and len(present) >= ID_ROWS:
         differ = pc.count_distinct(present).as_py() >= len(present)
-        if differ and (_ID.search(name) or most - least + 1 == len(present)):
+        if differ and (_ID.search(name) or most - least < len(present) * FOLLOWING):
             return None, IDENTIFIES
     mean, variance = pc.mean(values).as_py(), pc.variance(values).as_py()
     return Column(name, "number", "float32", (), missing, None, mean, variance or 1.0), ""

@@ -112,7 +112,7 @@ def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choic
     if is_test is None:
         is_test = held_out.choose(arrays.targets(table[name], target), bool(target.classes))
         train = table.filter(pa.array(~is_test))
-    plan = model.plan(train, target, choices, folder.origin)
+    plan = model.plan(train, target, choices, folder.origin).with_readings(folder.files.readings)
     try:
         found, test = (examples(rows, plan, folder.origin) for rows in (train, table.filter(pa.array(is_test))))
     except ConfigurationError as error:
