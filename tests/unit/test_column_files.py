@@ -134,6 +134,14 @@ def test_files_from_which_nothing_can_be_learnt_are_refused(
         load(tmp_path / "rows.csv", **choices)
 
 
+def test_a_weight_that_is_none_is_named_with_its_row(tmp_path: Path) -> None:
+    weights = [1.0] * 20 + [None] + [1.0] * 20
+    file = tmp_path / "weights.csv"
+    file.write_text("x,w,y\n" + "".join(f"{i % 7},{w or ''},{'' if i < 5 else i % 2}\n" for i, w in enumerate(weights)))
+    with pytest.raises(ConfigurationError, match=r"weights.csv has no value in row 20; numbers from 0 were expected"):
+        load(file, sample_weight="w")
+
+
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("nothing")
     with pytest.raises(ConfigurationError, match=r"it has no CSV, Parquet or TFRecord files"):

@@ -69,6 +69,7 @@ def test_a_column_that_says_nothing_is_left_out_with_the_reason(name: str, value
         ("customer", [f"C{row:05d}" for row in range(ROWS)]),
         ("customer_id", [(row * 7919) % 100_003 for row in range(ROWS)]),
         ("position", list(range(1000, 1000 + ROWS))),
+        ("respondent", [row for row in range(2 * ROWS) if row % 5][:ROWS]),  # the others are held out
     ],
 )
 def test_a_column_like_an_id_is_no_input_and_identifies_the_rows(name: str, values: list[Any]) -> None:
@@ -108,7 +109,8 @@ def test_rare_texts_are_no_category_of_their_own() -> None:
         ([0.5, 1.0], None, ()),
         ([-1, 1], None, ()),
         ([0, 1, 1], True, ()),
-        (list(range(50)), False, tuple(map(str, range(50)))),
+        ([*range(50), 0], False, tuple(map(str, range(50)))),
+        ([1.5, 2.0, 2.5], False, ("1.5", "2", "2.5")),
     ],
 )
 def test_the_values_of_the_target_decide_whether_it_is_a_class(
@@ -132,6 +134,7 @@ def test_the_values_of_the_target_decide_whether_it_is_a_class(
     [
         ([1, 1, 1], "each training row has 1; there is nothing to learn"),
         (["a", "a"], "each training row has a; there is nothing to learn"),
+        ([f"K{row}" for row in range(21)], "each of 21 training rows has another one, as those of an id"),
         ([datetime.datetime(2024, 1, 1)], "cannot be predicted"),
         ([[1.0], [2.0]], "cannot be predicted"),
     ],
@@ -142,6 +145,24 @@ def test_a_target_from_which_nothing_can_be_learnt_is_refused(values: list[Any],
         found.add(pa.array(values))
     with pytest.raises(ConfigurationError, match=sentence):
         decide.target_of("y", found, Choices(), None, "t")
+
+
+def test_infinite_numbers_are_missing_ones() -> None:
+    values = [0.5 * row for row in range(ROWS - 3)]
+    (found, _) = plan_of({"n": [*values, float("inf"), float("-inf"), 1e39]}).inputs
+    assert found.missing == 3
+    assert found.mean == pytest.approx(np.mean(values))
+    assert plan_of({"n": [float("inf")] * ROWS}).left_out == {"n": "it has no finite values"}
+
+
+def test_ids_that_are_equal_as_floating_point_numbers_stay_different() -> None:
+    ids = [2**53 + row % 3 for row in range(ROWS)]
+    plan = plan_of({"user": ids, "negative": [-each for each in ids], "small": [row % 3 for row in range(ROWS)]})
+    found = {each.name: each for each in plan.inputs}
+    assert found["user"].categories == tuple(map(str, ids[:3]))
+    assert (found["negative"].kind, found["small"].kind) == ("category", "number")
+    batch = pa.record_batch({each: pa.array(ids) for each in ("user", "negative", "small", "other")})
+    assert arrays.inputs(batch, plan, "t")["user"][:3].tolist() == [*map(str, ids[:3])]
 
 
 def test_a_rare_class_is_named() -> None:
@@ -195,6 +216,11 @@ def test_weights_below_zero_or_absent_are_refused(weight: float | None) -> None:
         arrays.weights(pa.array([1.0, weight], pa.float64()), "w", "t")
 
 
+def test_weights_that_are_texts_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="sample_weight=w: t has string, such as 'a'; numbers from 0 were exp"):
+        arrays.weights(pa.array(["a"]), "w", "t")
+
+
 def test_a_plan_is_the_same_after_json() -> None:
     plan = plan_of({"city": ["a", "b"] * (ROWS // 2), "v": [[1.0, 2.0]] * ROWS}, exclude=("other",))
     assert from_json(plan.to_json()) == plan
@@ -242,6 +268,12 @@ def test_some_rows_are_held_out_and_of_each_class_the_same_share(rows: int) -> N
     if rows >= 150:
         assert targets[found].mean() == pytest.approx(0.1, abs=0.04)
     np.testing.assert_array_equal(found, held_out.choose(targets, is_class=True))
+
+
+def test_a_class_of_two_rows_has_one_that_is_held_out() -> None:
+    targets = np.array([0] * 998 + [1] * 2 + [2])
+    found = held_out.choose(targets, is_class=True)
+    assert (found.sum(), np.bincount(targets[found]).tolist()) == (200, [199, 1])
 
 
 def test_a_column_of_splits_names_the_held_out_rows() -> None:

@@ -98,3 +98,12 @@ def test_values_that_were_never_seen_and_missing_ones_are_predicted_for(target: 
     for name, each in strange.items():
         each[:] = b"never seen" if each.dtype == object else np.inf if name == "count" else np.nan
     np.testing.assert_allclose(network(as_tensors(strange)).numpy(), [[untrained]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["city", "review"])
+def test_a_table_may_have_texts_only(name: str) -> None:
+    found = table().select([name])
+    plan = decide.plan(found.append_column("y", pa.nulls(ROWS)), Target("y", ("no", "yes")), Choices(), "the table")
+    inputs = as_tensors(arrays.inputs(found, plan, "the table"))
+    network = columns.model(plan)
+    assert network(inputs, training=True).shape == (ROWS, 1)

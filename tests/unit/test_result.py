@@ -77,3 +77,17 @@ def test_a_run_that_a_callback_ended_before_its_last_step_ended_early() -> None:
     for last in (2000, None, "5000", 10**400):
         assert result.early_end(DONE | {"stopped_before": last}) == ""
     assert result.early_end(DONE) == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "baseline", "said"),
+    [
+        ({"test_accuracy": 0.9, "test_auc": 0.8}, {"accuracy": 0.9}, "accuracy 0.9, AUC 0.8; always no: accuracy 0.9"),
+        ({"test_accuracy": 0.9, "test_auc": 0.4}, {"accuracy": 0.9}, ": the model ranks no better than chance"),
+        ({"test_accuracy": 0.8, "test_auc": 0.8}, {"accuracy": 0.9}, ": the model is less often right; rank by"),
+        ({"test_r2": -0.1}, {"r2": 0.0}, ": the model is no better"),
+    ],
+)
+def test_a_model_that_is_no_better_than_a_constant_is_said_to_be(measured: Any, baseline: Any, said: str) -> None:
+    found = {"global_step": 9, "export": "runs/export/9", "baseline": {"what": "always no", **baseline}, **measured}
+    assert said in result.against_baseline(found)

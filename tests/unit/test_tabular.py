@@ -408,6 +408,33 @@ def test_numbers_can_be_read_as_texts(tmp_path: Path) -> None:
         assert [each["a"].to_pylist() for each in files.read(files.paths[0], ["a"], Skipped(0))] == [values]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        ("31/1/2024", "3/4/2024", time("2024-04-03")),
+        ("1/31/2024", "3/4/2024", time("2024-03-04")),
+        ("1.286,50", "1.286", 1286),
+        ("1,286.50", "1,286", 1286),
+        ("1.28", "1.286", 1.286),
+    ],
+)
+def test_earlier_files_decide_what_no_value_does(tmp_path: Path, before: str, after: str, value: Any) -> None:
+    (tmp_path / "before.csv").write_text(f'a,b\n"{before}",x\n')
+    (tmp_path / "after.csv").write_text(f'a,b\n"{after}",x\n')
+    readings = open_files([tmp_path / "before.csv"], None).readings
+    files = open_files([tmp_path / "after.csv"], None, {**readings, "absent": "point"})
+    assert [each["a"].to_pylist() for each in files.read(files.paths[0], ["a"], Skipped(0))] == [[value]]
+    assert any("as in earlier files" in note for note in files.notes)
+
+
+def test_other_spellings_of_known_texts_are_read_as_these(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\nYES,1\nyes,1\nYES,1\nNo.,1\nmaybe,1\n,1\n")
+    files = open_files([tmp_path / "a.csv"], None).as_known({"a": ("no", "yes"), "b": ("1",)})
+    (found,) = files.read(files.paths[0], ["a", "b"], Skipped(0))
+    assert found["a"].to_pylist() == ["yes", "yes", "yes", "no", "maybe", None]
+    assert found["b"].to_pylist() == ["1"] * 6
+
+
 def test_a_file_that_changes_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a\n1\n")
     files = open_files([tmp_path / "a.csv"], None)

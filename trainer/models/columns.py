@@ -101,23 +101,20 @@ def _dates(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Tensor]
 
 
 def _categories(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Tensor]:
-    from keras import layers
+    from keras import layers, ops
 
-    return [
-        layers.StringLookup(vocabulary=[*each.categories, *([""] if each.missing else [])], output_mode="one_hot")(
-            tensor
-        )
-        for each, tensor in zip(columns, tensors, strict=True)
+    lookups = [
+        layers.StringLookup(vocabulary=[*each.categories, *([""] if each.missing else [])], output_mode="one_hot")
+        for each in columns
     ]
+    return [ops.cast(lookup(each), "float32") for lookup, each in zip(lookups, tensors, strict=True)]
 
 
 def _texts(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Tensor]:
-    from keras import layers
+    from keras import layers, ops
 
-    return [
-        layers.TextVectorization(vocabulary=list(each.categories), output_mode="multi_hot")(tensor)
-        for each, tensor in zip(columns, tensors, strict=True)
-    ]
+    lookups = [layers.TextVectorization(vocabulary=list(each.categories), output_mode="multi_hot") for each in columns]
+    return [ops.cast(lookup(each), "float32") for lookup, each in zip(lookups, tensors, strict=True)]
 
 
 def _vectors(columns: Sequence[Column], tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -7,13 +7,15 @@ import argparse
 import contextlib
 import csv
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from trainer.config import Parser
+from trainer.data.columns.names import has_columns
 from trainer.data.columns.plan import Plan, from_json
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
@@ -24,7 +26,12 @@ from trainer.results import named_model
 from trainer.results.classifier import SavedModel
 from trainer.results.named_model import open_model
 
+if TYPE_CHECKING:
+    from trainer.data.columns.folder import Folder
+
 BATCH_IMAGES = 200
+ROW = "row"
+"""The name of the column of the numbers of rows, which have no ids."""
 CSV_FILE, PARQUET_FILE = "predictions.csv", "predictions.parquet"
 Batch: TypeAlias = tuple[Sequence[str | int], Mapping[str, Array]]
 """The names of some images or rows, and the inputs of the model for them."""
@@ -78,37 +85,34 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: the model or the data cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
-    from trainer.data.columns.folder import find  # it needs pyarrow
-
     place = arguments.data
     if not place.exists():
         raise ConfigurationError(f"--data: there is no {place}; name a folder of images, or a CSV or Parquet file.")
-    is_rows = bool(find(place))
     skipped = Skipped(arguments.max_skipped)
     registry = named_model.read_options(arguments)
     what = f"MODEL: the model {arguments.model}"
-    thing = "row" if is_rows else "image"
     with (
         open_model(arguments.model, "MODEL", registry) as named,
         SavedModel(named.folder, what, takes_values=True, threshold=arguments.threshold) as model,
         contextlib.ExitStack() as stack,
     ):
-        found = plan_of(named.folder) if is_rows else None
-        if is_rows and not found:
-            raise ConfigurationError(
-                f"{model.what} does not take columns of a table; name a model that was trained on files with columns."
-            )
-        key = (found.id or "row") if found else "file"
+        if plan := plan_of(named.folder):
+            thing, folder = "row", _open(place, plan, model)
+            id_column = plan.id if plan.id in folder.types else None
+            key, batches = id_column or ROW, _rows(folder, id_column, plan, skipped)
+        else:
+            thing, key, batches = "image", "file", _images(_files(place, model), place, model, skipped)
         writer = stack.enter_context(_Writer(arguments.output, key, model))
-        batches = _rows(place, found, model, skipped) if found else _images(_files(place), place, model, skipped)
         for names, inputs in batches:
             writer.add(names, _predict(model, inputs))
         if not writer.count:
-            raise ConfigurationError(f"--data: {place} has no {thing} that can be read ({skipped}); name another.")
+            why = f" that can be read ({skipped})" if skipped.count else ""
+            raise ConfigurationError(f"--data: {place} has no {thing}{why}; name another.")
     note = f"; {skipped.count:,} skipped: {skipped}" if skipped.count else ""
     if model.classes == 2:
         note = f"; {model.class_names[1]} is predicted above a probability of {arguments.threshold:g}{note}"
-    written = f"the predictions of {writer.count:,} {thing}s in {CSV_FILE} and {PARQUET_FILE}"
+    many = f"{writer.count:,} {thing}{'' if writer.count == 1 else 's'}"
+    written = f"the predictions of {many} in {CSV_FILE} and {PARQUET_FILE}"
     print(f"{arguments.output}: {written}{note}")
     return 0
 
@@ -135,29 +139,49 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
             yield names, {"images": np.stack(images)}
 
 
-def _rows(place: Path, plan: Plan, model: SavedModel, skipped: Skipped) -> Iterator[Batch]:
-    """The rows of files with columns, by their ids or numbers, as the model takes them."""
-    from trainer.data.columns import arrays
-    from trainer.data.columns.folder import open_folder
+def _open(place: Path, plan: Plan, model: SavedModel) -> "Folder":
+    """The files with the columns that a model takes, read as those were on which it was trained."""
+    from trainer.data.columns.folder import find, open_folder  # it needs pyarrow
 
-    texts = [each.name for each in plan.inputs if each.dtype == "string"] + ([plan.id] if plan.id else [])
-    folder = open_folder(str(place), "data").as_texts(texts)
+    if not find(place):
+        raise ConfigurationError(
+            f"--data: {place} has no files with columns, which {model.what} takes; name a CSV or Parquet file, whose "
+            "name ends in .csv, .tsv, .txt, .data or .parquet."
+        )
+    texts = [each for each in plan.inputs if each.dtype == "string" and not each.shape]
+    known = {name: each.categories if each.kind == "category" else () for each in texts for name in each.reads}
+    folder = open_folder(str(place), "data", plan.readings)
+    for note in folder.files.notes:
+        print(note, file=sys.stderr)
     if absent := [name for name in plan.reads if name not in folder.types]:
         them = "it" if len(absent) == 1 else "them"
         raise ConfigurationError(
             f"--data: {place} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
         )
-    key = plan.id if plan.id in folder.types else None
+    folder = folder.as_texts([*known]).as_known({name: each for name, each in known.items() if each})
+    return folder.as_known({plan.id: ()}) if plan.id else folder
+
+
+def _rows(folder: "Folder", id_column: str | None, plan: Plan, skipped: Skipped) -> Iterator[Batch]:
+    """The rows of files with columns, by their ids or numbers, as the model takes them."""
+    from trainer.data.columns import arrays
+
+    columns = [*dict.fromkeys([*plan.reads, *([id_column] if id_column else [])])]
     start = 0
     for path in folder.files.paths:
-        for batch in folder.read(path, [*dict.fromkeys([*plan.reads, *([key] if key else [])])], skipped):
-            names = batch[key].cast("string").to_pylist() if key else range(start, start + len(batch))
-            yield names, arrays.inputs(batch, plan, str(path), start)
+        first = start
+        for batch in folder.read(path, columns, skipped):
+            ids = batch[id_column].cast("string").to_pylist() if id_column else range(start, start + len(batch))
+            yield ids, arrays.inputs(batch, plan, str(path), start - first)
             start += len(batch)
 
 
-def _files(folder: Path) -> Sequence[Path]:
+def _files(folder: Path, model: SavedModel) -> Sequence[Path]:
     """All files of a folder, without hidden ones, in the order of their names."""
+    if has_columns(folder.name):
+        raise ConfigurationError(
+            f"{model.what} does not take columns of a table; name a model that was trained on files with columns."
+        )
     if not folder.is_dir():
         raise ConfigurationError(f"--data: {folder} is not a folder; name a folder of images.")
     found = [Path(place, name) for place, _, names in os.walk(folder) for name in names]

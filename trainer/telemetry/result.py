@@ -87,6 +87,8 @@ def against_baseline(result: dict[str, Any]) -> str:
     elif "accuracy" in found and found["accuracy"] < baseline.get("accuracy", 0.0) - ROUNDING:
         rank = "; rank by the probability, or predict with another --threshold" if found.get("auc", 0) > 0.5 else ""
         worse = f": the model is less often right{rank}"
+    elif found.get("auc", 1.0) <= 0.5:
+        worse = ": the model ranks no better than chance; other inputs or more rows may help"
     return f"the model of step {exported.get('global_step')}: {shown}; {baseline.get('what')}: {constant}{worse}"
 
 

@@ -1,6 +1,5 @@
 """Columns of Arrow as the arrays that a model gets."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from trainer.data.columns.decide import label
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.examples import Array
 from trainer.data.tabular import is_list, is_number
+from trainer.data.tabular.header import is_value
 from trainer.errors import ConfigurationError
 
 
@@ -31,13 +31,13 @@ def inputs(batch: Any, plan: Plan, origin: str, start: int = 0) -> dict[str, Arr
 
 def _input(batch: Any, column: Column, origin: str, start: int) -> Array:
     if column.is_vector_of_columns:
-        parts = [_scalars(_whole(batch[name]), column, f"{origin}: {name}") for name in column.sources]
+        parts = [_scalars(_whole(batch[name]), column, f"{origin}: {name}", start) for name in column.sources]
         return np.stack(parts, axis=1)
     (name,) = column.reads
     values, place = _whole(batch[name]), f"{origin}: {name}"
     if column.shape == (1,) and not is_list(values.type):
-        return _scalars(values, column, place)[:, np.newaxis]
-    return _lists(values, column, place, start) if column.shape else _scalars(values, column, place)
+        return _scalars(values, column, place, start)[:, np.newaxis]
+    return _lists(values, column, place, start) if column.shape else _scalars(values, column, place, start)
 
 
 def _whole(values: Any) -> Any:
@@ -47,7 +47,8 @@ def _whole(values: Any) -> Any:
     return values
 
 
-def _scalars(values: Any, column: Column, place: str) -> Array:
+def _scalars(values: Any, column: Column, place: str, start: int | None) -> Array:
+    """Values as an array; `start` is the number of the first one's row, None for the elements of lists."""
     if column.dtype == "string":
         if is_list(values.type):
             raise ConfigurationError(f"{place}: texts were expected, not {values.type}.")
@@ -59,8 +60,8 @@ def _scalars(values: Any, column: Column, place: str) -> Array:
         return _filled(seconds, column)
     if not (is_number(values.type) or pa.types.is_null(values.type)):
         raise ConfigurationError(
-            f"{place}: numbers were expected, not {_example(values)}; correct it, or leave the column out with "
-            "--exclude."
+            f"{place}: numbers were expected, not {_example(values, start)}; correct it, or train without the column "
+            "by --exclude."
         )
     if column.dtype.startswith("int"):
         if pa.types.is_floating(values.type) and not pc.all(pc.equal(pc.round(values), values)).as_py():
@@ -106,7 +107,7 @@ def _lists(values: Any, column: Column, place: str, start: int) -> Array:
             f"{place}: row {start + wrong[0]} has a list of {lengths[wrong[0]]}, but {wanted} elements were expected."
         )
     element = Column(column.name, column.kind, column.dtype, (), 0, column.fill)
-    flat = _scalars(pc.list_flatten(values), element, place)
+    flat = _scalars(pc.list_flatten(values), element, place, None)
     empty: Any = "" if column.dtype == "string" else np.nan if column.fill is None and wanted else 0
     found = np.full((len(values), max(1, longest)), empty, object if column.dtype == "string" else column.dtype)
     found[np.arange(max(1, longest)) < lengths[:, np.newaxis]] = flat
@@ -126,22 +127,38 @@ def targets(values: Any, target: Target) -> Array:
     return np.asarray(np.asarray([*numbers, -1], np.int32)[indices])
 
 
-def weights(values: Any, name: str, origin: str) -> Array:
+def weights(values: Any, name: str, origin: str, start: int = 0) -> Array:
     """The weights of the rows, float32 [n].
 
+    Args:
+        values: Those of the column.
+        name: The column.
+        origin: Where they are from, for errors.
+        start: The number of the first row there, for errors.
+
     Raises:
-        ConfigurationError: one is missing, negative or not finite.
+        ConfigurationError: one is missing, negative or not finite, or they are no numbers.
     """
     values = _whole(values)
+    if not is_number(values.type):
+        raise ConfigurationError(
+            f"sample_weight={name}: {origin} has {_example(values)}; numbers from 0 were expected."
+        )
     found = _filled(values.cast(pa.float64(), safe=False), Column(name, "number", "float32"))
     if len(wrong := np.flatnonzero(~(found >= 0))):
+        first = values[int(wrong[0])].as_py()
         raise ConfigurationError(
-            f"sample_weight={name}: {origin} has {_whole(values)[int(wrong[0])].as_py()} in row {wrong[0]}; numbers "
-            "from 0 were expected."
+            f"sample_weight={name}: {origin} has {'no value' if first is None else first} in row {start + wrong[0]}; "
+            "numbers from 0 were expected."
         )
     return found
 
 
-def _example(values: Any) -> str:
-    first: Sequence[Any] = values.drop_null()
-    return f"{values.type}" + (f", such as {str(first[0].as_py())[:40]!r}" if len(first) else "")
+def _example(values: Any, start: int | None = None) -> str:
+    """The type of values, and one of them: the first that does not look like a number, if there is one."""
+    present = [(row, str(each)) for row, each in enumerate(values.to_pylist()) if each is not None]
+    odd = next((each for each in present if not is_value(each[1])), present[0] if present else None)
+    if odd is None:
+        return f"{values.type}"
+    row, text = odd
+    return f"{values.type}, such as {text[:40]!r}{'' if start is None else f' in row {start + row}'}"

@@ -19,6 +19,10 @@ from trainer.data.tabular import INDEX, is_date, is_list, is_number, is_text, re
 from trainer.errors import ConfigurationError
 from trainer.text import did_you_mean
 
+EXACT = 1 << 53
+"""Larger whole numbers are ids, such as hashes: as floating-point numbers, different ones are equal."""
+MOST_NUMBER = 3.4028234663852886e38
+"""That of float32. A larger one, and an infinite one, is as if missing."""
 MOST_CATEGORIES = 100
 """A text column with more different texts is hashed."""
 MOST_DIFFERENT = 10_000
@@ -38,6 +42,8 @@ ID_SHARE = 0.95
 """A column with so many different values, by rows, identifies rows."""
 ID_ROWS = 20
 """In a shorter table, values may differ by chance."""
+FOLLOWING = 1.3
+"""Whole numbers that follow each other have a range of at most so many times their number, without held-out ones."""
 _ID = re.compile(r"(^|[_\W])(id|key|uuid|guid|index|no|nr|number)$|[a-z]I[dD]$", re.IGNORECASE)
 """Names of columns that identify a row."""
 
@@ -140,6 +146,8 @@ def _input(name: str, values: Any, is_named: bool) -> tuple[Column | None, str]:
     if is_date(kind):
         days = present.cast(pa.int64()).to_numpy().astype("float64") / 86_400e6
         return Column(name, "date", "float64", (), missing, None, float(days.mean()), float(days.var())), ""
+    if pa.types.is_integer(kind) and max(map(abs, pc.min_max(present).as_py().values())) > EXACT:
+        return _text(name, present.cast(pa.string()), missing, is_named)
     if is_number(kind):
         return _number(name, present, missing, is_named)
     if is_text(kind):
@@ -151,19 +159,19 @@ def _input(name: str, values: Any, is_named: bool) -> tuple[Column | None, str]:
 
 def _number(name: str, present: Any, missing: int, is_named: bool) -> tuple[Column | None, str]:
     values = present.cast(pa.float64(), safe=False)
+    finite = pc.less_equal(pc.abs(values), MOST_NUMBER)
+    missing += (infinite := len(values) - (pc.sum(finite).as_py() or 0))
+    values = values.filter(finite) if infinite else values
+    if not len(values):
+        return None, "it has no finite values"
     least, most = pc.min_max(values).as_py().values()
     if least == most and not missing:
         return None, f"each row has {least:g}"
     if pa.types.is_integer(present.type) and not is_named and len(present) >= ID_ROWS:
         differ = pc.count_distinct(present).as_py() >= len(present)
-        if differ and (_ID.search(name) or most - least + 1 == len(present)):
+        if differ and (_ID.search(name) or most - least < len(present) * FOLLOWING):
             return None, IDENTIFIES
     mean, variance = pc.mean(values).as_py(), pc.variance(values).as_py()
-    if not (math.isfinite(mean) and math.isfinite(variance)):
-        finite = values.filter(pc.is_finite(values))
-        if not len(finite):
-            return None, "it has no finite values"
-        mean, variance = pc.mean(finite).as_py(), pc.variance(finite).as_py()
     return Column(name, "number", "float32", (), missing, None, mean, variance or 1.0), ""
 
 
@@ -303,6 +311,11 @@ def target_of(
             f"target={name}: it has more than {MOST_DIFFERENT:,} different values, which are too many classes; name "
             "another column with --target."
         )
+    if len(counts) > MOST_CLASSES and max(counts.values()) == 1:
+        raise ConfigurationError(
+            f"target={name}: each of {values.rows:,} training rows has another one, as those of an id; there is "
+            "nothing to learn."
+        )
     if names:
         return Target(name, tuple(names)), ""
     rarest = min(counts, key=lambda each: counts[each])
@@ -315,7 +328,7 @@ def label(value: Any) -> str:
     """A value of the target as the name of a class."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.0f}" if isinstance(value, float) else str(value)
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _vocabulary(counts: Mapping[str, int]) -> tuple[str, ...]:

@@ -81,6 +81,10 @@ class Folder:
         """The same, with these columns as texts, which may be numbers by chance."""
         return replace(self, files=self.files.as_texts(names))
 
+    def as_known(self, texts: Mapping[str, Sequence[str]]) -> "Folder":
+        """The same, with these columns as texts, in one spelling of each that is given."""
+        return replace(self, files=self.files.as_known(texts))
+
     def _with_partitions(self, batch: pa.RecordBatch, path: Path, columns: Sequence[str]) -> pa.RecordBatch:
         values = self.partitions[path]
         if not values:
@@ -193,12 +197,13 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
-def open_folder(place: str, setting: str) -> Folder:
+def open_folder(place: str, setting: str, readings: Mapping[str, str] | None = None) -> Folder:
     """Find the files at a path or a URI, and their columns. Those at a URI are copied to this machine.
 
     Args:
         place: The path or the URI.
         setting: The setting that has it, for errors.
+        readings: See `open_files`.
 
     Raises:
         ConfigurationError: there are none, or one cannot be read.
@@ -214,7 +219,7 @@ def open_folder(place: str, setting: str) -> Folder:
         )
     if all(are_records(path.name) for path in paths):
         here, paths = _records_as_parquet(place, paths)
-    files = open_files(paths, None)
+    files = open_files(paths, None, readings)
     for note in files.notes:
         logger.info(note)
     partitions = {path: dict(_partitions(path.relative_to(here).parent if here.is_dir() else Path())) for path in paths}

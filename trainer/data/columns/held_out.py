@@ -53,14 +53,20 @@ def number(rows: int) -> int:
 
 
 def choose(targets: npt.NDArray[Any], is_class: bool) -> Mask:
-    """Which rows are held out, by their targets: of each class the same share. The choice is deterministic."""
+    """Which rows are held out, by their targets: of each class the same share. The choice is deterministic.
+
+    Of a class of few rows it is one, if it has others, and all classes together take at most half of the held-out rows.
+    """
     rows = len(targets)
     order = np.random.default_rng(0).permutation(rows)
     if is_class:  # sort by which share of the rows of its class comes before a row
         ranks = np.empty(rows)
-        for each in np.unique(targets):
+        classes = np.unique(targets)
+        for each in classes:
             own = order[targets[order] == each]
             ranks[own] = (np.arange(len(own)) + 0.5) / len(own)
+            if len(own) > 1 and 2 * len(classes) <= number(rows):
+                ranks[own[0]] = 0.0
         order = order[np.argsort(ranks[order], kind="stable")]
     found = np.zeros(rows, np.bool_)
     found[order[: number(rows)]] = True

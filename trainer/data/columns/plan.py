@@ -37,6 +37,8 @@ class Column:
     """The number of groups to which texts are hashed."""
     sources: tuple[str, ...] = ()
     """The columns that make it; several are numbers, the elements of a vector. Empty if it is that of this name."""
+    reading: str = ""
+    """How files of text write its numbers or dates, such as the day first; see `tabular/readings.py`."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -108,6 +110,16 @@ class Plan:
     def reads(self) -> list[str]:
         """The columns to read for the inputs, each once."""
         return list(dict.fromkeys(name for each in self.inputs for name in each.reads))
+
+    @property
+    def readings(self) -> dict[str, str]:
+        """By column, how files of text write its numbers or dates, as far as it is known."""
+        return {name: each.reading for each in self.inputs for name in each.reads if each.reading}
+
+    def with_readings(self, readings: Mapping[str, str]) -> "Plan":
+        """The plan of columns that files of text write so."""
+        inputs = (dataclasses.replace(each, reading=readings.get(each.reads[0], "")) for each in self.inputs)
+        return dataclasses.replace(self, inputs=tuple(inputs))
 
     @property
     def lines(self) -> Sequence[str]:

@@ -72,7 +72,7 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
     Raises:
         ConfigurationError: see `table_files.load`.
     """
-    found_kind = kind(folder)
+    found_kind, readings = kind(folder), folder.files.readings
     if not folder.is_parquet:
         folder = folder.as_parquet(columns, Skipped(choices.max_skipped))
     groups = folder.groups()
@@ -80,7 +80,7 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
     target, note = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
     if note:
         logger.info(note)
-    plan = model.plan(_sample(train), target, choices, folder.origin)
+    plan = model.plan(_sample(train), target, choices, folder.origin).with_readings(readings)
     wanted = [name, *plan.reads, *([SPLIT] if SPLIT in columns else [])]
     wanted += [plan.sample_weight] if plan.sample_weight else []
     train, test = (replace(each, columns=[*dict.fromkeys(wanted)]) for each in (train, test))

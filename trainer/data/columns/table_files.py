@@ -112,7 +112,7 @@ def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choic
     if is_test is None:
         is_test = held_out.choose(arrays.targets(table[name], target), bool(target.classes))
         train = table.filter(pa.array(~is_test))
-    plan = model.plan(train, target, choices, folder.origin)
+    plan = model.plan(train, target, choices, folder.origin).with_readings(folder.files.readings)
     try:
         found, test = (examples(rows, plan, folder.origin) for rows in (train, table.filter(pa.array(is_test))))
     except ConfigurationError as error:
@@ -152,9 +152,12 @@ def with_place(folder: Folder, plan: Plan, error: ConfigurationError) -> Configu
     """The error of the first row that cannot be used, with its file and its number there, by a pass over all files."""
     for path in folder.files.paths:
         start = 0
-        for batch in folder.read(path, plan.reads, Skipped(0, is_quiet=True)):
+        columns = [*dict.fromkeys([*plan.reads, *([plan.sample_weight] if plan.sample_weight else [])])]
+        for batch in folder.read(path, columns, Skipped(0, is_quiet=True)):
             try:
                 arrays.inputs(batch, plan, str(path), start)
+                if plan.sample_weight:
+                    arrays.weights(batch[plan.sample_weight], plan.sample_weight, str(path), start)
             except ConfigurationError as found:
                 return found
             start += len(batch)

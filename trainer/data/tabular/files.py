@@ -54,6 +54,16 @@ class TabularFiles:
         formats = {name: TEXT if name in changed else each for name, each in self.formats.items()}
         return replace(self, types=types, formats=formats)
 
+    def as_known(self, texts: Mapping[str, Sequence[str]]) -> "TabularFiles":
+        """The files, with the texts of these columns as they are but for other spellings of those that are given."""
+        found = {name: replace(TEXT, known=known) for name, known in texts.items() if name in self.formats}
+        return replace(self.as_texts([*texts]), formats={**self.formats, **found})
+
+    @property
+    def readings(self) -> Mapping[str, str]:
+        """By column of the files of text, the name of the way in which its numbers or dates are read."""
+        return {name: each.reading.name for name, each in self.formats.items() if each.reading}
+
     def read(self, path: Path, columns: Sequence[str], skipped: Skipped) -> Iterator[pa.RecordBatch]:
         """These columns of a file, in the order of its rows, in batches of at most 1,000. A missing value is null.
 
@@ -111,12 +121,13 @@ def find_files(place: Path) -> list[Path]:
     return found
 
 
-def open_files(paths: Sequence[Path], delimiter: str | None) -> TabularFiles:
+def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[str, str] | None = None) -> TabularFiles:
     """Find the columns of these files, and their types, by a pass over all rows of the files of text.
 
     Args:
         paths: Files of text or of Parquet.
         delimiter: That of the files of text; None finds that of each.
+        readings: The `readings` of earlier files, which decide where no value of these does.
 
     Raises:
         ConfigurationError: a file cannot be read, or its columns are not those of the first one.
@@ -130,7 +141,8 @@ def open_files(paths: Sequence[Path], delimiter: str | None) -> TabularFiles:
     names = [name for name in has[paths[0]] if name not in nameless or all(name in each for each in has.values())]
     _check_columns(has, names)
     profiles = profile_files(dialects, names)
-    formats, notes = find_formats(profiles, any(each.delimiter == ";" for each in dialects.values()))
+    has_semicolons = any(each.delimiter == ";" for each in dialects.values())
+    formats, notes = find_formats(profiles, has_semicolons, readings or {})
     types, more_notes = _types(names, formats if dialects else {}, parquet)
     formats = {name: _as_kind(each, types[name]) for name, each in formats.items()}
     types = {name: kind for name, kind in types.items() if not (name in nameless and pa.types.is_null(kind))}

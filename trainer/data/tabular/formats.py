@@ -3,7 +3,7 @@
 A note says what was decided.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +20,15 @@ from trainer.data.tabular.readings import (
     MONTH_FIRST,
     POINT,
     POINT_GROUPS,
+    READINGS,
     YEAR_FIRST,
     Reading,
     without_marks,
 )
+from trainer.data.tabular.spellings import spelling_key
 from trainer.text import one_line
 
+READINGS_BY_NAME = {each.name: each for each in READINGS}
 _SHOWN = 3
 """So many spellings, or columns, are named."""
 
@@ -40,6 +43,8 @@ class Format:
     """Whether numbers have signs such as $ or %, which are left out."""
     spellings: Mapping[str, str] = field(default_factory=dict)
     """By a text, that which stands in its place."""
+    known: Sequence[str] = ()
+    """Texts, in place of which other spellings may stand."""
 
     def convert(self, texts: Any) -> Any:
         """The values of an array of strings, with null for a missing one.
@@ -51,7 +56,7 @@ class Format:
         if pa.types.is_null(self.kind):
             return pa.nulls(len(texts))
         if is_text(self.kind):
-            return _respelled(as_null(texts, in_texts=True), self.spellings)
+            return _as_known(_respelled(as_null(texts, in_texts=True), self.spellings), self.known)
         texts = as_null(texts)
         if self.reading:
             texts = self.reading.convert(without_marks(texts) if self.has_marks else texts)
@@ -61,13 +66,17 @@ class Format:
 TEXT = Format(pa.string())
 
 
-def find_formats(profiles: Mapping[str, Profile], has_semicolons: bool) -> tuple[dict[str, Format], list[str]]:
+def find_formats(
+    profiles: Mapping[str, Profile], has_semicolons: bool, readings: Mapping[str, str]
+) -> tuple[dict[str, Format], list[str]]:
     """The formats of columns, and notes.
 
     Args:
         profiles: By the names of the columns.
         has_semicolons: Whether a file has semicolons between its columns, as those with a decimal comma have.
+        readings: By column, the name of the reading in earlier files, which decides where no value of these does.
     """
+    before = {name: READINGS_BY_NAME[each] for name, each in readings.items()}
     comma, point = _decided(profiles, (COMMA, POINT_GROUPS)), _decided(profiles, (POINT, COMMA_GROUPS))
     day, month = _decided(profiles, (DAY_FIRST,)), _decided(profiles, (MONTH_FIRST,))
     formats: dict[str, Format] = {}
@@ -79,9 +88,10 @@ def find_formats(profiles: Mapping[str, Profile], has_semicolons: bool) -> tuple
         elif not profile.values:
             formats[name], found = Format(pa.null()), []
         elif profile.readings[0].is_number:
-            formats[name], found = _numbers(profile, comma, point, has_semicolons)
+            formats[name], found = _numbers(profile, comma, point, has_semicolons, before.get(name))
         elif profile.readings[0].is_date:
-            formats[name], found = _dates(profile, day, month, has_semicolons or (bool(comma) and not point))
+            is_european = has_semicolons or (bool(comma) and not point)
+            formats[name], found = _dates(profile, day, month, is_european, before.get(name))
         else:
             formats[name], found = Format(pa.bool_(), profile.readings[0]), []
         notes += [replace(note, column=name) for note in found]
@@ -117,7 +127,7 @@ def _decided(profiles: Mapping[str, Profile], readings: Collection[Reading]) -> 
 
 
 def _numbers(
-    profile: Profile, comma: str | None, point: str | None, has_semicolons: bool
+    profile: Profile, comma: str | None, point: str | None, has_semicolons: bool, before: Reading | None
 ) -> tuple[Format, list[_Note]]:
     """The format of a column of numbers.
 
@@ -126,6 +136,7 @@ def _numbers(
         comma: A column whose numbers have a decimal comma, if there is one.
         point: One whose numbers have a decimal point.
         has_semicolons: Whether a file has semicolons between its columns.
+        before: The reading in earlier files.
     """
     if profile.is_whole:
         return Format(pa.int64()), []
@@ -139,6 +150,8 @@ def _numbers(
         (decimal, groups, mark), has_comma = pairs[0], bool(comma)
         if bool(comma) != bool(point):
             reason = f"as the numbers of {comma or point} have a decimal {'comma' if comma else 'point'}"
+        elif before and before.point:
+            has_comma, reason = before.point == ",", "as in earlier files"
         else:
             has_comma = has_semicolons and mark == ","
             reason = "which no other value decides; write numbers without thousands separators if that is wrong"
@@ -160,7 +173,9 @@ def _example(found: Format, profile: Profile) -> str:
     return f"{found.convert(pa.array([profile.example]))[0].as_py():.15g}"
 
 
-def _dates(profile: Profile, day: str | None, month: str | None, is_european: bool) -> tuple[Format, list[_Note]]:
+def _dates(
+    profile: Profile, day: str | None, month: str | None, is_european: bool, before: Reading | None
+) -> tuple[Format, list[_Note]]:
     """The format of a column of dates.
 
     Args:
@@ -168,6 +183,7 @@ def _dates(profile: Profile, day: str | None, month: str | None, is_european: bo
         day: A column whose dates can only have the day first, if there is one.
         month: One whose dates can only have the month first.
         is_european: Whether the numbers of the files are written as in most of Europe.
+        before: The reading in earlier files.
     """
     found = profile.readings
     if YEAR_FIRST in found or len(found) == 1:
@@ -176,6 +192,8 @@ def _dates(profile: Profile, day: str | None, month: str | None, is_european: bo
         return Format(TIME, DAY_FIRST), []
     if bool(day) != bool(month):
         has_day, reason = bool(day), f"as in {day or month}"
+    elif before in (DAY_FIRST, MONTH_FIRST):
+        has_day, reason = before is DAY_FIRST, "as in earlier files"
     else:
         has_day, reason = is_european, "which no other value decides; write the year first if that is wrong"
     chosen = DAY_FIRST if has_day else MONTH_FIRST
@@ -199,3 +217,12 @@ def _respelled(texts: Any, spellings: Mapping[str, str]) -> Any:
         return texts
     index = pc.index_in(texts, pa.array([*spellings], pa.string()))
     return pc.coalesce(pa.array([*spellings.values()], pa.string()).take(index), texts)
+
+
+def _as_known(texts: Any, known: Sequence[str]) -> Any:
+    """The texts, with a known one in place of each other spelling of it."""
+    if not known:
+        return texts
+    encoded, keys = texts.dictionary_encode(), {spelling_key(each): each for each in known}
+    found = [each if each in known else keys.get(spelling_key(each), each) for each in encoded.dictionary.to_pylist()]
+    return pa.array(found, pa.string()).take(encoded.indices)
