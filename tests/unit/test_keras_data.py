@@ -611,16 +611,6 @@ def test_a_data_dir_that_nothing_reads_is_refused() -> None:
         problem.load(config.load_values({"data_dir": "medals"}), None)
 
 
-@pytest.mark.parametrize(("dataset", "suffix"), [(None, ".csv"), ("lance", ".csv.gz"), (None, ".parquet")])
-def test_a_table_as_data_dir_is_refused_with_the_command_that_imports_it(dataset: Any, suffix: str) -> None:
-    sentence = (
-        f"data_dir=./medals{suffix} is a table: run trainer data import ./medals{suffix} ./medals.lance --target COLUMN"
-        ", and train with dataset=lance and data_dir=./medals.lance."
-    )
-    with pytest.raises(ConfigurationError, match=f"^{re.escape(sentence)}$"):
-        problem.load(Settings(dataset=dataset, data_dir=f"./medals{suffix}"), None)
-
-
 NUMBERS = "tf.data.Dataset.range(240).map(lambda n: (tf.fill([3], tf.cast(n, tf.float32)), [0.0]))"
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import find_files, is_date, is_tabular, open_files, remedy, streams
+from trainer.data.tabular import is_date, open_files, remedy, streams
 from trainer.data.tabular import profile as profiles
 from trainer.errors import ConfigurationError
 
@@ -514,15 +514,3 @@ def test_parquet_files_may_have_several_types(tmp_path: Path) -> None:
         row for path in mixed.paths for batch in mixed.read(path, ["a", "d"], Skipped(0)) for row in batch.to_pylist()
     ]
     assert rows == [{"a": 1.0, "d": 4}, {"a": 0.5, "d": 1}]
-
-
-def test_files_are_found_by_their_names(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.data", ".hidden.csv", "c.pdf"):
-        (tmp_path / name).touch()
-        assert is_tabular(tmp_path / name) == (name == ".hidden.csv")
-    assert [path.name for path in find_files(tmp_path)] == ["a.txt", "b.data"]
-    (tmp_path / "d.csv.gz").touch()
-    assert [path.name for path in find_files(tmp_path)] == ["d.csv.gz"]
-    assert find_files(tmp_path / "a.txt") == [tmp_path / "a.txt"]
-    with pytest.raises(ConfigurationError, match=r"c.pdf: .csv, .tsv, .parquet, .txt or .data files were expected; n"):
-        find_files(tmp_path / "c.pdf")

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from trainer.data import metadata
 from trainer.data.arrays import examples
-from trainer.data.columns.vectors import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import IN_MEMORY_BYTES, Stream, prefetch
@@ -32,11 +31,21 @@ class TableVersion:
 
     number: str
     digest: str
-    """SHA-256 over the names of its files, in hexadecimal. Lance never uses a name twice."""
+    """The result of `digest`."""
     classes: Sequence[str] | None
     """The names of the classes, by label, if the table has them."""
-    columns: Columns | None
-    """The columns that the input x is made of, if it is."""
+
+
+def open_version(uri: str, version: str | None) -> Any:
+    """A version of a dataset, by its number or a tag; None is the newest.
+
+    Raises:
+        ConfigurationError: pylance is not installed, or the dataset cannot be read.
+        StoreError: an object store does not respond.
+    """
+    lance_dataset.require("dataset=lance")
+    lance_dataset.check_access(uri, "data_dir")
+    return lance_dataset.open_dataset(uri, version, f"data_dir={uri}")
 
 
 def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, TableVersion]:
@@ -54,18 +63,15 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     Raises:
         ConfigurationError: pylance is not installed, or the table, its version or its columns cannot be read.
     """
-    lance_dataset.require("dataset=lance")
-    lance_dataset.check_access(uri, "data_dir")
     origin = f"data_dir={uri}"
-    table = lance_dataset.open_dataset(uri, version, origin)
+    table = open_version(uri, version)
     rows = lance_dataset.reading(origin, table.count_rows)
     columns = [name for name in table.schema.names if name != SPLIT]
     if not any(name in TARGETS for name in columns) or len(columns) < 2:
         raise ConfigurationError(
             f"{origin}: columns of inputs and a column {' or '.join(TARGETS)} were expected, not {', '.join(columns)}."
         )
-    classes, x_columns = metadata.names(table.schema, metadata.CLASSES), metadata.columns(table.schema)
-    read_version = TableVersion(str(table.version), _digest(table), classes, x_columns)
+    read_version = TableVersion(str(table.version), digest(table), metadata.class_names(table.schema))
     train, test = _split(table, rows, origin)
     row = _examples(_take(table, train[:1], columns, origin), origin)
     if row.nbytes * rows <= IN_MEMORY_BYTES:
@@ -99,7 +105,8 @@ def _column(table: Any, name: str, origin: str) -> Any:
     return lance_dataset.reading(origin, lambda: table.to_table([name])).column(0)
 
 
-def _digest(table: Any) -> str:
+def digest(table: Any) -> str:
+    """SHA-256 over the names of the files of a version, in hexadecimal. Lance never uses a name twice."""
     files = sorted(
         f"{[file.path for file in fragment.metadata.files]} {fragment.metadata.deletion_file}"
         for fragment in table.get_fragments()

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from trainer.config import Parser
+from trainer.data.columns.names import find
 from trainer.data.columns.plan import Plan, from_json
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
@@ -78,8 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: the model or the data cannot be read, or the output cannot be written.
         StoreError: an object store or MLflow does not respond.
     """
-    from trainer.data.columns.folder import find  # it needs pyarrow
-
     place = arguments.data
     if not place.exists():
         raise ConfigurationError(f"--data: there is no {place}; name a folder of images, or a CSV or Parquet file.")

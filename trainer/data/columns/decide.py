@@ -287,6 +287,8 @@ def target_of(
         raise ConfigurationError(
             f"target={name}: each training row has {label(next(iter(counts)))}; there is nothing to learn."
         )
+    if names and not choices.regression:
+        return Target(name, tuple(names), has_labels=pa.types.is_integer(kind)), ""
     if not values.are_classes(choices.regression):
         many = f"{len(counts)}" if counts else f"more than {MOST_DIFFERENT:,}"
         hint = f"{name}: {many} different whole numbers are values to predict; --regression=false makes them classes"
@@ -296,8 +298,6 @@ def target_of(
             f"target={name}: it has more than {MOST_DIFFERENT:,} different values, which are too many classes; name "
             "another column with --target."
         )
-    if names:
-        return Target(name, tuple(names)), ""
     rarest = min(counts, key=lambda each: counts[each])
     share = counts[rarest] / values.rows
     note = f"{name}: {label(rarest)} is {share:.2%} of the rows" if share < RARE_CLASS else ""

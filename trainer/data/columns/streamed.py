@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns import decide, held_out
+from trainer.data.columns import arrays, decide, held_out
 from trainer.data.columns.blocks import Blocks
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.decide import Values
@@ -50,8 +50,8 @@ class Part:
         for batch in self.folder.read_group(group, self.columns):
             numbers = np.arange(start, start + len(batch))
             start += len(batch)
-            is_valid = batch[self.target].is_valid().to_numpy(zero_copy_only=False)
-            own = self.chosen(index, numbers, batch) & is_valid
+            is_present = arrays.are_targets(batch[self.target], self.folder.files.class_names.get(self.target))
+            own = self.chosen(index, numbers, batch) & is_present
             if found := int(own.sum()):
                 yield batch if found == len(batch) else batch.filter(pa.array(own))
 
@@ -71,15 +71,14 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
     if note:
         logger.info(note)
     plan = model.plan(_sample(train), target, choices, folder.origin)
-    wanted = [name, *plan.reads, *([SPLIT] if SPLIT in columns else [])]
-    wanted += [plan.sample_weight] if plan.sample_weight else []
-    train, test = (replace(each, columns=[*dict.fromkeys(wanted)]) for each in (train, test))
+    wanted = dict.fromkeys([*plan.columns, *([SPLIT] if SPLIT in columns else [])])
+    train, test = (replace(each, columns=[*wanted]) for each in (train, test))
     held: Examples | Stream = _stream(test, plan, seed)
     if sum(test.rows) <= held_out.MOST:
         rows = pa.Table.from_batches([batch for group in groups for batch in test.read(group)])
         held = without_unknown(examples(rows, plan, folder.origin), plan.target, folder.origin)
     constant = baseline(values, held, plan.target) if isinstance(held, Examples) else None
-    return Splits(found_kind, _stream(train, plan, seed), held, plan, constant, _digest(folder, groups))
+    return Splits(_stream(train, plan, seed), held, plan, constant, _digest(folder, groups), found_kind)
 
 
 def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[RowGroup]) -> tuple[Part, Part, Values]:
@@ -96,7 +95,7 @@ def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[R
         for batch in folder.read_group(group, read):
             test = is_test(index, np.arange(start, start + len(batch)), batch)
             start += len(batch)
-            valid = batch[name].is_valid().to_numpy(zero_copy_only=False)
+            valid = arrays.are_targets(batch[name], folder.files.class_names.get(name))
             values.add(batch[name].filter(pa.array(valid & ~test)))
             own[0] += int((valid & ~test).sum())
             own[1] += int((valid & test).sum())
