@@ -81,7 +81,7 @@ class Check:
         for row in sorted(faults):
             self._skipped.add(rows.name(row), faults[row])
         good = np.setdiff1d(np.arange(len(batch)), np.array([*faults], np.int64))
-        columns = {name: batch[name].take(pa.array(good)) for name in batch.schema.names}
+        columns = dict(zip(batch.schema.names, (batch.take(pa.array(good)) if faults else batch).columns, strict=True))
         pixels: dict[str, Moments] = {}
         for name, found in images.items():
             kept = [found[row] for row in good]

@@ -41,9 +41,11 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _cells(column: Any) -> Iterator[npt.NDArray[np.uint8]]:
     """The bytes of each number, [n, bytes], and of whether it is there."""
-    values = column.fill_null(0).to_numpy(zero_copy_only=False)
-    yield np.ascontiguousarray(values)[:, np.newaxis].view(np.uint8)
-    yield column.is_valid().to_numpy(zero_copy_only=False)[:, np.newaxis].view(np.uint8)
+    is_valid = np.ones(len(column), np.bool_)
+    if column.null_count:
+        is_valid, column = column.is_valid().to_numpy(zero_copy_only=False), column.fill_null(0)
+    yield np.ascontiguousarray(column.to_numpy(zero_copy_only=False))[:, np.newaxis].view(np.uint8)
+    yield is_valid[:, np.newaxis].view(np.uint8)
 
 
 def _bytes(column: Any) -> Sequence[bytes]:
