@@ -192,7 +192,7 @@ def test_the_columns_of_a_table_stay_as_they_are(
     with pytest.raises(
         ConfigurationError, match=r"--append: .*t.csv gives the columns id \(int64\), bought \(string\)"
     ):
-        data.json("import", tmp_path / "t.csv", uri, "--append", "--inputs=id")
+        data.json("import", tmp_path / "t.csv", uri, "--append", "--inputs=id,bought")
 
 
 def test_an_integer_column_may_have_other_numbers_later(data: DataCommand, uri: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def open_source(place: Path, choices: Choices, delimiter: str | None, existing: 
     target = decide.find_target(folder.types, choices, folder.origin)
     if target == SPLIT:
         raise ConfigurationError(f"--target={SPLIT}: the dataset has the splits in the column {SPLIT}; rename yours.")
-    inputs = list(choices.inputs) or [name for name in folder.types if name not in (target, SPLIT)]
+    inputs = [name for name in choices.inputs or folder.types if name not in (target, SPLIT)]
     if index := [name for name in inputs if INDEX.fullmatch(name) and name not in choices.inputs]:
         logger.info(f"{folder.origin}: the column {index[0]!r}, an index that pandas writes, is left out")
         inputs = [name for name in inputs if name not in index]

@@ -219,7 +219,7 @@ class Values:
 
     def add(self, values: Any) -> None:
         """Add values that are present, an array of Arrow."""
-        if not len(values):
+        if not len(values) or not (is_number(self.kind) or is_text(self.kind)):  # others are refused later
             return
         if self.counts is not None:
             for each in pc.value_counts(values).to_pylist():
