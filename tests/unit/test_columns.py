@@ -118,7 +118,7 @@ def test_the_values_of_the_target_decide_whether_it_is_a_class(
     found = Values(column.type)
     found.add(column.slice(0, 2))
     found.add(column.slice(2))
-    target, _ = decide.target_of("y", found, Choices(regression=regression), None, "t")
+    target = decide.target_of("y", found, Choices(regression=regression), None, "t")
     assert target.classes == classes
     if not classes:
         assert target.mean == pytest.approx(np.mean(values))
@@ -149,18 +149,19 @@ def test_labels_keep_the_names_that_the_data_has() -> None:
     assert arrays.are_targets(column, names).tolist() == [True, True, False, True, False, False]
     found = Values(column.type)
     found.add(column.filter(pa.array(arrays.are_targets(column, names))))
-    target, _ = decide.target_of("y", found, Choices(), names, "t")
+    target = decide.target_of("y", found, Choices(), names, "t")
     assert target.classes == tuple(names)
     assert arrays.targets(column.slice(0, 2), target).tolist() == [29, 0]
     specs = {"a": ArraySpec((), "float32"), "b": ArraySpec((), "int64")}
     assert given.plan(TABLE, target, Choices(), specs, "t").target == target
 
 
-def test_a_rare_class_is_named() -> None:
+def test_a_rare_class_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     found = Values(pa.string())
     found.add(pa.array(["no"] * 99 + ["yes"]))
-    _, note = decide.target_of("fraud", found, Choices(), None, "t")
-    assert note == "fraud: yes is 1.00% of the rows"
+    decide.target_of("fraud", found, Choices(), None, "t")
+    assert caplog.messages == ["fraud: yes is 1.00% of the rows"]
 
 
 def test_values_become_arrays_and_missing_ones_what_the_plan_says() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data import digits, lance_table, mnist, npz
+from trainer.data import digits, lance_table, metadata, mnist, npz
 from trainer.data.columns.plan import Plan
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples, Signature, named
@@ -130,8 +130,9 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
         return Dataset(name, *digits.load())
     uri = data.data_dir if is_uri(data.data_dir) else os.path.abspath(data.data_dir)
     if name == "lance":
-        train, test, found = lance_table.load(data.data_dir, version, data)
-        return Dataset(name, train, test, uri, found.number, found.digest, found.classes)
+        train, test, table = lance_table.load(data.data_dir, version, data)
+        known = str(table.version), lance_table.digest(table), metadata.class_names(table.schema)
+        return Dataset(name, train, test, uri, *known)
     with _local(data.data_dir, FILES[name]) as folder:
         return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)), uri)
 

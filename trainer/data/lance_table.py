@@ -2,13 +2,12 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data import metadata
 from trainer.data.arrays import examples
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples
@@ -21,19 +20,6 @@ TARGETS = ("y", "label")
 """The column of the targets: the first of these names that the table has."""
 SPLIT, TEST = "split", "test"
 """The column that names the split of each row, if there is one, and its value for held-out rows."""
-READ_ROWS = 1000
-"""Rows of one read of the held-out split."""
-
-
-@dataclass(frozen=True)
-class TableVersion:
-    """The version of a table that was read."""
-
-    number: str
-    digest: str
-    """The result of `digest`."""
-    classes: Sequence[str] | None
-    """The names of the classes, by label, if the table has them."""
 
 
 def open_version(uri: str, version: str | None) -> Any:
@@ -48,8 +34,8 @@ def open_version(uri: str, version: str | None) -> Any:
     return lance_dataset.open_dataset(uri, version, f"data_dir={uri}")
 
 
-def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, TableVersion]:
-    """The splits of a table, and the version that was read. Later versions do not change what is read.
+def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, Any]:
+    """The splits of a table, and the version that was read, opened. Later versions do not change what is read.
 
     The column `y` (or `label`) has the targets, and each other column is an input: numbers, vectors, tensors of a fixed
     shape, or encoded images. Rows whose column `split` is "test" are the held-out split; without that column, the same
@@ -71,12 +57,11 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         raise ConfigurationError(
             f"{origin}: columns of inputs and a column {' or '.join(TARGETS)} were expected, not {', '.join(columns)}."
         )
-    read_version = TableVersion(str(table.version), digest(table), metadata.class_names(table.schema))
     train, test = _split(table, rows, origin)
     row = _examples(_take(table, train[:1], columns, origin), origin)
     if row.nbytes * rows <= IN_MEMORY_BYTES:
         whole = _examples(lance_dataset.reading(origin, lambda: table.to_table(columns)), origin)
-        return whole.take(train), whole.take(test), read_version
+        return whole.take(train), whole.take(test), table
 
     def read(indices: npt.NDArray[Any]) -> Sequence[Array]:
         return _examples(_take(table, indices, columns, origin), origin).arrays
@@ -94,7 +79,7 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         Stream(signature, once, len(train), read=read_train, first=row.arrays),
         Stream(signature, reader(test), len(test), first=row.arrays),
     )
-    return *splits, read_version
+    return *splits, table
 
 
 def _take(table: Any, rows: npt.NDArray[Any], columns: Sequence[str], origin: str) -> Any:

@@ -99,10 +99,6 @@ class Check:
             for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
                 yield int(index), f"{name} has no value"
         if not is_numeric(column.type):
-            if name == SPLIT:
-                for row, split in enumerate(column.to_pylist()):
-                    if split not in (TRAIN, TEST, None):
-                        yield row, f"split is {split}, but {TRAIN} or {TEST} was expected"
             return
         values = numbers(column)
         if values.dtype.kind == "f":

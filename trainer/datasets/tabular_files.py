@@ -114,10 +114,7 @@ def _decide(files: _Files, choices: Choices, existing: pa.Schema | None) -> Targ
             values.add(found.filter(pa.array(arrays.are_targets(found, names))))
     if known and is_text(values.kind):
         class_names({*(values.counts or ())}, known, origin)
-    target, note = decide.target_of(files.target, values, choices, names or known, origin)
-    if note:
-        logger.info(note)
-    return target
+    return decide.target_of(files.target, values, choices, names or known, origin)
 
 
 def _table(files: _Files, table: Table) -> Source:

@@ -19,13 +19,13 @@ from trainer.data.columns.table_files import (
     IN_MEMORY_BYTES,
     Model,
     Splits,
-    baseline,
     examples,
+    of_streams,
     of_table,
     say_absent,
-    without_unknown,
+    stream,
 )
-from trainer.data.examples import Array, Examples
+from trainer.data.examples import Array
 from trainer.data.metadata import class_names, column_name, stored_name, table
 from trainer.data.stream import FIRST_EXAMPLES, Stream, prefetch
 from trainer.storage import lance_dataset
@@ -111,15 +111,10 @@ def _streamed(
     values = Values(targets.type)
     for chunk in targets.filter(pa.array(~is_test & is_present)).chunks:
         values.add(chunk)
-    target, note = decide.target_of(name, values, choices, names, origin)
-    if note:
-        logger.info(note)
+    target = decide.target_of(name, values, choices, names, origin)
     plan = model.plan(found.read(columns, train[:: -(-len(train) // SAMPLE_ROWS)]), target, choices, origin)
-    held: Examples | Stream = _stream(found, test, plan)
-    if len(test) <= held_out.MOST:
-        held = without_unknown(examples(found.read(plan.columns, test), plan, origin), plan.target, origin)
-    constant = baseline(values, held, plan.target) if isinstance(held, Examples) else None
-    return Splits(_stream(found, train, plan), held, plan, constant)
+    streams = _stream(found, train, plan), _stream(found, test, plan)
+    return of_streams(*streams, lambda: found.read(plan.columns, test), values, plan, origin)
 
 
 def _stream(found: _Table, rows: Rows, plan: Plan) -> Stream:
@@ -132,6 +127,4 @@ def _stream(found: _Table, rows: Rows, plan: Plan) -> Stream:
         return prefetch(read(slice(start, start + size)) for start in range(0, len(rows), size))
 
     first = examples(found.read(plan.columns, rows[:FIRST_EXAMPLES]), plan, found.origin)
-    signature = replace(first.signature, classes=len(plan.target.classes) or None)
-    classes = plan.target.classes or None
-    return Stream(signature, once, len(rows), read=read, first=first.arrays, classes=classes)
+    return stream(first, plan, len(rows), once, read)

@@ -18,8 +18,8 @@ from trainer.data.columns.decide import Values
 from trainer.data.columns.folder import Folder
 from trainer.data.columns.held_out import SPLIT
 from trainer.data.columns.plan import Plan
-from trainer.data.columns.table_files import Model, Splits, baseline, examples, kind, say_absent, without_unknown
-from trainer.data.examples import Array, Examples
+from trainer.data.columns.table_files import Model, Splits, examples, kind, of_streams, say_absent, stream
+from trainer.data.examples import Array
 from trainer.data.skipped import Skipped
 from trainer.data.stream import FIRST_EXAMPLES, Stream, prefetch
 from trainer.data.tabular.parquet import RowGroup
@@ -67,18 +67,16 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
         folder = folder.as_parquet(columns, Skipped(choices.max_skipped))
     groups = folder.groups()
     train, test, values = _split(folder, name, columns, groups)
-    target, note = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
-    if note:
-        logger.info(note)
+    target = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
     plan = model.plan(_sample(train), target, choices, folder.origin)
     wanted = dict.fromkeys([*plan.columns, *([SPLIT] if SPLIT in columns else [])])
     train, test = (replace(each, columns=[*wanted]) for each in (train, test))
-    held: Examples | Stream = _stream(test, plan, seed)
-    if sum(test.rows) <= held_out.MOST:
-        rows = pa.Table.from_batches([batch for group in groups for batch in test.read(group)])
-        held = without_unknown(examples(rows, plan, folder.origin), plan.target, folder.origin)
-    constant = baseline(values, held, plan.target) if isinstance(held, Examples) else None
-    return Splits(_stream(train, plan, seed), held, plan, constant, _digest(folder, groups), found_kind)
+
+    def read_test() -> Any:
+        return pa.Table.from_batches([batch for group in groups for batch in test.read(group)])
+
+    splits = of_streams(_stream(train, plan, seed), _stream(test, plan, seed), read_test, values, plan, folder.origin)
+    return replace(splits, digest=_digest(folder, groups), kind=found_kind)
 
 
 def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[RowGroup]) -> tuple[Part, Part, Values]:
@@ -162,16 +160,7 @@ def _stream(part: Part, plan: Plan, seed: int) -> Stream:
         with lock:  # each device of a replica reads in a thread of its own
             return shared.read(indices)
 
-    signature = replace(first.signature, classes=len(plan.target.classes) or None)
-    return Stream(
-        signature,
-        lambda size: prefetch(blocks().once(size)),
-        sum(part.rows),
-        read=read,
-        has_order=True,
-        first=first.arrays,
-        classes=plan.target.classes or None,
-    )
+    return stream(first, plan, sum(part.rows), lambda size: prefetch(blocks().once(size)), read, has_order=True)
 
 
 def _digest(folder: Folder, groups: Sequence[RowGroup]) -> str:

@@ -140,14 +140,12 @@ def of_table(
     values = Values(table[name].type)
     for chunk in (table[name] if is_test is None else table[name].filter(pa.array(~is_test))).chunks:
         values.add(chunk)
-    target, note = decide.target_of(name, values, choices, names, origin)
-    if note:
-        logger.info(note)
+    target = decide.target_of(name, values, choices, names, origin)
     if is_test is None:
         is_test = held_out.choose(arrays.targets(table[name], target), bool(target.classes))
     train = table.filter(pa.array(~is_test))
     plan = model.plan(train, target, choices, origin)
-    test = without_unknown(examples(table.filter(pa.array(is_test)), plan, origin), plan.target, origin)
+    test = _held_out(table.filter(pa.array(is_test)), plan, origin)
     return Splits(examples(train, plan, origin), test, plan, baseline(values, test, plan.target))
 
 
@@ -189,12 +187,30 @@ def examples(table: Any, plan: Plan, origin: str) -> Examples:
     return Examples(inputs, arrays.targets(table[plan.target.name], plan.target), weights)
 
 
-def without_unknown(test: Examples, target: Target, origin: str) -> Examples:
-    """The held-out rows without those of a class that no training row has.
+def of_streams(
+    train: Stream, test: Stream, read_test: Callable[[], Any], values: Values, plan: Plan, origin: str
+) -> Splits:
+    """The examples of a table that does not fit into memory; `read_test` returns its held-out rows, which may fit."""
+    if (test.size or 0) > held_out.MOST:
+        return Splits(train, test, plan, None)
+    held = _held_out(read_test(), plan, origin)
+    return Splits(train, held, plan, baseline(values, held, plan.target))
+
+
+def stream(first: Examples, plan: Plan, size: int, once: Any, read: Any, has_order: bool = False) -> Stream:
+    """The stream of examples of a plan, of which these are the first."""
+    classes = plan.target.classes or None
+    signature = replace(first.signature, classes=classes and len(classes))
+    return Stream(signature, once, size, classes, read=read, has_order=has_order, first=first.arrays)
+
+
+def _held_out(table: Any, plan: Plan, origin: str) -> Examples:
+    """The held-out rows as examples, without those of a class that no training row has.
 
     Raises:
         ConfigurationError: none is left.
     """
+    test, target = examples(table, plan, origin), plan.target
     if not target.classes or not (unknown := test.targets == -1).any():
         return test
     if unknown.all():
