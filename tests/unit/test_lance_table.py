@@ -239,7 +239,12 @@ def test_a_large_table_is_read_while_the_run_trains(medals: tuple[Path, str], mo
         np.testing.assert_array_equal(own, other)
 
 
-def test_the_columns_of_another_program_are_a_table_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_memory_bytes", [0, 1 << 28])
+def test_the_columns_of_another_program_are_a_table_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory_bytes: int
+) -> None:
+    """It has no column of splits, so some rows are held out, as of files."""
+    monkeypatch.setattr(stored, "IN_MEMORY_BYTES", in_memory_bytes)
     columns = {"a": np.arange(100) / 7, "b": ["x", None] * 50, "churn": ["no", "no", "yes", "no"] * 25}
     lance.write_dataset(pa.table(columns), str(tmp_path / "t.lance"))
     found = stored.load(str(tmp_path / "t.lance"), None, Choices("churn"), Model())

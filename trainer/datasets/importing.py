@@ -88,7 +88,7 @@ def run(request: Request, progress: Progress) -> dict[str, Any]:
         schema = appended.schema
     transaction = _write(request, checked, schema, is_new=not appended)
     statistics = checked.statistics
-    if not appended and TEST not in statistics.splits:
+    if not appended and not source.table and TEST not in statistics.splits:
         logger.warning("no row is held out, but training needs some; append rows with --split test")
     record = Record(
         str(request.source), source.kind, request.mode, skipped.count, skipped.first, trainer.__version__, statistics

@@ -85,13 +85,11 @@ def load(uri: str, version: str | None, choices: Choices, model: Model) -> Split
     columns = model.columns(types, target, choices)
     rows = lance_dataset.reading(found.origin, found.dataset.count_rows)
     first = found.read(columns, np.arange(min(rows, FIRST_ROWS)))
-    if SPLIT in types:
-        is_test = held_out.by_column(found.read([SPLIT])[SPLIT])
-    else:
-        is_test = held_out.choose(np.zeros(rows), is_class=False)
+    is_test = held_out.by_column(found.read([SPLIT])[SPLIT]) if SPLIT in types else np.zeros(rows, np.bool_)
     if first.nbytes * rows <= IN_MEMORY_BYTES * max(1, len(first)):
         names = class_names(found.dataset.schema)
-        splits = of_table(found.read(columns), is_test, target, names, choices, model, found.origin)
+        named = is_test if is_test.any() else None
+        splits = of_table(found.read(columns), named, target, names, choices, model, found.origin)
     else:
         splits = _streamed(found, is_test, target, columns, choices, model)
     return replace(splits, version=str(found.dataset.version), digest=lance_table.digest(found.dataset))
@@ -102,6 +100,8 @@ def _streamed(
 ) -> Splits:
     """The examples of a table that does not fit into memory."""
     names, origin = class_names(found.dataset.schema), found.origin
+    if not is_test.any():
+        is_test = held_out.choose(np.zeros(len(is_test)), is_class=False)
     targets = found.read([name])[name]
     is_present = arrays.are_targets(targets, names)
     if absent := int((~is_present).sum()):
