@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from trainer import cli
-from trainer.config import Settings
+from trainer.config import Settings, load_values
 from trainer.data import digits
 from trainer.telemetry.metrics import Metrics
 from trainer.training.context import TaskContext
@@ -112,7 +112,7 @@ def test_a_damaged_image_is_skipped_counted_and_named_up_to_a_limit(
 
 def test_a_folder_without_an_image_is_named(predict: Predict, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("no image")
+    (tmp_path / "texts" / "a.md").write_text("no image")
     code, errors = predict(tmp_path / "texts")
     assert code == 2
     assert f"--data: {tmp_path / 'texts'} has no image that can be read" in errors
@@ -154,14 +154,10 @@ def train_on_a_table(
     (tmp_path / "new.csv").write_text("\n".join(["a,b", *(f"{a},{b}" for a, b in rows)]) + "\n")
     data.text("import", tmp_path / "all.csv", uri, "--target", target, "--inputs", "a,b")
     (tmp_path / "net.py").write_text(TABLE_MODEL.replace("{units}", str(units)).replace("{loss}", loss))
-    settings = Settings(
-        model=str(tmp_path / "net.py"),
-        dataset="lance",
-        data_dir=uri,
-        train_dir=str(tmp_path / "run"),
-        train_steps=train_steps,
-        batch_size=50,
-    )
+    settings = load_values({
+        "model": str(tmp_path / "net.py"), "dataset": "lance", "data_dir": uri, "train_dir": str(tmp_path / "run"),
+        "train_steps": train_steps, "batch_size": 50,
+    })  # fmt: skip
     assert train(TaskContext(settings, None, Watchdog(60, 1, 1), Metrics("single", 0)))
     return tmp_path / "new.csv"
 

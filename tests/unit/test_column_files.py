@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from trainer.data.columns import table_files
 from trainer.data.columns.blocks import Blocks, windows
 from trainer.data.columns.choices import Choices
+from trainer.data.columns.names import find
 from trainer.data.columns.table_files import Model, Splits
 from trainer.data.examples import ArraySpec, Examples
 from trainer.data.stream import Stream
@@ -68,6 +69,18 @@ def test_files_of_a_folder_are_one_table_and_those_named_test_are_held_out(tmp_p
     write(tmp_path / "_temporary" / "c.csv", 5)
     found = load(tmp_path)
     assert (len(in_memory(found.train)), len(in_memory(found.test))) == (50, 10)
+
+
+def test_texts_are_tables_if_there_is_no_other_data(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.data", ".hidden.csv", "c.pdf"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find(tmp_path)] == ["a.txt", "b.data"]
+    (tmp_path / "photo.JPG").touch()
+    assert find(tmp_path) == []
+    (tmp_path / "d.csv.gz").touch()
+    assert [path.name for path in find(tmp_path)] == ["d.csv.gz"]
+    assert find(tmp_path / "a.txt") == [tmp_path / "a.txt"]
+    assert find(tmp_path / "c.pdf") == []
 
 
 def test_folders_named_by_values_are_columns(tmp_path: Path) -> None:

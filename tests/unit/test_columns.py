@@ -120,7 +120,7 @@ def test_the_values_of_the_target_decide_whether_it_is_a_class(
     found = Values(column.type)
     found.add(column.slice(0, 2))
     found.add(column.slice(2))
-    target, _ = decide.target_of("y", found, Choices(regression=regression), None, "t")
+    target = decide.target_of("y", found, Choices(regression=regression), None, "t")
     assert target.classes == classes
     if not classes:
         assert target.mean == pytest.approx(np.mean(values))
@@ -141,8 +141,7 @@ def test_the_values_of_the_target_decide_whether_it_is_a_class(
 )
 def test_a_target_from_which_nothing_can_be_learnt_is_refused(values: list[Any], sentence: str) -> None:
     found = Values(pa.array(values).type)
-    if "predicted" not in sentence:
-        found.add(pa.array(values))
+    found.add(pa.array(values))
     with pytest.raises(ConfigurationError, match=sentence):
         decide.target_of("y", found, Choices(), None, "t")
 
@@ -165,11 +164,25 @@ def test_ids_that_are_equal_as_floating_point_numbers_stay_different() -> None:
     assert arrays.inputs(batch, plan, "t")["user"][:3].tolist() == [*map(str, ids[:3])]
 
 
-def test_a_rare_class_is_named() -> None:
+def test_labels_keep_the_names_that_the_data_has() -> None:
+    names = [f"class {label}" for label in range(30)]
+    column = pa.array([29, 0, -1, 5, 30, None])
+    assert arrays.are_targets(column, names).tolist() == [True, True, False, True, False, False]
+    found = Values(column.type)
+    found.add(column.filter(pa.array(arrays.are_targets(column, names))))
+    target = decide.target_of("y", found, Choices(), names, "t")
+    assert target.classes == tuple(names)
+    assert arrays.targets(column.slice(0, 2), target).tolist() == [29, 0]
+    specs = {"a": ArraySpec((), "float32"), "b": ArraySpec((), "int64")}
+    assert given.plan(TABLE, target, Choices(), specs, "t").target == target
+
+
+def test_a_rare_class_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     found = Values(pa.string())
     found.add(pa.array(["no"] * 99 + ["yes"]))
-    _, note = decide.target_of("fraud", found, Choices(), None, "t")
-    assert note == "fraud: yes is 1.00% of the rows"
+    decide.target_of("fraud", found, Choices(), None, "t")
+    assert caplog.messages == ["fraud: yes is 1.00% of the rows"]
 
 
 def test_values_become_arrays_and_missing_ones_what_the_plan_says() -> None:
@@ -193,6 +206,13 @@ def test_values_become_arrays_and_missing_ones_what_the_plan_says() -> None:
     np.testing.assert_array_equal(found["vector"], np.array([[1, 2], [3, nan], [nan, nan]], np.float32))
     assert found["bag"].tolist() == [["x", ""], ["", ""], ["y", "z"]]
     assert found["flag"].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_another_spelling_of_a_category_is_this_category() -> None:
+    column = Column("c", "category", "string", categories=("Yes", "no"))
+    batch = pa.record_batch({"c": pa.array(["yes", "No.", "Yes", "perhaps", None, " YES "])})
+    (found,) = arrays.inputs(batch, Plan((column,), YES_NO), "t").values()
+    assert found.tolist() == ["Yes", "no", "Yes", "perhaps", "", "Yes"]
 
 
 @pytest.mark.parametrize(

@@ -611,12 +611,6 @@ def test_a_data_dir_that_nothing_reads_is_refused() -> None:
         problem.load(config.load_values({"data_dir": "medals"}), None)
 
 
-def test_a_table_is_not_taken_for_a_lance_dataset() -> None:
-    sentence = "data_dir=./medals.csv is a file with columns, and no Lance dataset; leave dataset=lance out"
-    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
-        problem.load(Settings(dataset="lance", data_dir="./medals.csv"), None)
-
-
 NUMBERS = "tf.data.Dataset.range(240).map(lambda n: (tf.fill([3], tf.cast(n, tf.float32)), [0.0]))"
 
 

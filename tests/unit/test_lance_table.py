@@ -9,7 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.unit.data_command import DataCommand
 from trainer.data import datasets, lance_table
+from trainer.data.columns import stored, table_files
+from trainer.data.columns.choices import Choices
+from trainer.data.columns.table_files import Model
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
@@ -181,3 +185,69 @@ def test_the_same_examples_have_one_digest_in_each_version(tmp_path: Path) -> No
     lance.write_dataset(table, uri)
     lance.write_dataset(table, uri, mode="overwrite")
     assert load(uri, "1").digest == load(uri, "2").digest
+
+
+@pytest.fixture
+def medals(data: DataCommand, tmp_path: Path) -> tuple[Path, str]:
+    """A CSV file with gaps, dates, ids and names with points, and the Lance dataset that was imported from it."""
+    lines = ["score.sum,country,since,id,medal,split"]
+    for row in range(400):
+        country, split = ["NOR", "KEN", ""][row % 3], "val" if row % 5 == 0 else "train"
+        gap = "" if row % 7 == 0 else row / 2
+        lines.append(f"{gap},{country},2024-01-{1 + row % 28:02},{2**53 + row},{['gold', 'none'][row % 2]},{split}")
+    (tmp_path / "medals.csv").write_text("\n".join([*lines, ""]))
+    data.text("import", tmp_path / "medals.csv", tmp_path / "medals.lance", "--target=medal")
+    return tmp_path / "medals.csv", str(tmp_path / "medals.lance")
+
+
+def test_a_table_is_read_by_the_plan_of_its_files(medals: tuple[Path, str]) -> None:
+    file, uri = medals
+    choices = Choices(exclude=("country",))
+    found = stored.load(uri, None, choices, Model())
+    of_files = table_files.load(str(file), Choices("medal", exclude=("country",)), Model(), 0)
+    assert found.plan == of_files.plan.with_readings({})
+    assert {each.name: each.missing for each in found.plan.inputs} == {"score.sum": 46, "since": 0}
+    assert found.baseline == of_files.baseline
+    assert found.version == "1"
+    assert isinstance(found.train, Examples)
+    assert isinstance(of_files.train, Examples)
+    assert (len(found.train), len(of_files.train)) == (320, 320)
+    for own, other in zip(found.train.arrays, of_files.train.arrays, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def test_a_large_table_is_read_while_the_run_trains(medals: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, uri = medals
+    whole = stored.load(uri, None, Choices(), Model())
+    monkeypatch.setattr(stored, "IN_MEMORY_BYTES", 0)
+    found = stored.load(uri, None, Choices(), Model())
+    assert found.plan == whole.plan
+    assert found.baseline == whole.baseline
+    assert len(found.digest or "") == 64
+    assert isinstance(whole.train, Examples)
+    assert isinstance(whole.test, Examples)
+    assert isinstance(found.train, Stream)
+    assert isinstance(found.test, Examples)
+    assert found.train.read
+    assert found.train.signature == whole.train.signature
+    indices = np.array([5, 1, 319])
+    batches = [*found.train.once(100)]
+    for index, array in enumerate(whole.train.arrays):
+        np.testing.assert_array_equal(found.train.read(indices)[index], array[indices])
+        np.testing.assert_array_equal(np.concatenate([batch[index] for batch in batches]), array)
+    for own, other in zip(found.test.arrays, whole.test.arrays, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+@pytest.mark.parametrize("in_memory_bytes", [0, 1 << 28])
+def test_the_columns_of_another_program_are_a_table_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory_bytes: int
+) -> None:
+    """It has no column of splits, so some rows are held out, as of files."""
+    monkeypatch.setattr(stored, "IN_MEMORY_BYTES", in_memory_bytes)
+    columns = {"a": np.arange(100) / 7, "b": ["x", None] * 50, "churn": ["no", "no", "yes", "no"] * 25}
+    lance.write_dataset(pa.table(columns), str(tmp_path / "t.lance"))
+    found = stored.load(str(tmp_path / "t.lance"), None, Choices("churn"), Model())
+    assert [each.kind for each in found.plan.inputs] == ["number", "category"]
+    assert isinstance(found.test, Examples)
+    assert len(found.test) == 20

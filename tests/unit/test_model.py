@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pytest
 
 from trainer.config import Settings
-from trainer.data.examples import Examples, Signature
+from trainer.data.examples import Examples
 from trainer.errors import ConfigurationError
 from trainer.models import Model, cnn, mlp, model_files
-from trainer.models.ops_model import MEAN, STDDEV, OpsModel, cross_entropy
+from trainer.models.ops_model import OpsModel, cross_entropy
 from trainer.tensorflow import tf, tf1
 
 
@@ -100,43 +100,3 @@ def test_the_gradient_of_a_wrong_prediction_does_not_vanish() -> None:
         logits = tf.constant([[0.0, 200.0, 0.0]])
         slope = session.run(tf1.gradients(cross_entropy(logits, tf.constant([0])), logits)[0])
     assert slope == pytest.approx(np.array([[-1.0, 1.0, 0.0]]))
-
-
-def test_a_table_is_standardized() -> None:
-    """Also in the arrays that checkpoints and exports have; a column that is always the same does no harm."""
-    table = np.random.default_rng(0).normal([50_000, 40, 7], [20_000, 10, 0], (200, 3)).astype(np.float32)
-    model = model_files.model_of(model_files.load("mlp"), Settings(model="mlp"), table)
-    signature = Examples(table, np.arange(200, dtype=np.int32) % 3).signature
-    parameters = model.parameters(signature)
-    assert [name for name, parameter in parameters.items() if not parameter.trainable] == [MEAN, STDDEV]
-    with tf.Graph().as_default(), tf1.Session() as session:
-        drawn = np.random.default_rng(1).normal
-        values = {
-            name: tf.constant(drawn(size=each.shape) if each.value is None else each.value, tf.float32)
-            for name, each in parameters.items()
-        }
-        labels = tf.zeros([200], tf.int32)
-        step = model.step(values, [tf.constant(table), labels], None)
-        standardized = (table - table.mean(0)) / [*table.std(0)[:2], 1]
-        plain = OpsModel("mlp", mlp, 100)
-        plain.parameters(signature)
-        wanted = plain.step(values, [tf.constant(standardized, tf.float32), labels], None)
-        changes, (loss, expected) = session.run([dict(step.changes), (step.loss, wanted.loss)])
-    assert loss == pytest.approx(expected, rel=1e-3)
-    assert list(changes) == list(parameters)
-    assert not changes[MEAN].any()
-    assert not changes[STDDEV].any()
-    assert changes["hidden/weights"].any()
-
-
-def test_only_the_built_in_network_standardizes_and_only_tables(tmp_path: Path) -> None:
-    table = np.full((10, 3), 1000, np.float32)
-    assert MEAN not in model_files.model_of(model_files.load("mlp"), Settings()).parameters(a_signature(3))
-    (tmp_path / "mine.py").write_text(Path(mlp.__file__).read_text())
-    mine = str(tmp_path / "mine.py")
-    model = model_files.model_of(model_files.load(mine), Settings(model=mine), table)
-    assert MEAN not in model.parameters(a_signature(3))
-
-
-def a_signature(columns: int) -> Signature:
-    return Examples(np.zeros((10, columns), np.float32), np.arange(10, dtype=np.int32) % 2).signature

@@ -51,7 +51,7 @@ def test_a_run_alone_has_a_page_and_predicts_images() -> None:
 
 
 def test_a_model_of_a_table_predicts_a_file() -> None:
-    found = commands(dataset="lance", columns={"age": None}, classes=["no", "yes"])
+    found = commands(dataset="lance", baseline={"what": "always no"}, classes=["no", "yes"])
     assert found == [REPORT, "trainer models predict mine --data FILE.csv --output predictions"]
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import find_files, is_date, is_tabular, open_files, remedy, streams
+from trainer.data.tabular import is_date, open_files, remedy, streams
 from trainer.data.tabular import profile as profiles
 from trainer.errors import ConfigurationError
 
@@ -427,11 +427,11 @@ def test_earlier_files_decide_what_no_value_does(tmp_path: Path, before: str, af
     assert any("as in earlier files" in note for note in files.notes)
 
 
-def test_other_spellings_of_known_texts_are_read_as_these(tmp_path: Path) -> None:
+def test_columns_can_be_read_in_the_spellings_that_they_have(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\nYES,1\nyes,1\nYES,1\nNo.,1\nmaybe,1\n,1\n")
-    files = open_files([tmp_path / "a.csv"], None).as_known({"a": ("no", "yes"), "b": ("1",)})
+    files = open_files([tmp_path / "a.csv"], None).as_written(["a", "b", "absent"])
     (found,) = files.read(files.paths[0], ["a", "b"], Skipped(0))
-    assert found["a"].to_pylist() == ["yes", "yes", "yes", "no", "maybe", None]
+    assert found["a"].to_pylist() == ["YES", "yes", "YES", "No.", "maybe", None]
     assert found["b"].to_pylist() == ["1"] * 6
 
 
@@ -541,15 +541,3 @@ def test_parquet_files_may_have_several_types(tmp_path: Path) -> None:
         row for path in mixed.paths for batch in mixed.read(path, ["a", "d"], Skipped(0)) for row in batch.to_pylist()
     ]
     assert rows == [{"a": 1.0, "d": 4}, {"a": 0.5, "d": 1}]
-
-
-def test_files_are_found_by_their_names(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.data", ".hidden.csv", "c.pdf"):
-        (tmp_path / name).touch()
-        assert is_tabular(tmp_path / name) == (name == ".hidden.csv")
-    assert [path.name for path in find_files(tmp_path)] == ["a.txt", "b.data"]
-    (tmp_path / "d.csv.gz").touch()
-    assert [path.name for path in find_files(tmp_path)] == ["d.csv.gz"]
-    assert find_files(tmp_path / "a.txt") == [tmp_path / "a.txt"]
-    with pytest.raises(ConfigurationError, match=r"c.pdf: .csv, .tsv, .parquet, .txt or .data files were expected; n"):
-        find_files(tmp_path / "c.pdf")

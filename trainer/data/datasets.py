@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data import digits, lance_table, mnist, npz
+from trainer.data import digits, lance_table, metadata, mnist, npz
 from trainer.data.columns.plan import Plan
-from trainer.data.columns.vectors import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples, Signature, named
 from trainer.data.stream import Stream
@@ -38,12 +37,10 @@ class Dataset:
     """The digest of a version that is not in memory."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label, if they are known."""
-    columns: Columns | None = None
-    """The columns of a table that the input is made of, if it is."""
     plan: Plan | None = None
-    """What each column is, of files with columns."""
+    """What each column is, of a table."""
     baseline: Mapping[str, Any] | None = None
-    """How good the best constant prediction is on the held-out split, of files with columns."""
+    """How good the best constant prediction is on the held-out split, of a table."""
 
     @cached_property
     def signature(self) -> Signature:
@@ -81,16 +78,9 @@ class Dataset:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The facts, and the names of the classes and of the columns, for files about what was trained."""
-        names = {"classes": self.classes, "columns": self.columns, "baseline": self.baseline}
-        return {**self.facts, **{key: each for key, each in names.items() if each}}
-
-    @property
-    def table(self) -> Array | None:
-        """The inputs to train on, float32 [n, columns], if they are one table in memory."""
-        inputs = self.train.inputs if isinstance(self.train, Examples) else None
-        is_table = isinstance(inputs, np.ndarray) and inputs.ndim == 2 and inputs.dtype == np.float32
-        return inputs if is_table else None
+        """The facts, the names of the classes and the baseline, for files about what was trained."""
+        known = {"classes": self.classes, "baseline": self.baseline}
+        return {**self.facts, **{key: each for key, each in known.items() if each}}
 
     @property
     def warning(self) -> str | None:
@@ -140,8 +130,9 @@ def load(name: str, version: str | None, download: bool, data: DataContext) -> D
         return Dataset(name, *digits.load())
     uri = data.data_dir if is_uri(data.data_dir) else os.path.abspath(data.data_dir)
     if name == "lance":
-        train, test, found = lance_table.load(data.data_dir, version, data)
-        return Dataset(name, train, test, uri, found.number, found.digest, found.classes, found.columns)
+        train, test, table = lance_table.load(data.data_dir, version, data)
+        known = str(table.version), lance_table.digest(table), metadata.class_names(table.schema)
+        return Dataset(name, train, test, uri, *known)
     with _local(data.data_dir, FILES[name]) as folder:
         return Dataset(name, *(mnist.load(folder, download) if name == "mnist" else npz.load(folder)), uri)
 

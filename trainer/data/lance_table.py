@@ -2,15 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data import metadata
 from trainer.data.arrays import examples
-from trainer.data.columns.vectors import Columns
 from trainer.data.context import DataContext
 from trainer.data.examples import Array, Examples
 from trainer.data.stream import IN_MEMORY_BYTES, Stream, prefetch
@@ -22,25 +20,22 @@ TARGETS = ("y", "label")
 """The column of the targets: the first of these names that the table has."""
 SPLIT, TEST = "split", "test"
 """The column that names the split of each row, if there is one, and its value for held-out rows."""
-READ_ROWS = 1000
-"""Rows of one read of the held-out split."""
 
 
-@dataclass(frozen=True)
-class TableVersion:
-    """The version of a table that was read."""
+def open_version(uri: str, version: str | None) -> Any:
+    """A version of a dataset, by its number or a tag; None is the newest.
 
-    number: str
-    digest: str
-    """SHA-256 over the names of its files, in hexadecimal. Lance never uses a name twice."""
-    classes: Sequence[str] | None
-    """The names of the classes, by label, if the table has them."""
-    columns: Columns | None
-    """The columns that the input x is made of, if it is."""
+    Raises:
+        ConfigurationError: pylance is not installed, or the dataset cannot be read.
+        StoreError: an object store does not respond.
+    """
+    lance_dataset.require("dataset=lance")
+    lance_dataset.check_access(uri, "data_dir")
+    return lance_dataset.open_dataset(uri, version, f"data_dir={uri}")
 
 
-def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, TableVersion]:
-    """The splits of a table, and the version that was read. Later versions do not change what is read.
+def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | Stream, Examples | Stream, Any]:
+    """The splits of a table, and the version that was read, opened. Later versions do not change what is read.
 
     The column `y` (or `label`) has the targets, and each other column is an input: numbers, vectors, tensors of a fixed
     shape, or encoded images. Rows whose column `split` is "test" are the held-out split; without that column, the same
@@ -54,23 +49,19 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
     Raises:
         ConfigurationError: pylance is not installed, or the table, its version or its columns cannot be read.
     """
-    lance_dataset.require("dataset=lance")
-    lance_dataset.check_access(uri, "data_dir")
     origin = f"data_dir={uri}"
-    table = lance_dataset.open_dataset(uri, version, origin)
+    table = open_version(uri, version)
     rows = lance_dataset.reading(origin, table.count_rows)
     columns = [name for name in table.schema.names if name != SPLIT]
     if not any(name in TARGETS for name in columns) or len(columns) < 2:
         raise ConfigurationError(
             f"{origin}: columns of inputs and a column {' or '.join(TARGETS)} were expected, not {', '.join(columns)}."
         )
-    classes, x_columns = metadata.names(table.schema, metadata.CLASSES), metadata.columns(table.schema)
-    read_version = TableVersion(str(table.version), _digest(table), classes, x_columns)
     train, test = _split(table, rows, origin)
     row = _examples(_take(table, train[:1], columns, origin), origin)
     if row.nbytes * rows <= IN_MEMORY_BYTES:
         whole = _examples(lance_dataset.reading(origin, lambda: table.to_table(columns)), origin)
-        return whole.take(train), whole.take(test), read_version
+        return whole.take(train), whole.take(test), table
 
     def read(indices: npt.NDArray[Any]) -> Sequence[Array]:
         return _examples(_take(table, indices, columns, origin), origin).arrays
@@ -88,7 +79,7 @@ def load(uri: str, version: str | None, data: DataContext) -> tuple[Examples | S
         Stream(signature, once, len(train), read=read_train, first=row.arrays),
         Stream(signature, reader(test), len(test), first=row.arrays),
     )
-    return *splits, read_version
+    return *splits, table
 
 
 def _take(table: Any, rows: npt.NDArray[Any], columns: Sequence[str], origin: str) -> Any:
@@ -99,7 +90,8 @@ def _column(table: Any, name: str, origin: str) -> Any:
     return lance_dataset.reading(origin, lambda: table.to_table([name])).column(0)
 
 
-def _digest(table: Any) -> str:
+def digest(table: Any) -> str:
+    """SHA-256 over the names of the files of a version, in hexadecimal. Lance never uses a name twice."""
     files = sorted(
         f"{[file.path for file in fragment.metadata.files]} {fragment.metadata.deletion_file}"
         for fragment in table.get_fragments()

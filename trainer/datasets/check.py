@@ -1,6 +1,7 @@
 """The check of rows while they are imported: absent and infinite values, labels, and images.
 
-Rows with a fault are skipped. Each other row gets a split, if the source has none.
+Rows with a fault are skipped. Those of a table have none, as their values may be missing. Each other row gets a split,
+if the source has none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns.vectors import column_names
 from trainer.data.image_files import UnreadableImageError
+from trainer.data.metadata import stored_name, with_facts
 from trainer.data.skipped import Skipped
 from trainer.datasets.images import Encoded, Shape, check
 from trainer.datasets.rows import DIGEST_BYTES, digests, is_numeric, numbers
-from trainer.datasets.source import INPUT, SPLIT, TARGET, TEST, TRAIN, Rows, Source
+from trainer.datasets.source import SPLIT, TARGET, TEST, TRAIN, Rows, Source
 from trainer.datasets.statistics import Moments, Statistics
 
 
@@ -43,7 +44,8 @@ class Check:
         self.image_shape = rules.convert or rules.image_shape
         self.statistics = Statistics()
         self._has_splits = SPLIT in source.schema.names
-        self.schema = source.schema if self._has_splits else source.schema.append(pa.field(SPLIT, pa.string()))
+        schema = source.schema if self._has_splits else source.schema.append(pa.field(SPLIT, pa.string()))
+        self.schema = with_facts(schema, source.classes, source.table)
 
     @property
     def expected_rows(self) -> int | None:
@@ -68,7 +70,7 @@ class Check:
     def _check(self, rows: Rows, pool: ThreadPoolExecutor) -> pa.RecordBatch:
         batch = rows.batch
         faults: dict[int, str] = {}
-        for name in batch.schema.names:
+        for name in batch.schema.names if not self._source.table else ():
             for row, reason in self._faults(name, batch[name]):
                 faults.setdefault(row, reason)
         images = {
@@ -79,7 +81,7 @@ class Check:
         for row in sorted(faults):
             self._skipped.add(rows.name(row), faults[row])
         good = np.setdiff1d(np.arange(len(batch)), np.array([*faults], np.int64))
-        columns = {name: batch[name].take(pa.array(good)) for name in batch.schema.names}
+        columns = dict(zip(batch.schema.names, (batch.take(pa.array(good)) if faults else batch).columns, strict=True))
         pixels: dict[str, Moments] = {}
         for name, found in images.items():
             kept = [found[row] for row in good]
@@ -89,7 +91,7 @@ class Check:
         checked = pa.record_batch(columns)
         checked = self._with_splits(checked)
         shapes = [str(found[row].shape) for found in images.values() for row in good]
-        self.statistics.add(checked, self._source.classes, self._source.features, pixels, shapes)
+        self.statistics.add(checked, self.schema, pixels, shapes)
         return checked
 
     def _faults(self, name: str, column: Any) -> Iterator[tuple[int, str]]:
@@ -97,17 +99,11 @@ class Check:
             for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
                 yield int(index), f"{name} has no value"
         if not is_numeric(column.type):
-            if name == SPLIT:
-                for row, split in enumerate(column.to_pylist()):
-                    if split not in (TRAIN, TEST, None):
-                        yield row, f"split is {split}, but {TRAIN} or {TEST} was expected"
             return
         values = numbers(column)
         if values.dtype.kind == "f":
-            elements = column_names(self._source.columns) if name == INPUT and self._source.columns else None
             for index in np.flatnonzero(~np.isfinite(values).all(axis=1)):
-                wrong = int(np.flatnonzero(~np.isfinite(values[index]))[0])
-                yield int(index), f"{elements[wrong] if elements else name} is absent, NaN or infinite"
+                yield int(index), f"{name} is absent, NaN or infinite"
         if name == TARGET and pa.types.is_integer(column.type):
             yield from self._label_faults(values[:, 0])
 
@@ -146,7 +142,8 @@ class Check:
             return batch
         else:
             # By content: equal inputs are in one split, also in later versions.
-            inputs = [name for name in batch.schema.names if name != TARGET]
+            target = stored_name(self._source.table.target) if self._source.table else TARGET
+            inputs = [name for name in batch.schema.names if name != target]
             limit = int(self._rules.test_fraction * 2.0 ** (8 * DIGEST_BYTES - 1)) * 2
             splits = [TEST if int(digest) < limit else TRAIN for digest in digests(batch, inputs)]
         columns = {name: batch[name] for name in batch.schema.names if name != SPLIT}

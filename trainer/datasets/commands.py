@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer import config
+from trainer.data.columns.choices import Choices
 from trainer.data.skipped import DEFAULT_LIMIT, parse_limit
 from trainer.datasets import comparison, importing, tags, versions
 from trainer.datasets.check import Rules
 from trainer.datasets.images import Shape
 from trainer.datasets.importing import APPEND, CREATE, OVERWRITE, Progress, Request
-from trainer.datasets.source import TEST, TRAIN, Choices
+from trainer.datasets.source import TEST, TRAIN
 from trainer.datasets.statistics import Statistics
 from trainer.errors import ConfigurationError
 from trainer.storage import lance_dataset
@@ -68,7 +69,7 @@ def _add_import(commands: Any) -> None:
         "  a folder of IDX files            as of MNIST: NAME-images-idx3-ubyte(.gz) and NAME-labels-idx1-ubyte(.gz)\n"
         "  a folder of .npz files           y and arrays of inputs; files named test... are the held-out split\n"
         "  a folder of folders of images    one for each class, or such folders in train/ and test/\n"
-        "  CSV or Parquet files             a file, or a folder of them; numbers and texts become the vector x\n"
+        "  CSV or Parquet files             a file, or a folder of them; the columns stay as they are\n"
         "The version is there when all is written, and not before.",
     )
     command.add_argument("source", metavar="SOURCE", type=Path, help="a file or a folder")
@@ -106,19 +107,21 @@ def _add_import(commands: Any) -> None:
         type=_shape,
         help="convert all images to this size, as PNG; channels: 1, 3 or 4 (default: they must have one size)",
     )
-    command.add_argument("--target", metavar="COLUMN", help="CSV, Parquet: the targets (default: y or label)")
+    command.add_argument(
+        "--target", metavar="COLUMN", help="CSV, Parquet: the column to predict (default: target, label or y)"
+    )
     command.add_argument(
         "--inputs",
         metavar="A,B,...",
         type=lambda text: text.split(","),
         default=[],
-        help="CSV, Parquet: the inputs (default: all other columns)",
+        help="CSV, Parquet: the other columns to import (default: all)",
     )
     command.add_argument(
         "--regression",
         action="store_true",
-        help="CSV, Parquet: the targets are values to predict, although they are whole numbers (default: class labels, "
-        "unless some are below 0)",
+        help="CSV, Parquet: the target is a value, although it is a whole number (default: a class, if at most 20 "
+        "different ones from 0 are there)",
     )
     command.add_argument(
         "--delimiter",
@@ -178,7 +181,8 @@ def _import(arguments: argparse.Namespace, progress: Progress) -> tuple[Any, str
         arguments.source,
         arguments.uri,
         arguments.mode,
-        Choices(arguments.target, arguments.inputs, arguments.delimiter, arguments.regression),
+        Choices(arguments.target, tuple(arguments.inputs), regression=arguments.regression or None),
+        arguments.delimiter,
         Rules(arguments.image_size, None, arguments.split, arguments.test_fraction),
         arguments.max_skipped,
         arguments.tag,

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.metadata import CLASSES, names
+from trainer.data.metadata import class_names
 from trainer.datasets.rows import digests
-from trainer.datasets.source import SPLIT, TARGETS, TRAIN
-from trainer.datasets.statistics import class_of_rows
+from trainer.datasets.source import SPLIT, TRAIN
+from trainer.datasets.statistics import class_column, class_of_rows
 
 _READ_ROWS = 1000
 
@@ -49,7 +49,7 @@ def compare(before: Any, after: Any) -> Difference:
     """
     files_before, files_after = _fragments(before), _fragments(after)
     shared = files_before.keys() & files_after.keys()
-    if names(before.schema, CLASSES) != names(after.schema, CLASSES):
+    if class_names(before.schema) != class_names(after.schema):
         shared = set()
     old = _read(before, [each for key, each in files_before.items() if key not in shared])
     new = _read(after, [each for key, each in files_after.items() if key not in shared])
@@ -74,17 +74,17 @@ def _fragments(dataset: Any) -> Mapping[str, Any]:
 
 
 def _read(dataset: Any, fragments: Sequence[Any]) -> _Content:
-    classes = names(dataset.schema, CLASSES)
+    schema = dataset.schema
+    target = class_column(schema) if class_names(schema) else None
     parts: list[npt.NDArray[np.uint64]] = []
     numbers: list[npt.NDArray[np.int32]] = []
     index: dict[tuple[str, str], int] = {}
     for fragment in fragments:
         for batch in fragment.to_batches(batch_size=_READ_ROWS):
-            labels = class_of_rows(batch, classes)
+            labels = class_of_rows(batch, schema)
             splits = batch[SPLIT].to_pylist() if SPLIT in batch.schema.names else [TRAIN] * len(batch)
             groups = [index.setdefault(group, len(index)) for group in zip(splits, labels, strict=True)]
-            if classes:  # their numbers may differ
-                target = next(name for name in TARGETS if name in batch.schema.names)
+            if target:  # the numbers of its classes may differ
                 batch = batch.set_column(batch.schema.get_field_index(target), target, pa.array(labels))
             parts.append(digests(batch, sorted(batch.schema.names)))
             numbers.append(np.array(groups, np.int32))

@@ -16,13 +16,15 @@ import pyarrow as pa
 
 import trainer
 from trainer.data import metadata
-from trainer.data.metadata import CLASSES, FEATURES, names, with_names
+from trainer.data.columns.choices import Choices
+from trainer.data.columns.names import find
 from trainer.data.skipped import Skipped
+from trainer.data.tabular.kinds import common
 from trainer.datasets import idx_files, image_folders, npz_files, tabular_files, tags
 from trainer.datasets.check import Check, Rules
 from trainer.datasets.images import Shape, check
 from trainer.datasets.record import IMPORT, NOTE, Record
-from trainer.datasets.source import TARGET, TEST, Choices, Source
+from trainer.datasets.source import TEST, Source
 from trainer.errors import ConfigurationError, StoreError
 from trainer.storage import lance_dataset
 from trainer.storage.object_store import is_uri
@@ -43,6 +45,8 @@ class Request:
     mode: str
     """create, append or overwrite."""
     choices: Choices
+    delimiter: str | None
+    """Of files of text; None finds it."""
     rules: Rules
     max_skipped: int
     tag: str | None
@@ -78,13 +82,13 @@ def run(request: Request, progress: Progress) -> dict[str, Any]:
     source, rules = _open(request, appended)
     skipped = Skipped(request.max_skipped)
     checked = Check(source, rules, skipped)
-    schema = with_names(checked.schema, source.classes, source.columns)
+    schema = checked.schema
     if appended:
         _check_columns(appended, schema, request)
         schema = appended.schema
     transaction = _write(request, checked, schema, is_new=not appended)
     statistics = checked.statistics
-    if not appended and TEST not in statistics.splits:
+    if not appended and not source.table and TEST not in statistics.splits:
         logger.warning("no row is held out, but training needs some; append rows with --split test")
     record = Record(
         str(request.source), source.kind, request.mode, skipped.count, skipped.first, trainer.__version__, statistics
@@ -125,15 +129,8 @@ def _existing(request: Request) -> Any | None:
 
 def _open(request: Request, appended: Any | None) -> tuple[Source, Rules]:
     """The source, and the rules that follow from the dataset that gets more rows."""
-    known = names(appended.schema, CLASSES) if appended else None
-    choices = request.choices
-    if appended:
-        has_values = TARGET in appended.schema.names and pa.types.is_floating(appended.schema.field(TARGET).type)
-        columns = metadata.columns(appended.schema)
-        choices = replace(
-            choices, regression=choices.regression or has_values, known_columns=columns, known_classes=known
-        )
-    source = _open_source(request.source, choices)
+    source = _open_source(request, appended.schema if appended else None)
+    known = metadata.class_names(appended.schema) if appended else None
     source = replace(source, classes=source.classes or known)
     if not appended:
         return source, request.rules
@@ -145,14 +142,15 @@ def _open(request: Request, appended: Any | None) -> tuple[Source, Rules]:
     return source, replace(request.rules, image_shape=shape)
 
 
-def _open_source(place: Path, choices: Choices) -> Source:
+def _open_source(request: Request, existing: pa.Schema | None) -> Source:
+    place = request.source
     try:
         if place.is_file():
-            return tabular_files.open_source(place, choices)
+            return tabular_files.open_source(place, request.choices, request.delimiter, existing)
         kinds = {
             "IDX files": idx_files.is_source(place),
             ".npz files": npz_files.is_source(place),
-            "CSV or Parquet files": tabular_files.is_source(place),
+            "CSV or Parquet files": bool(find(place)),
         }
         found = [kind for kind, is_there in kinds.items() if is_there]
         if len(found) > 1:
@@ -162,9 +160,9 @@ def _open_source(place: Path, choices: Choices) -> Source:
         if kinds[".npz files"]:
             return npz_files.open_source(place)
         if found:
-            return tabular_files.open_source(place, choices)
+            return tabular_files.open_source(place, request.choices, request.delimiter, existing)
         if image_folders.is_source(place):
-            return image_folders.open_source(place, choices.known_classes)
+            return image_folders.open_source(place, metadata.class_names(existing) if existing is not None else None)
     except OSError as error:
         raise ConfigurationError(f"SOURCE={place} cannot be read ({error.strerror}: {error.filename}).") from None
     raise ConfigurationError(
@@ -183,17 +181,15 @@ def _image_shape(dataset: Any) -> Shape | None:
 
 def _check_columns(dataset: Any, schema: pa.Schema, request: Request) -> None:
     """Check that rows of this schema can be appended."""
-    own, other = sorted(npz_files.describe(schema).split(", ")), sorted(npz_files.describe(dataset.schema).split(", "))
-    if own != other or sorted(schema.names) != sorted(dataset.schema.names):
+    own, other = ({each.name: each.type for each in found} for found in (schema, dataset.schema))
+    has_table = metadata.table(dataset.schema) is not None
+    fits = own.keys() == other.keys() and all(
+        kind == other[name] or (has_table and common([kind, other[name]]) == other[name]) for name, kind in own.items()
+    )
+    if not fits or has_table != (metadata.table(schema) is not None):
         raise ConfigurationError(
             f"--append: {request.source} gives the columns {npz_files.describe(schema)}, but {request.uri} has "
             f"{npz_files.describe(dataset.schema)}; use one layout, or --overwrite."
-        )
-    features, others = (names(each, FEATURES) for each in (schema, dataset.schema))
-    if features != others:
-        raise ConfigurationError(
-            f"--append: x of {request.source} consists of {features}, but that of {request.uri} of {others}; "
-            "name these with --inputs, in this order."
         )
 
 

@@ -1,6 +1,7 @@
 """What a source of data is: batches of rows, in the columns that `--dataset lance` trains from.
 
-The column y has the targets, split (where the source has splits) is train or test, and each other column is an input.
+The column split (where the source has splits) is train or test. A table has its own columns. Otherwise the column y has
+the targets, and each other column is an input.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns.vectors import Columns, features
+from trainer.data.metadata import Table
 from trainer.data.skipped import Skipped
 from trainer.errors import ConfigurationError
 
@@ -42,31 +43,10 @@ class Source:
     """Reads the rows; those that cannot be read are reported as skipped."""
     classes: Sequence[str] | None = None
     """The names of the classes, by label."""
-    columns: Columns | None = None
-    """The columns from which the input x was made, if it was."""
+    table: Table | None = None
+    """What the table is, if its columns are imported as they are."""
     rows: int | None = None
     """How many there are, if this is known."""
-
-    @property
-    def features(self) -> Sequence[str] | None:
-        """The names of the elements of the input x, if it was made from columns."""
-        return features(self.columns) if self.columns else None
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the user has chosen about the columns of a source."""
-
-    target: str | None = None
-    inputs: Sequence[str] = ()
-    delimiter: str | None = None
-    """Of CSV files; None finds it in their headers."""
-    regression: bool = False
-    """Whether whole numbers are values to predict, and not class labels."""
-    known_columns: Columns | None = None
-    """Those of x in the dataset that gets more rows."""
-    known_classes: Sequence[str] | None = None
-    """The classes of the dataset that gets more rows."""
 
 
 def class_names(found: set[str], known: Sequence[str] | None, origin: str) -> Sequence[str]:

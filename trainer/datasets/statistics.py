@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from trainer.data import metadata
+from trainer.data.columns.decide import label
+from trainer.data.metadata import stored_name
 from trainer.datasets.rows import is_numeric, numbers
-from trainer.datasets.source import INPUT, SPLIT, TARGETS, TRAIN
+from trainer.datasets.source import SPLIT, TARGETS, TRAIN
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,14 @@ class Statistics:
     splits: dict[str, Counter[str]] = field(default_factory=dict)
     """By split, the rows of each class; those without a class have the class ""."""
     values: dict[str, Moments] = field(default_factory=dict)
-    """By name: inputs, elements of x that have names, and targets that are values."""
+    """By name: inputs, and targets that are values."""
     images: Counter[str] = field(default_factory=Counter)
     """The number of images of each shape, HEIGHTxWIDTHxCHANNELS."""
 
     def add(
         self,
         batch: pa.RecordBatch,
-        classes: Sequence[str] | None,
-        features: Sequence[str] | None,
+        schema: pa.Schema,
         pixels: Mapping[str, Moments],
         shapes: Sequence[str],
     ) -> None:
@@ -63,8 +65,7 @@ class Statistics:
 
         Args:
             batch: The rows.
-            classes: The names of the classes, by label.
-            features: The names of the elements of x.
+            schema: That of the dataset.
             pixels: The moments of the pixels of each column of images.
             shapes: The shapes of all images.
         """
@@ -73,10 +74,10 @@ class Statistics:
         self.rows += len(batch)
         self.bytes += batch.nbytes
         splits = batch[SPLIT].to_pylist() if SPLIT in batch.schema.names else [TRAIN] * len(batch)
-        labels = class_of_rows(batch, classes)
-        for (split, label), count in Counter(zip(splits, labels, strict=True)).items():
-            self.splits.setdefault(split, Counter())[label] += count
-        for name, moments in {**_moments(batch, features), **pixels}.items():
+        classes = class_of_rows(batch, schema)
+        for (split, each), count in Counter(zip(splits, classes, strict=True)).items():
+            self.splits.setdefault(split, Counter())[each] += count
+        for name, moments in {**_moments(batch, class_column(schema)), **pixels}.items():
             self._add_values(name, moments)
         self.images.update(shapes)
 
@@ -119,24 +120,28 @@ class Statistics:
         )
 
 
-def class_of_rows(batch: pa.RecordBatch, classes: Sequence[str] | None) -> Sequence[str]:
-    """The class of each row."""
-    target = next((name for name in TARGETS if name in batch.schema.names), None)
-    if target is None or not pa.types.is_integer(batch[target].type):
+def class_column(schema: pa.Schema) -> str | None:
+    """The column with the class of each row of a dataset; None if its targets are values."""
+    if found := metadata.table(schema):
+        return stored_name(found.target) if found.is_class else None
+    target = next((name for name in TARGETS if name in schema.names), None)
+    return target if target and pa.types.is_integer(schema.field(target).type) else None
+
+
+def class_of_rows(batch: pa.RecordBatch, schema: pa.Schema) -> Sequence[str]:
+    """The class of each row of a dataset with this schema."""
+    column, names = class_column(schema), metadata.class_names(schema) or ()
+    if column is None:
         return [""] * len(batch)
-    targets = batch[target]
-    return [classes[label] if classes and 0 <= label < len(classes) else str(label) for label in targets.to_pylist()]
+    values = batch[column].to_pylist()
+    return [names[each] if names and 0 <= each < len(names) else label(each) for each in values]
 
 
-def _moments(batch: pa.RecordBatch, features: Sequence[str] | None) -> Mapping[str, Moments]:
+def _moments(batch: pa.RecordBatch, class_column: str | None) -> Mapping[str, Moments]:
     found: dict[str, Moments] = {}
     for name in batch.schema.names:
-        kind = batch.schema.field(name).type
-        if name == SPLIT or not is_numeric(kind) or (name in TARGETS and pa.types.is_integer(kind)):
-            continue
-        values = numbers(batch[name])
-        if name == INPUT and features:
-            found |= {feature: Moments.of(values[:, index]) for index, feature in enumerate(features)}
-        else:
-            found[name] = Moments.of(values)
+        if name not in (SPLIT, class_column) and is_numeric(batch.schema.field(name).type):
+            values = numbers(batch[name])
+            if len(finite := values[np.isfinite(values)]):
+                found[metadata.column_name(name)] = Moments.of(finite)
     return found

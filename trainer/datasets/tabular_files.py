@@ -1,261 +1,180 @@
-"""CSV and Parquet files as a source. They are read in batches.
+"""CSV, Parquet and TFRecord files as a source, which is read in batches.
 
-The columns of single numbers, and those of text as categories, become one vector, the input x. Vectors, tensors and
-encoded images (of Parquet files) are inputs by their own names.
+The dataset has their columns as they are. Beside images or tensors, or in a dataset that has no table, columns are
+arrays instead, which are inputs by their own names.
 """
 
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.data.columns.vectors import Columns, encode
+from trainer.data import metadata
+from trainer.data.columns import arrays, decide, held_out
+from trainer.data.columns.choices import Choices
+from trainer.data.columns.folder import Folder, open_folder
+from trainer.data.columns.plan import Target
+from trainer.data.columns.table_files import say_absent
+from trainer.data.metadata import Table, stored_name
 from trainer.data.skipped import Skipped
-from trainer.data.tabular import INDEX, TabularFiles, find_files, is_number, is_tabular, is_text, open_files
-from trainer.datasets.source import (
-    INPUT,
-    SPLIT,
-    TARGET,
-    TARGETS,
-    TEST,
-    TRAIN,
-    Choices,
-    Rows,
-    Source,
-    class_names,
-    column,
-    numbered,
-)
+from trainer.data.tabular import INDEX, is_list, is_number, is_text
+from trainer.datasets.source import INPUT, SPLIT, TARGET, TEST, TRAIN, Rows, Source, class_names, column, numbered
 from trainer.errors import ConfigurationError
-from trainer.text import enumerate_last, truncate
 
 logger = logging.getLogger(__name__)
 
-_HELD_OUT = re.compile(r"(test|val(?:id(?:ation)?)?(?![a-z]))")
-"""How the names of files of the held-out split begin."""
-MOST_CATEGORIES = 100
-"""A column with more different texts is hardly one of categories: names, dates, numbers with a stray word."""
 
-
-def is_source(folder: Path) -> bool:
-    """Whether the folder has CSV or Parquet files."""
-    return any(is_tabular(path) for path in folder.iterdir())
-
-
-def open_source(place: Path, choices: Choices) -> Source:
+def open_source(place: Path, choices: Choices, delimiter: str | None, existing: pa.Schema | None) -> Source:
     """The rows of a file, or of all files of a folder.
+
+    Args:
+        place: The file or the folder.
+        choices: What the user says about the columns.
+        delimiter: That of the files of text; None finds it.
+        existing: The schema of the dataset that gets more rows.
 
     Raises:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
     """
-    paths = find_files(place)
-    held_out = {match[1] for path in paths if len(paths) > 1 and (match := _HELD_OUT.match(path.name))}
-    if len(held_out) > 1:
-        raise ConfigurationError(
-            f"{place}: it has files named {' and '.join(sorted(held_out))}, but one held-out split was expected; move "
-            "the others away."
-        )
-    paths.sort(key=lambda path: _split_of(path) == TEST)
-    files = open_files(paths, choices.delimiter)
-    for note in files.notes:
-        logger.info(note)
-    texts = [name for name, categories in (choices.known_columns or {}).items() if categories]
-    return _TabularSource(files.as_texts(texts), choices).source()
+    folder = open_folder(str(place), "SOURCE", delimiter)
+    known = metadata.table(existing) if existing is not None else None
+    if known and choices.target not in (None, known.target):
+        raise ConfigurationError(f"target={choices.target}, but the target of the dataset is {known.target}; name it.")
+    if existing is not None and known:
+        choices = replace(choices, target=known.target)
+        folder = folder.as_texts([metadata.column_name(each.name) for each in existing if is_text(each.type)])
+    decide.check_names(folder.types, choices, folder.origin)
+    target = decide.find_target(folder.types, choices, folder.origin)
+    if target == SPLIT:
+        raise ConfigurationError(f"--target={SPLIT}: the dataset has the splits in the column {SPLIT}; rename yours.")
+    inputs = [name for name in choices.inputs or folder.types if name not in (target, SPLIT)]
+    if index := [name for name in inputs if INDEX.fullmatch(name) and name not in choices.inputs]:
+        logger.info(f"{folder.origin}: the column {index[0]!r}, an index that pandas writes, is left out")
+        inputs = [name for name in inputs if name not in index]
+    if not inputs:
+        raise ConfigurationError(f"{folder.origin}: columns of inputs were expected beside {target}; add some.")
+    files = _Files(folder, inputs, target)
+    if known:
+        return _table(files, known)
+    decided = _decide(files, choices, existing)
+    if existing is not None or any(_is_array(folder.types[name]) for name in inputs):
+        return _arrays(files, decided)
+    return _table(files, Table(target, bool(decided.classes)))
 
 
-class _TabularSource:
-    """Files with the same columns."""
+@dataclass(frozen=True)
+class _Files:
+    """Files with the same columns, of which some are imported."""
 
-    def __init__(self, files: TabularFiles, choices: Choices) -> None:
-        self._files, self._paths, types = files, files.paths, files.types
-        first = self._paths[0]
-        self._target = _target(types, choices, first)
-        self._has_split_column = SPLIT in types and self._target != SPLIT
-        self._has_test_files = (
-            not self._has_split_column and len(self._paths) > 1 and _split_of(self._paths[-1]) == TEST
-        )
-        inputs = list(choices.inputs) or self._inputs()
-        for name in inputs:
-            _check_input(types, name, first)
-        elements = [name for name in inputs if is_number(types[name]) or is_text(types[name])]
-        self._others = [name for name in inputs if name not in elements]
-        if not inputs or (elements and INPUT in self._others):
-            raise ConfigurationError(
-                f"{first}: columns of inputs, of which {INPUT} is not one beside columns of numbers, were expected, "
-                f"not {', '.join(types)}."
-            )
-        self._columns: Columns = {
-            name: self._categories(name, inputs, choices) if is_text(types[name]) else None for name in elements
-        }
-        has_names = is_text(types[self._target]) or pa.types.is_boolean(types[self._target])
-        self._classes = self._find_classes(choices) if has_names and not choices.regression else None
-        self._are_values = self._find_whether_values(choices)
+    folder: Folder
+    inputs: Sequence[str]
+    target: str
 
-    def source(self) -> Source:
-        """The files as a source.
+    @property
+    def kind(self) -> str:
+        """What a note calls them."""
+        return "Parquet files" if self.folder.is_parquet else "CSV files"
 
-        Raises:
-            ConfigurationError: the first rows cannot be read.
-        """
-        first = next(self._read(Skipped(0, is_quiet=True)), None)
-        if first is None:
-            raise ConfigurationError(f"{self._paths[0]}: it has no rows.")
-        kind = "Parquet files" if self._paths[0].suffix == ".parquet" else "CSV files"
-        names = None if self._are_values else self._classes or self._files.class_names.get(self._target)
-        return Source(kind, first.batch.schema, self._read, names, self._columns or None)
+    @property
+    def class_names(self) -> Sequence[str] | None:
+        """The names that the files have for labels."""
+        return self.folder.files.class_names.get(self.target)
 
-    def _inputs(self) -> list[str]:
-        """All columns that may be inputs, without the index that pandas writes."""
-        found = [name for name in self._files.types if name not in (self._target, SPLIT)]
-        index = [name for name in found if INDEX.fullmatch(name)]
-        if index:
-            logger.info(f"{self._paths[0]}: the column {index[0]!r}, an index that pandas writes, is left out")
-        return [name for name in found if name not in index]
+    @property
+    def has_splits(self) -> bool:
+        """Whether the files name the split of each row."""
+        return SPLIT in self.folder.types or held_out.by_name(self.folder.files.paths) is not None
 
-    def _read(self, skipped: Skipped) -> Iterator[Rows]:
-        names = [*self._columns, *self._others, self._target, *([SPLIT] if self._has_split_column else [])]
-        for path in self._paths:
-            start = 0
-            for batch in self._files.read(path, names, skipped):
-                yield Rows(self._convert(batch, path), numbered(path.name, start))
-                start += len(batch)
-
-    def _convert(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-        """The columns of the dataset. A number that is absent becomes NaN, which is found later."""
-        columns: dict[str, Any] = {}
-        if self._columns:
-            columns[INPUT] = column(encode(batch, self._columns))
-        for name in self._others:
-            columns[INPUT if len(self._others) == 1 and not self._columns else name] = _stored(
-                batch[name], f"{path}: {name}"
-            )
-        columns[TARGET] = self._targets(batch[self._target], path)
-        if self._has_split_column:
-            columns[SPLIT] = batch[SPLIT].cast(pa.string())
-        elif self._has_test_files:
-            columns[SPLIT] = pa.array([_split_of(path)] * len(batch))
-        return pa.record_batch(columns)
-
-    def _targets(self, found: Any, path: Path) -> Any:
-        if self._classes is not None:
-            labels = pc.index_in(found.cast(pa.string()), pa.array(self._classes))
-            return labels.cast(pa.int32())
-        if not is_number(found.type):
-            return _stored(found, f"{path}: {self._target}")
-        if self._are_values:
-            return found.cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)
-        try:
-            return found.cast(pa.int32())
-        except pa.ArrowInvalid as error:
-            raise ConfigurationError(f"{path}: {self._target}: integers of 32 bits expected ({error}).") from None
-
-    def _categories(self, name: str, inputs: Sequence[str], choices: Choices) -> Sequence[str]:
-        found = self._texts(name)
-        known = (choices.known_columns or {}).get(name)
-        if known and found - set(known):
-            raise ConfigurationError(
-                f"{self._paths[0]}: the text {min(found - set(known))} of {name} is not in the dataset, where it has "
-                f"{truncate(', '.join(known), 200)}; import all data again with --overwrite to add a category."
-            )
-        if known:
-            return known
-        if len(found) > MOST_CATEGORIES:
-            others = ",".join(each for each in inputs if each != name)
-            raise ConfigurationError(
-                f"{self._paths[0]}: {name} has {len(found)} different texts, such as {_strangest(found)!r}, but a "
-                f"column of categories has at most {MOST_CATEGORIES}; correct it, or leave it out by --inputs {others}."
-            )
-        logger.info(f"{name}: {enumerate_last(sorted(found), 'category', 'categories')}")
-        return sorted(found)
-
-    def _find_whether_values(self, choices: Choices) -> bool:
-        """Whether the targets are values to predict, and not class labels."""
-        kind = self._files.types[self._target]
-        if choices.regression and not is_number(kind):
-            raise ConfigurationError(
-                f"--regression: {self._target} of {self._paths[0]} is {kind}, but numbers were expected; see --target."
-            )
-        if choices.regression or pa.types.is_floating(kind):
-            return True
-        if not pa.types.is_integer(kind) or choices.known_classes or self._target in self._files.class_names:
-            return False
-        smallest = min(
-            pc.min(batch[0]).as_py() or 0
-            for path in self._paths
-            for batch in self._files.read(path, [self._target], Skipped(0, is_quiet=True))
-        )
-        if smallest < 0:
-            logger.info(f"{self._target}: whole numbers below 0 are values to predict")
-        return smallest < 0
-
-    def _find_classes(self, choices: Choices) -> Sequence[str]:
-        return class_names(self._texts(self._target), choices.known_classes, str(self._paths[0]))
-
-    def _texts(self, name: str) -> set[str]:
-        """The different texts of a column, from a pass over all files."""
-        found: set[str] = set()
-        for path in self._paths:
-            for batch in self._files.read(path, [name], Skipped(0, is_quiet=True)):
-                found |= {each for each in pc.unique(batch[0].cast(pa.string())).to_pylist() if each}
-        return found
+    def read(self, skipped: Skipped) -> Iterator[tuple[pa.RecordBatch, Path, Any]]:
+        """The rows in batches, the file of each, and the splits if the files name them."""
+        paths = self.folder.files.paths
+        tests = held_out.by_name(paths) or [False] * len(paths)
+        splits = [SPLIT] if SPLIT in self.folder.types else []
+        for path, is_test in zip(paths, tests, strict=True):
+            for batch in self.folder.read(path, [*self.inputs, self.target, *splits], skipped):
+                held = held_out.by_column(batch[SPLIT]) if splits else np.full(len(batch), is_test)
+                yield batch, path, pa.array(np.where(held, TEST, TRAIN), pa.string())
 
 
-def _split_of(path: Path) -> str:
-    return TEST if _HELD_OUT.match(path.name) else TRAIN
+def _decide(files: _Files, choices: Choices, existing: pa.Schema | None) -> Target:
+    """What the target is, by all of its values and by what the dataset has that gets more rows."""
+    origin, names, known = files.folder.origin, files.class_names, None
+    if existing is not None:
+        known = metadata.class_names(existing)
+        has_values = TARGET in existing.names and pa.types.is_floating(existing.field(TARGET).type)
+        choices = replace(choices, regression=has_values or choices.regression)
+    values = decide.Values(files.folder.types[files.target])
+    for path in files.folder.files.paths:
+        for (found,) in files.folder.read(path, [files.target], Skipped(0, is_quiet=True)):
+            values.add(found.filter(pa.array(arrays.are_targets(found, names))))
+    if known and is_text(values.kind):
+        class_names({*(values.counts or ())}, known, origin)
+    return decide.target_of(files.target, values, choices, names or known, origin)
 
 
-def _target(types: Mapping[str, pa.DataType], choices: Choices, path: Path) -> str:
-    names = (choices.target,) if choices.target else TARGETS
-    for name in names:
-        if name in types:
-            return name
-    raise ConfigurationError(
-        f"{path}: a column {' or '.join(names)} of targets was expected, not {', '.join(types)}; name yours with "
-        "--target."
-    )
+def _table(files: _Files, table: Table) -> Source:
+    """The columns as they are."""
+    names = [*files.inputs, files.target]
+    schema = pa.schema([(stored_name(name), files.folder.types[name]) for name in names])
+    if files.has_splits:
+        schema = schema.append(pa.field(SPLIT, pa.string()))
+
+    def read(skipped: Skipped) -> Iterator[Rows]:
+        rows = absent = 0
+        for batch, path, splits in files.read(skipped):
+            is_present = arrays.are_targets(batch[files.target], files.class_names)
+            rows, absent = rows + len(batch), absent + int((~is_present).sum())
+            found = pa.record_batch([*(batch[name] for name in names), splits][: len(schema)], schema)
+            yield Rows(found.filter(pa.array(is_present)), numbered(path.name, rows - len(batch)))
+        if absent:
+            say_absent(files.folder.origin, absent, rows, files.target)
+
+    return Source(files.kind, schema, read, files.class_names, table)
 
 
-def _check_input(types: Mapping[str, pa.DataType], name: str, path: Path) -> None:
-    if name not in types:
-        raise ConfigurationError(f"--inputs: {path} has no column {name}; it has {', '.join(types)}.")
-    kind = types[name]
-    if not (is_number(kind) or is_text(kind) or _is_array(kind)):
-        raise ConfigurationError(
-            f"{path}: {name}: numbers, texts, vectors, tensors or images were expected, not {kind}; choose columns "
-            "with --inputs."
-        )
+def _arrays(files: _Files, target: Target) -> Source:
+    """The columns as arrays, and the targets as y."""
+    is_single = len(files.inputs) == 1
+
+    def read(skipped: Skipped) -> Iterator[Rows]:
+        rows = 0
+        for batch, path, splits in files.read(skipped):
+            columns = {INPUT if is_single else name: _array(batch[name], f"{path}: {name}") for name in files.inputs}
+            columns[TARGET] = column(arrays.targets(batch[files.target], target))
+            if files.has_splits:
+                columns[SPLIT] = splits
+            yield Rows(pa.record_batch(columns), numbered(path.name, rows))
+            rows += len(batch)
+
+    first = next(read(Skipped(0, is_quiet=True)), None)
+    if first is None:
+        raise ConfigurationError(f"{files.folder.origin}: it has no rows.")
+    return Source(files.kind, first.batch.schema, read, target.classes or None)
 
 
 def _is_array(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return True
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or (is_list and is_number(kind.value_type)))
+    """Whether values are images or tensors, which no column of a table is."""
+    return isinstance(kind, pa.FixedShapeTensorType) or bool(pa.types.is_binary(kind))
 
 
-def _strangest(texts: set[str]) -> str:
-    """The first text, if possible one that is not a number: in a column of numbers, that is the fault."""
-
-    def is_number(text: str) -> bool:
-        try:
-            float(text)
-        except ValueError:
-            return False
-        return True
-
-    return min(texts, key=lambda each: (is_number(each), each))
-
-
-def _stored(found: Any, origin: str) -> Any:
-    """A column of vectors, tensors or images in the type in which the dataset has it."""
+def _array(found: Any, origin: str) -> Any:
+    """A column in the type in which a dataset of arrays has it. An absent number is NaN, which is found later."""
     if isinstance(found.type, pa.FixedShapeTensorType):
         return column(found.to_numpy_ndarray())
-    if pa.types.is_binary(found.type) or pa.types.is_large_binary(found.type):
-        return found.cast(pa.binary())
+    if pa.types.is_binary(found.type):
+        return found
+    if is_number(found.type):
+        return column(found.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False))
+    if not is_list(found.type) or not is_number(found.type.value_type):
+        raise ConfigurationError(
+            f"{origin}: beside images or tensors, numbers and vectors were expected, not {found.type}; choose columns "
+            "with --inputs."
+        )
     if found.null_count:
         raise ConfigurationError(f"{origin}: {found.null_count} rows have no value; remove them.")
     values = found.flatten()

@@ -6,7 +6,6 @@ from typing import Any
 import pyarrow as pa
 
 from trainer.data.image_files import UnreadableImageError
-from trainer.data.metadata import CLASSES, FEATURES, names
 from trainer.datasets.images import check
 from trainer.datasets.record import NOTE, Record, parse
 from trainer.datasets.source import BATCH_ROWS
@@ -101,14 +100,13 @@ def _sum_of_imports(dataset: Any) -> Statistics | None:
 
 def _measured(dataset: Any) -> Statistics:
     found = Statistics()
-    classes, features = names(dataset.schema, CLASSES), names(dataset.schema, FEATURES)
     for batch in dataset.to_batches(batch_size=BATCH_ROWS):
         pixels: dict[str, Moments] = {}
         shapes: list[str] = []
         for name, shape, moments in _images(batch):
             shapes.append(shape)
             pixels[name] = pixels[name] + moments if name in pixels else moments
-        found.add(batch, classes, features, pixels, shapes)
+        found.add(batch, dataset.schema, pixels, shapes)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 SAVED_MODEL = "saved_model.pb"
 DATA = "data.json"
-"""The facts about the data of a model: its digest, the names of its classes, the columns of its input, …"""
+"""The facts about the data of a model: its digest, the names of its classes, the plan of its columns, …"""
 OUTPUT = "output"
 """The fact what a classifier gives: PROBABILITIES of its classes or, by one number for each example, the PROBABILITY or
 the LOGIT of the second of two classes."""
@@ -28,12 +28,6 @@ def is_export(folder: Path) -> bool:
 def class_names(folder: Path) -> Sequence[str]:
     """The names of a model's classes, by label; empty if they are not known."""
     return [str(each) for each in read_facts(folder / DATA).get("classes") or []]
-
-
-def columns(folder: Path) -> Mapping[str, Sequence[str] | None] | None:
-    """The columns of a table that a model's input is made of, by name, with their categories; None if it is not."""
-    found: Mapping[str, Sequence[str] | None] | None = read_facts(folder / DATA).get("columns")
-    return found
 
 
 def read_facts(file: Path) -> Mapping[str, Any]:

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import cast
 
 from trainer.config import BUILT_IN_MODELS, RunSettings
-from trainer.data.examples import Array
 from trainer.errors import ConfigurationError
 from trainer.models import Model, ModelFunctions, scripts
 from trainer.models.keras_model import KerasModel
@@ -109,7 +108,6 @@ def _sources(file: Path) -> list[Path]:
 def model_of(
     module: ModuleType,
     settings: RunSettings,
-    table: Array | None = None,
     class_weight: Mapping[int, float] | None = None,
     has_callbacks: bool = False,
 ) -> Model:
@@ -118,7 +116,6 @@ def model_of(
     Args:
         module: The module.
         settings: The settings of the run.
-        table: The inputs to train on, float32 [n, columns]: the built-in `mlp` standardizes the columns.
         class_weight: The weight in the loss of examples with each label, for a Keras model.
         has_callbacks: Whether callbacks follow the training of a Keras model.
 
@@ -152,8 +149,7 @@ def model_of(
         raise ConfigurationError(
             f"model={name} does not define the function {missing}; see trainer/models/mlp.py for an example."
         )
-    standardized = table if name == "mlp" else None
-    return OpsModel(name, cast(ModelFunctions, module), settings.hidden_units, standardized)
+    return OpsModel(name, cast(ModelFunctions, module), settings.hidden_units)
 
 
 def _check_weights(path: Path) -> None:

@@ -13,9 +13,6 @@ from trainer.models import ACCURACY, ModelFunctions, Parameter, Prediction, Step
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Tensor
 
-MEAN, STDDEV = "input/mean", "input/stddev"
-"""The arrays of a model that standardizes its input."""
-
 
 class OpsModel:
     """The model whose functions a built-in module or a file has."""
@@ -25,21 +22,16 @@ class OpsModel:
     no_counts: Sequence[Array] = (np.zeros((), np.float32), np.zeros((), np.float32))
     """The examples that were right, and all examples."""
 
-    def __init__(
-        self, name: str, functions: ModelFunctions, hidden_units: int, standardized: Array | None = None
-    ) -> None:
+    def __init__(self, name: str, functions: ModelFunctions, hidden_units: int) -> None:
         """Prepare the model.
 
         Args:
             name: That of the module or the file, for errors.
             functions: Those of the module or the file.
             hidden_units: For `functions.parameters`.
-            standardized: The inputs to train on, float32 [n, …], if the functions get inputs minus their mean, and
-                divided by their standard deviation. None if they get them as they are.
         """
         self._name, self._functions, self._hidden_units = name, functions, hidden_units
         self._classes = 0
-        self._constants: dict[str, Parameter] = {} if standardized is None else _moments(standardized)
 
     @property
     def fixed_batch(self) -> int | None:
@@ -58,8 +50,7 @@ class OpsModel:
                 f"the data is {found}; use a Keras model."
             )
         self._classes = signature.classes
-        parameters = self._functions.parameters(shape, signature.classes, self._hidden_units)  # type: ignore[arg-type]
-        return parameters | self._constants
+        return self._functions.parameters(shape, signature.classes, self._hidden_units)  # type: ignore[arg-type]
 
     def step(
         self,
@@ -72,26 +63,19 @@ class OpsModel:
         images, labels = batch
         # The identity op supports models that use the images in control dependencies or colocation, or not at all; the
         # inputs of a copy do not support these.
-        logits = self._logits(arrays, tf.identity(images))
+        logits = self._functions.logits(arrays, tf.identity(images))
         loss = cross_entropy(logits, labels)
         # Differentiate by the arrays: through `unpack`, gradients of the flat shards are slow sums of padded arrays.
-        trainable = {name: array for name, array in arrays.items() if name not in self._constants}
-        gradients = tf1.gradients(loss, list(trainable.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        changes = dict(zip(trainable, gradients, strict=True))
-        changes |= {name: tf.zeros_like(arrays[name]) for name in self._constants}
+        gradients = tf1.gradients(loss, list(arrays.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        changes = dict(zip(arrays, gradients, strict=True))
         return StepTensors(loss, {ACCURACY: tf.reduce_mean(_right(logits, labels))}, changes)
 
     def predict(self, arrays: Mapping[str, Tensor], batch: Sequence[Tensor], counts: Sequence[Tensor]) -> Prediction:
         images, labels = batch
-        logits = self._logits(arrays, images)
+        logits = self._functions.logits(arrays, images)
         right = _right(logits, labels)
         after = [counts[0] + tf.reduce_sum(right), counts[1] + tf.cast(tf.size(right), tf.float32)]
         return Prediction({"probabilities": tf.nn.softmax(logits)}, cross_entropy(logits, labels), after)
-
-    def _logits(self, arrays: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        if self._constants:
-            images = (images - arrays[MEAN]) / arrays[STDDEV]
-        return self._functions.logits(arrays, images)
 
     def measure(self, counts: Sequence[Tensor]) -> Mapping[str, Tensor]:
         right, examples = counts
@@ -99,15 +83,6 @@ class OpsModel:
 
     def save(self, folder: Path, arrays: Mapping[str, Array]) -> None:
         """Write nothing: the SavedModel has all there is."""
-
-
-def _moments(inputs: Array) -> dict[str, Parameter]:
-    """Mean and standard deviation of inputs [n, …], each [1, …]; 1 instead of a standard deviation of 0."""
-    mean, stddev = (each(inputs, axis=0, dtype=np.float64, keepdims=True) for each in (np.mean, np.std))
-    values = {MEAN: mean, STDDEV: np.where(stddev > 0, stddev, 1)}
-    return {
-        name: Parameter(value.shape, value=value.astype(np.float32), trainable=False) for name, value in values.items()
-    }
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files with columns as the data of a run, and the packaged model for them."""
+"""Files with columns, and tables of Lance, as the data of a run, and the packaged model for them."""
 
 import functools
 import logging
@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.config import FILES_WITH_COLUMNS, Settings
+from trainer.data import lance_table, metadata
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.names import has_columns
+from trainer.data.columns.names import find, has_columns
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
 from trainer.data.fit_arguments import FitArguments
@@ -18,7 +19,7 @@ from trainer.storage.object_store import is_uri
 logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
-"""The packaged model for files with columns."""
+"""The packaged model for a table."""
 LEAST_BATCH, MOST_BATCH = 16, 512
 BATCHES = 40
 """The batches of an epoch of a small table."""
@@ -29,15 +30,20 @@ MOST_PATIENCE = 12
 
 
 def are_named(settings: Settings) -> bool:
-    """Whether the settings name files with columns as the data: by `dataset`, or by what is in `data_dir`."""
+    """Whether the settings name columns as the data: by `dataset`, by what is in `data_dir`, or as a table of Lance.
+
+    Raises:
+        ConfigurationError: a Lance dataset cannot be opened.
+        StoreError: an object store does not respond.
+    """
+    if settings.dataset == "lance":
+        return metadata.table(lance_table.open_version(settings.data_dir, settings.data_version).schema) is not None
     if settings.dataset or "data_dir" not in settings.given:
         return settings.dataset in FILES_WITH_COLUMNS
     if is_uri(settings.data_dir):
         return has_columns(settings.data_dir)
     place = Path(settings.data_dir)
-    if place.is_dir():
-        return any(has_columns(path.name) for path in place.rglob("*"))
-    return has_columns(place.name)
+    return bool(find(place)) if place.exists() else has_columns(place.name)
 
 
 def with_model(settings: Settings) -> Settings:
@@ -46,34 +52,38 @@ def with_model(settings: Settings) -> Settings:
 
 
 def load(settings: Settings, model: KerasModel | None) -> Dataset:
-    """Read the files.
+    """Read the columns.
 
     Args:
         settings: The settings.
         model: The model of the user's that takes the columns; None is the packaged one.
 
     Raises:
-        ConfigurationError: a file cannot be read, its columns cannot be used, or pyarrow is not installed.
+        ConfigurationError: the data cannot be read, its columns cannot be used, or pyarrow is not installed.
+        StoreError: an object store does not respond.
     """
     try:
-        from trainer.data.columns import table_files
+        from trainer.data.columns import stored, table_files
     except ImportError:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run pip install -r "
             "constraints/cpu.txt in a clone of this project."
         ) from None
-    takes = table_files.Model(model.input_specs if model else None)
-    found = table_files.load(settings.data_dir, _choices(settings), takes, settings.seed)
+    takes, choices = table_files.Model(model.input_specs if model else None), _choices(settings)
+    if settings.dataset == "lance":
+        found = stored.load(settings.data_dir, settings.data_version, choices, takes)
+    else:
+        found = table_files.load(settings.data_dir, choices, takes, settings.seed)
     for line in found.plan.lines:
         logger.info(line)
-    classes = found.plan.target.classes or None
     return Dataset(
         settings.dataset or found.kind,
         found.train,
         found.test,
         settings.data_dir if is_uri(settings.data_dir) else str(Path(settings.data_dir).resolve()),
+        version=found.version,
         version_digest=found.digest,
-        classes=classes,
+        classes=found.plan.target.classes or None,
         plan=found.plan,
         baseline=found.baseline,
     )

@@ -5,9 +5,8 @@ from pathlib import Path
 from types import ModuleType
 
 from trainer.cluster.spec import Cluster
-from trainer.config import FILES_WITH_COLUMNS, Settings
+from trainer.config import Settings
 from trainer.data import datasets, fit_arguments, own_data
-from trainer.data.columns.names import has_columns
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.fit_arguments import FitArguments
@@ -24,8 +23,9 @@ def load_there(settings: Settings) -> Dataset:
     Raises:
         ConfigurationError: it cannot be loaded.
     """
-    settings = column_files.with_model(replace(settings, download=False))
-    has_data = settings.dataset and settings.dataset not in FILES_WITH_COLUMNS
+    settings = replace(settings, download=False, data_version=data_version.choose(settings, None))
+    settings = column_files.with_model(settings)
+    has_data = settings.dataset and settings.model != COLUMNS and not column_files.are_named(settings)
     module = None if has_data else model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model) if module else FitArguments()
     has_model = module and settings.model != COLUMNS  # that one is made for the data
@@ -45,23 +45,18 @@ def of_settings(
     place = (cluster.replica_index, len(cluster.replicas), settings.spare_workers) if cluster and trains else (0, 1)
     data = DataContext(settings.data_dir, settings.batch_size, settings.seed, *place)
     accepted = model.input_shapes if isinstance(model, KerasModel) else None
-    has_files = column_files.are_named(settings)
-    own = module if module and not settings.dataset and not (has_files and _ignores_data_dir(module)) else None
+    is_table = (settings.dataset, settings.model) == ("lance", COLUMNS) or column_files.are_named(settings)
+    own = module if module and not settings.dataset and not (is_table and _ignores_data_dir(module)) else None
     found = own_data.load(own, settings.model, data, fit, accepted) if own else None
-    if not found and has_files:
+    if not found and is_table:
         return column_files.load(settings, model if isinstance(model, KerasModel) else None)
-    if settings.dataset == "lance" and has_columns(settings.data_dir):
-        raise ConfigurationError(
-            f"data_dir={settings.data_dir} is a file with columns, and no Lance dataset; leave dataset=lance out, or "
-            f"make one with trainer data import {settings.data_dir} URI --target COLUMN."
-        )
     if not found and settings.dataset is None and "data_dir" in settings.given:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
             "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."
         )
     name = settings.dataset or datasets.DEFAULT
-    return found or datasets.load(name, data_version.choose(settings, cluster), settings.download, data)
+    return found or datasets.load(name, settings.data_version, settings.download, data)
 
 
 def _ignores_data_dir(module: ModuleType) -> bool:

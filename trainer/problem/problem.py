@@ -23,8 +23,7 @@ from trainer.graph import devices
 from trainer.mode import Mode
 from trainer.models import Model, Parameter, model_files
 from trainer.models.keras_model import KerasModel
-from trainer.models.ops_model import MEAN
-from trainer.problem import column_files, data_sets
+from trainer.problem import column_files, data_sets, data_version
 from trainer.problem.column_files import COLUMNS
 from trainer.shards.course import Course
 
@@ -52,11 +51,6 @@ class Problem:
     """The passes over the training data, or those of the model's file; None if its size is not known."""
     best_metric: BestMetric
     """That by which the best checkpoint is chosen."""
-
-    @property
-    def warning(self) -> str | None:
-        """A sentence on inputs that few models learn from as they are; None if there are none."""
-        return None if MEAN in self.parameters else self.dataset.warning
 
     @property
     def summary(self) -> str:
@@ -107,7 +101,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     Raises:
         ConfigurationError: the data set or the model cannot be loaded, or they do not fit.
     """
-    settings = column_files.with_model(settings)
+    settings = column_files.with_model(replace(settings, data_version=data_version.choose(settings, cluster)))
     module = model_files.load(settings.model, settings.model_arguments)
     fit = fit_arguments.load(module, settings.model)
     model: Model
@@ -115,7 +109,7 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
         dataset = data_sets.of_settings(settings, module, cluster, fit, None)
         model, fit = column_files.model_of(settings, dataset)
     else:
-        model = model_files.model_of(module, settings, None, fit.class_weight, bool(fit.callbacks))
+        model = model_files.model_of(module, settings, fit.class_weight, bool(fit.callbacks))
         dataset = data_sets.of_settings(settings, module, cluster, fit, model)
     if fit.batch_size and "batch_size" not in settings.given:
         settings = replace(settings, batch_size=fit.batch_size)
@@ -129,8 +123,6 @@ def load(settings: Settings, cluster: Cluster | None) -> Problem:
     else:
         epochs = _find_epochs(settings, mode, dataset, wants_epochs)
     settings = _with_epochs(settings, mode, fit, epochs)
-    if not isinstance(model, KerasModel):
-        model = model_files.model_of(module, settings, dataset.table)
     if fit != FitArguments() and not isinstance(model, KerasModel):
         raise ConfigurationError(f"model={settings.model}: fit_arguments() is for Keras models; remove it.")
     train, held_out = dataset.train, dataset.test

@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import csv
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from trainer.config import Parser
-from trainer.data.columns.names import has_columns
+from trainer.data.columns.names import find, has_columns
 from trainer.data.columns.plan import Plan, from_json
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
@@ -141,25 +140,21 @@ def _images(files: Sequence[Path], folder: Path, model: SavedModel, skipped: Ski
 
 def _open(place: Path, plan: Plan, model: SavedModel) -> "Folder":
     """The files with the columns that a model takes, read as those were on which it was trained."""
-    from trainer.data.columns.folder import find, open_folder  # it needs pyarrow
+    from trainer.data.columns.folder import open_folder  # it needs pyarrow
 
     if not find(place):
         raise ConfigurationError(
             f"--data: {place} has no files with columns, which {model.what} takes; name a CSV or Parquet file, whose "
             "name ends in .csv, .tsv, .txt, .data or .parquet."
         )
-    texts = [each for each in plan.inputs if each.dtype == "string" and not each.shape]
-    known = {name: each.categories if each.kind == "category" else () for each in texts for name in each.reads}
-    folder = open_folder(str(place), "data", plan.readings)
-    for note in folder.files.notes:
-        print(note, file=sys.stderr)
+    texts = [name for each in plan.inputs if each.dtype == "string" and not each.shape for name in each.reads]
+    folder = open_folder(str(place), "data", readings=plan.readings)
     if absent := [name for name in plan.reads if name not in folder.types]:
         them = "it" if len(absent) == 1 else "them"
         raise ConfigurationError(
             f"--data: {place} has no column {', '.join(absent)}, which {model.what} takes; add {them}."
         )
-    folder = folder.as_texts([*known]).as_known({name: each for name, each in known.items() if each})
-    return folder.as_known({plan.id: ()}) if plan.id else folder
+    return folder.as_written([*texts, *([plan.id] if plan.id else [])])
 
 
 def _rows(folder: "Folder", id_column: str | None, plan: Plan, skipped: Skipped) -> Iterator[Batch]:

@@ -117,11 +117,6 @@ class SavedModel:
             "were expected; name a model of images."
         )
 
-    def takes_vectors(self, size: int) -> bool:
-        """Whether the model takes one input, of vectors of this size."""
-        shapes = [tensor.shape.as_list() if tensor.shape.rank else [] for tensor in self._inputs.values()]
-        return shapes == [[None, size]]
-
     def _in_order(self, specs: Mapping[str, Any]) -> list[Any]:
         """The input tensors in the order of the examples' inputs. A single input may have any name."""
         if len(self._inputs) == 1:

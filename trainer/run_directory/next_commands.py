@@ -28,9 +28,9 @@ def next_commands(directory: TrainingDirectory, result: Mapping[str, Any]) -> It
 
 def _data_to_predict(result: Mapping[str, Any]) -> str | None:
     """The kind of data for which the model predicts; None if `trainer models predict` does not take the model."""
-    if result.get("columns") or result.get("baseline"):
+    if result.get("baseline"):
         return "FILE.csv"
-    # A Lance dataset without columns that names its classes has images, unless another program has written it.
+    # A Lance dataset without a table that names its classes has images, unless another program has written it.
     is_image = result.get("dataset") in IMAGES or (result.get("dataset") == "lance" and result.get("classes"))
     return "FOLDER" if is_image else None
 

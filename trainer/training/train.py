@@ -41,8 +41,8 @@ def train(context: TaskContext) -> bool:
     problem = load_problem(settings, context.cluster)
     context, settings = replace(context, settings=problem.settings), problem.settings
     leads = cluster is None or cluster.is_chief
-    if leads and problem.warning:
-        logger.warning(problem.warning)
+    if leads and problem.dataset.warning:
+        logger.warning(problem.dataset.warning)
     if leads and problem.mode.has_rounds and problem.mode.replicas > 1 and settings.sync_replicas is None:
         logger.info(
             "the replicas train synchronously, the default for Keras models: sync_replicas=false does not wait for the "

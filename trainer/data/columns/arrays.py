@@ -1,15 +1,17 @@
 """Columns of Arrow as the arrays that a model gets."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.data.columns.decide import label
+from trainer.data.columns.decide import is_present, label
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.examples import Array
-from trainer.data.tabular import is_list, is_number
+from trainer.data.tabular import is_list, is_number, spelling_key
 from trainer.data.tabular.header import is_value
 from trainer.errors import ConfigurationError
 
@@ -53,7 +55,9 @@ def _scalars(values: Any, column: Column, place: str, start: int | None) -> Arra
         if is_list(values.type):
             raise ConfigurationError(f"{place}: texts were expected, not {values.type}.")
         encoded = _texts(values).fill_null("").dictionary_encode()  # equal texts share one object of Python's
-        different = np.asarray([*encoded.dictionary.to_pylist(), ""], object)
+        texts = encoded.dictionary.to_pylist()
+        spelled = _spelled(texts, column.categories) if column.kind == "category" else texts
+        different = np.asarray([*spelled, ""], object)
         return np.asarray(different[encoded.indices.to_numpy(zero_copy_only=False)])
     if pa.types.is_timestamp(values.type):
         seconds = pc.divide(values.cast(pa.int64()).cast(pa.float64()), 1e6)
@@ -74,6 +78,12 @@ def _scalars(values: Any, column: Column, place: str, start: int | None) -> Arra
             )
         return np.asarray(found.astype(column.dtype))
     return _filled(values.cast(pa.float64(), safe=False), column)
+
+
+def _spelled(texts: Sequence[str], categories: Sequence[str]) -> Sequence[str]:
+    """The texts as the categories are spelled: files may spell a text in another way than those of the training."""
+    own, known = {*categories}, {spelling_key(each): each for each in categories}
+    return [text if text in own else known.get(spelling_key(text), text) for text in texts]
 
 
 def _texts(values: Any) -> Any:
@@ -114,12 +124,23 @@ def _lists(values: Any, column: Column, place: str, start: int) -> Array:
     return found
 
 
+def are_targets(values: Any, names: Sequence[str] | None) -> npt.NDArray[np.bool_]:
+    """Which values are targets, and not missing or a label that has none of these names, such as -1: [n]."""
+    values = _whole(values)
+    found = is_present(values)
+    if names and pa.types.is_integer(values.type):
+        found = pc.and_(found, pc.and_(pc.greater_equal(values, 0), pc.less(values, len(names))).fill_null(False))
+    return np.asarray(found.to_numpy(zero_copy_only=False))
+
+
 def targets(values: Any, target: Target) -> Array:
     """Labels int32 [n], -1 where a value is no class; or values float32 [n], NaN where there is none."""
     values = _whole(values)
     if not target.classes:
         numbers = values.cast(pa.float64(), safe=False).fill_null(np.nan)
         return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32)
+    if target.has_labels:
+        return np.asarray(values.cast(pa.int32(), safe=False).to_numpy(zero_copy_only=False))
     different = values.dictionary_encode()
     known = {name: index for index, name in enumerate(target.classes)}
     numbers = [known.get(label(each), -1) for each in different.dictionary.to_pylist()]

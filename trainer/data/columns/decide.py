@@ -1,8 +1,9 @@
-"""Decides what each column of a table is for the packaged model, by the values of its training rows. Pure.
+"""Decides what each column of a table is for the packaged model, by the values of its training rows.
 
 The rules, in words, are in docs/data.md.
 """
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.tabular import INDEX, is_date, is_list, is_number, is_text, remedy
 from trainer.errors import ConfigurationError
 from trainer.text import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 EXACT = 1 << 53
 """Larger whole numbers are ids, such as hashes: as floating-point numbers, different ones are equal."""
@@ -234,7 +237,7 @@ class Values:
 
     def add(self, values: Any) -> None:
         """Add values that are present, an array of Arrow."""
-        if not len(values):
+        if not len(values) or not (is_number(self.kind) or is_text(self.kind)):  # others are refused later
             return
         if self.counts is not None:
             for each in pc.value_counts(values).to_pylist():
@@ -270,10 +273,8 @@ class Values:
         return self.is_whole and self.counts is not None and len(self.counts) <= MOST_CLASSES and min(self.counts) >= 0
 
 
-def target_of(
-    name: str, values: Values, choices: Choices, names: Sequence[str] | None, origin: str
-) -> tuple[Target, str]:
-    """The target by its values in training rows, and a sentence on what was decided, for the log.
+def target_of(name: str, values: Values, choices: Choices, names: Sequence[str] | None, origin: str) -> Target:
+    """The target by its values in training rows. A line of the log says what may be wrong.
 
     Args:
         name: The column.
@@ -302,10 +303,15 @@ def target_of(
         raise ConfigurationError(
             f"target={name}: each training row has {label(next(iter(counts)))}; there is nothing to learn."
         )
+    if names and not choices.regression:
+        return Target(name, tuple(names), has_labels=pa.types.is_integer(kind))
     if not values.are_classes(choices.regression):
-        many = f"{len(counts)}" if counts else f"more than {MOST_DIFFERENT:,}"
-        hint = f"{name}: {many} different whole numbers are values to predict; --regression=false makes them classes"
-        return Target(name, (), values.mean, values.stddev), hint if values.is_whole and not choices.regression else ""
+        if values.is_whole and not choices.regression:
+            many = f"{len(counts)}" if counts else f"more than {MOST_DIFFERENT:,}"
+            logger.info(
+                f"{name}: {many} different whole numbers are values to predict; --regression=false makes them classes"
+            )
+        return Target(name, (), values.mean, values.stddev)
     if counts is None:
         raise ConfigurationError(
             f"target={name}: it has more than {MOST_DIFFERENT:,} different values, which are too many classes; name "
@@ -316,12 +322,10 @@ def target_of(
             f"target={name}: each of {values.rows:,} training rows has another one, as those of an id; there is "
             "nothing to learn."
         )
-    if names:
-        return Target(name, tuple(names)), ""
     rarest = min(counts, key=lambda each: counts[each])
-    share = counts[rarest] / values.rows
-    note = f"{name}: {label(rarest)} is {share:.2%} of the rows" if share < RARE_CLASS else ""
-    return Target(name, tuple(label(each) for each in sorted(counts))), note
+    if (share := counts[rarest] / values.rows) < RARE_CLASS:
+        logger.info(f"{name}: {label(rarest)} is {share:.2%} of the rows")
+    return Target(name, tuple(label(each) for each in sorted(counts)))
 
 
 def label(value: Any) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from trainer.data.columns import held_out
-from trainer.data.columns.names import are_records, has_columns
+from trainer.data.columns.names import are_records, find, has_columns, with_columns
 from trainer.data.skipped import Skipped
 from trainer.data.tabular import TabularFiles, open_files
 from trainer.data.tabular.parquet import VALUE_BYTES, RowGroup, row_groups
@@ -81,9 +81,9 @@ class Folder:
         """The same, with these columns as texts, which may be numbers by chance."""
         return replace(self, files=self.files.as_texts(names))
 
-    def as_known(self, texts: Mapping[str, Sequence[str]]) -> "Folder":
-        """The same, with these columns as texts, in one spelling of each that is given."""
-        return replace(self, files=self.files.as_known(texts))
+    def as_written(self, names: Sequence[str]) -> "Folder":
+        """The same, with these columns as texts in the spellings that they have."""
+        return replace(self, files=self.files.as_written(names))
 
     def _with_partitions(self, batch: pa.RecordBatch, path: Path, columns: Sequence[str]) -> pa.RecordBatch:
         values = self.partitions[path]
@@ -185,24 +185,15 @@ def _digest(paths: Sequence[Path], columns: Sequence[str], types: Mapping[str, A
     ).hexdigest()[:32]
 
 
-def find(place: Path) -> list[Path]:
-    """The files with columns at a path: itself, or those of a folder and the folders in it, in the order of names."""
-    if not place.is_dir():
-        return [place] if place.is_file() and has_columns(place.name) else []
-    found = [path for path in place.rglob("*") if path.is_file() and has_columns(path.name)]
-    return sorted(path for path in found if not _is_hidden(path.relative_to(place)))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def open_folder(place: str, setting: str, readings: Mapping[str, str] | None = None) -> Folder:
+def open_folder(
+    place: str, setting: str, delimiter: str | None = None, readings: Mapping[str, str] | None = None
+) -> Folder:
     """Find the files at a path or a URI, and their columns. Those at a URI are copied to this machine.
 
     Args:
         place: The path or the URI.
         setting: The setting that has it, for errors.
+        delimiter: That of the files of text; None finds that of each.
         readings: See `open_files`.
 
     Raises:
@@ -219,7 +210,7 @@ def open_folder(place: str, setting: str, readings: Mapping[str, str] | None = N
         )
     if all(are_records(path.name) for path in paths):
         here, paths = _records_as_parquet(place, paths)
-    files = open_files(paths, None, readings)
+    files = open_files(paths, delimiter, readings)
     for note in files.notes:
         logger.info(note)
     partitions = {path: dict(_partitions(path.relative_to(here).parent if here.is_dir() else Path())) for path in paths}
@@ -256,7 +247,7 @@ def _download(uri: str, setting: str) -> Path:
         store, names = ObjectStore(parent, setting), [name]
     else:
         store = ObjectStore(uri, setting)
-        names = [name for name in store.names() if has_columns(name) and not _is_hidden(Path(name))]
+        names = with_columns(store.names())
     place = cache() / hashlib.sha256(uri.encode()).hexdigest()[:32]
     if names:
         logger.info(f"{uri}: {len(names)} files are copied to {place}")

@@ -42,7 +42,7 @@ def plan(table: Any, target: Target, choices: Choices, specs: Mapping[str, Array
         inputs = tuple(_column(table[name], name, spec, origin) for name, spec in specs.items())
     used = {name for each in inputs for name in each.reads}
     left_out = {name: "the model has no input of this name" for name in others if name not in used}
-    if target.classes and pa.types.is_integer(table[target.name].type):
+    if target.classes and not target.has_labels and pa.types.is_integer(table[target.name].type):
         largest = max(map(int, target.classes))
         target = replace(target, classes=tuple(map(str, range(largest + 1))))  # labels stay what they are
     return Plan(inputs, target, choices.id, choices.sample_weight, left_out, len(table))

@@ -90,6 +90,8 @@ class Target:
     mean: float = 0.0
     stddev: float = 1.0
     """Of a value."""
+    has_labels: bool = False
+    """Whether the data has the labels of the classes, and not their names."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,11 @@ class Plan:
     def reads(self) -> list[str]:
         """The columns to read for the inputs, each once."""
         return list(dict.fromkeys(name for each in self.inputs for name in each.reads))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns to read for examples, each once."""
+        return list(dict.fromkeys([self.target.name, *self.reads, *filter(None, [self.sample_weight])]))
 
     @property
     def readings(self) -> dict[str, str]:

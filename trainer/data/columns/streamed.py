@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns import decide, held_out
+from trainer.data.columns import arrays, decide, held_out
 from trainer.data.columns.blocks import Blocks
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.decide import Values
@@ -21,14 +21,14 @@ from trainer.data.columns.plan import Plan
 from trainer.data.columns.table_files import (
     Model,
     Splits,
-    baseline,
     examples,
     kind,
+    of_streams,
     say_absent,
+    stream,
     with_place,
-    without_unknown,
 )
-from trainer.data.examples import Array, Examples
+from trainer.data.examples import Array
 from trainer.data.skipped import Skipped
 from trainer.data.stream import FIRST_EXAMPLES, Stream, prefetch
 from trainer.data.tabular.parquet import RowGroup
@@ -60,8 +60,8 @@ class Part:
         for batch in self.folder.read_group(group, self.columns):
             numbers = np.arange(start, start + len(batch))
             start += len(batch)
-            is_there = decide.is_present(batch[self.target]).to_numpy(zero_copy_only=False)
-            own = self.chosen(index, numbers, batch) & is_there
+            is_present = arrays.are_targets(batch[self.target], self.folder.files.class_names.get(self.target))
+            own = self.chosen(index, numbers, batch) & is_present
             if found := int(own.sum()):
                 yield batch if found == len(batch) else batch.filter(pa.array(own))
 
@@ -77,19 +77,16 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
         folder = folder.as_parquet(columns, Skipped(choices.max_skipped))
     groups = folder.groups()
     train, test, values = _split(folder, name, columns, groups)
-    target, note = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
-    if note:
-        logger.info(note)
+    target = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
     plan = model.plan(_sample(train), target, choices, folder.origin).with_readings(readings)
-    wanted = [name, *plan.reads, *([SPLIT] if SPLIT in columns else [])]
-    wanted += [plan.sample_weight] if plan.sample_weight else []
-    train, test = (replace(each, columns=[*dict.fromkeys(wanted)]) for each in (train, test))
-    held: Examples | Stream = _stream(test, plan, seed)
-    if sum(test.rows) <= held_out.MOST:
-        rows = pa.Table.from_batches([batch for group in groups for batch in test.read(group)])
-        held = without_unknown(examples(rows, plan, folder.origin), plan.target, folder.origin)
-    constant = baseline(values, held, plan.target) if isinstance(held, Examples) else None
-    return Splits(found_kind, _stream(train, plan, seed), held, plan, constant, _digest(folder, groups))
+    wanted = dict.fromkeys([*plan.columns, *([SPLIT] if SPLIT in columns else [])])
+    train, test = (replace(each, columns=[*wanted]) for each in (train, test))
+
+    def read_test() -> Any:
+        return pa.Table.from_batches([batch for group in groups for batch in test.read(group)])
+
+    splits = of_streams(_stream(train, plan, seed), _stream(test, plan, seed), read_test, values, plan, folder.origin)
+    return replace(splits, digest=_digest(folder, groups), kind=found_kind)
 
 
 def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[RowGroup]) -> tuple[Part, Part, Values]:
@@ -106,7 +103,7 @@ def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[R
         for batch in folder.read_group(group, read):
             test = is_test(index, np.arange(start, start + len(batch)), batch)
             start += len(batch)
-            valid = decide.is_present(batch[name]).to_numpy(zero_copy_only=False)
+            valid = arrays.are_targets(batch[name], folder.files.class_names.get(name))
             values.add(batch[name].filter(pa.array(valid & ~test)))
             own[0] += int((valid & ~test).sum())
             own[1] += int((valid & test).sum())
@@ -176,16 +173,7 @@ def _stream(part: Part, plan: Plan, seed: int) -> Stream:
         with lock:  # each device of a replica reads in a thread of its own
             return shared.read(indices)
 
-    signature = replace(first.signature, classes=len(plan.target.classes) or None)
-    return Stream(
-        signature,
-        lambda size: prefetch(blocks().once(size)),
-        sum(part.rows),
-        read=read,
-        has_order=True,
-        first=first.arrays,
-        classes=plan.target.classes or None,
-    )
+    return stream(first, plan, sum(part.rows), lambda size: prefetch(blocks().once(size)), read, has_order=True)
 
 
 def _digest(folder: Folder, groups: Sequence[RowGroup]) -> str:

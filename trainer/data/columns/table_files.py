@@ -6,12 +6,11 @@ task of a run finds the same.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trainer.data.columns import arrays, decide, given, held_out
 from trainer.data.columns.choices import Choices
@@ -35,17 +34,19 @@ IN_MEMORY_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Splits:
-    """The examples of files, and what they are made of."""
+    """The examples of files or of a table, and what they are made of."""
 
-    kind: str
-    """csv or parquet."""
     train: Examples | Stream
     test: Examples | Stream
     plan: Plan
     baseline: Mapping[str, Any] | None
     """How good the best constant prediction is on the held-out split: `what` it is, and metrics by Keras's names."""
     digest: str | None = None
-    """SHA-256 over what identifies files that are not in memory."""
+    """SHA-256 over what identifies data that is not in memory."""
+    kind: str = "lance"
+    """csv, parquet or lance."""
+    version: str | None = None
+    """The version that was read, of data that has versions."""
 
 
 @dataclass(frozen=True)
@@ -93,32 +94,69 @@ def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
     return streamed.load(folder, target, columns, choices, model, seed)
 
 
-def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choices, model: Model) -> Splits:
+def _in_memory(folder: Folder, target: str, columns: Sequence[str], choices: Choices, model: Model) -> Splits:
     table, of_file = _read(folder, columns, choices)
-    is_present = decide.is_present(table[name])
-    if absent := len(table) - (pc.sum(is_present).as_py() or 0):
-        say_absent(folder.origin, absent, len(table), name)
-        table, of_file = table.filter(is_present), of_file[is_present.to_numpy()]
+    is_test = None
+    if SPLIT in table.column_names and target != SPLIT:
+        is_test = held_out.by_column(table[SPLIT])
+    elif (tests := held_out.by_name(folder.files.paths)) is not None:
+        is_test = np.array(tests)[of_file]
+    names = folder.files.class_names.get(target)
+
+    def locate(plan: Plan, error: ConfigurationError) -> ConfigurationError:
+        return with_place(folder, plan, error)
+
+    found = of_table(table, is_test, target, names, choices, model, folder.origin, locate)
+    return replace(found, kind=kind(folder), plan=found.plan.with_readings(folder.files.readings))
+
+
+def of_table(
+    table: Any,
+    is_test: Mask | None,
+    name: str,
+    names: Sequence[str] | None,
+    choices: Choices,
+    model: Model,
+    origin: str,
+    locate: Callable[[Plan, ConfigurationError], ConfigurationError] = lambda _, error: error,
+) -> Splits:
+    """The examples of a `pyarrow.Table`.
+
+    Args:
+        table: The rows.
+        is_test: Which of them are held out; None chooses some.
+        name: The column of the targets.
+        names: Those of the classes by label, if the data has them.
+        choices: What the settings say about the columns.
+        model: What takes the columns.
+        origin: The name of the data, for errors.
+        locate: Returns the error of a row that cannot be used with its place.
+
+    Raises:
+        ConfigurationError: the columns cannot be used.
+    """
+    is_present = arrays.are_targets(table[name], names)
+    if absent := int((~is_present).sum()):
+        say_absent(origin, absent, len(table), name)
+        table = table.filter(pa.array(is_present))
+        is_test = None if is_test is None else is_test[is_present]
     if len(table) < 2:
-        raise ConfigurationError(f"{folder.origin}: {len(table)} of its rows have a {name}, but at least 2 are needed.")
-    is_test = _held_out(folder, table, of_file, name)
-    train = table if is_test is None else table.filter(pa.array(~is_test))
+        raise ConfigurationError(f"{origin}: {len(table)} of its rows have a {name}, but at least 2 are needed.")
+    if is_test is not None:
+        held_out.check(int(is_test.sum()), int((~is_test).sum()), origin)
     values = Values(table[name].type)
-    for chunk in train[name].chunks:
+    for chunk in (table[name] if is_test is None else table[name].filter(pa.array(~is_test))).chunks:
         values.add(chunk)
-    target, note = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
-    if note:
-        logger.info(note)
+    target = decide.target_of(name, values, choices, names, origin)
     if is_test is None:
         is_test = held_out.choose(arrays.targets(table[name], target), bool(target.classes))
-        train = table.filter(pa.array(~is_test))
-    plan = model.plan(train, target, choices, folder.origin).with_readings(folder.files.readings)
+    train = table.filter(pa.array(~is_test))
+    plan = model.plan(train, target, choices, origin)
     try:
-        found, test = (examples(rows, plan, folder.origin) for rows in (train, table.filter(pa.array(is_test))))
+        test = _held_out(table.filter(pa.array(is_test)), plan, origin)
+        return Splits(examples(train, plan, origin), test, plan, baseline(values, test, plan.target))
     except ConfigurationError as error:
-        raise with_place(folder, plan, error) from None
-    test = without_unknown(test, plan.target, folder.origin)
-    return Splits(kind(folder), found, test, plan, baseline(values, test, plan.target))
+        raise locate(plan, error) from None
 
 
 def _read(folder: Folder, columns: Sequence[str], choices: Choices) -> tuple[Any, Any]:
@@ -136,23 +174,11 @@ def _read(folder: Folder, columns: Sequence[str], choices: Choices) -> tuple[Any
     return pa.Table.from_batches(batches), np.concatenate(owners)
 
 
-def _held_out(folder: Folder, table: Any, of_file: Any, target: str) -> Mask | None:
-    """Which rows the data itself names as held out; None if it does not say it."""
-    if SPLIT in table.column_names and target != SPLIT:
-        found, what = held_out.by_column(table[SPLIT]), f"the column {SPLIT} of {folder.origin}"
-    elif (tests := held_out.by_name(folder.files.paths)) is not None:
-        found, what = np.array(tests)[of_file], f"the names of the files of {folder.origin}"
-    else:
-        return None
-    held_out.check(int(found.sum()), int((~found).sum()), what)
-    return found
-
-
 def with_place(folder: Folder, plan: Plan, error: ConfigurationError) -> ConfigurationError:
     """The error of the first row that cannot be used, with its file and its number there, by a pass over all files."""
+    columns = [*dict.fromkeys([*plan.reads, *([plan.sample_weight] if plan.sample_weight else [])])]
     for path in folder.files.paths:
         start = 0
-        columns = [*dict.fromkeys([*plan.reads, *([plan.sample_weight] if plan.sample_weight else [])])]
         for batch in folder.read(path, columns, Skipped(0, is_quiet=True)):
             try:
                 arrays.inputs(batch, plan, str(path), start)
@@ -187,12 +213,30 @@ def examples(table: Any, plan: Plan, origin: str) -> Examples:
     return Examples(inputs, arrays.targets(table[plan.target.name], plan.target), weights)
 
 
-def without_unknown(test: Examples, target: Target, origin: str) -> Examples:
-    """The held-out rows without those of a class that no training row has.
+def of_streams(
+    train: Stream, test: Stream, read_test: Callable[[], Any], values: Values, plan: Plan, origin: str
+) -> Splits:
+    """The examples of a table that does not fit into memory; `read_test` returns its held-out rows, which may fit."""
+    if (test.size or 0) > held_out.MOST:
+        return Splits(train, test, plan, None)
+    held = _held_out(read_test(), plan, origin)
+    return Splits(train, held, plan, baseline(values, held, plan.target))
+
+
+def stream(first: Examples, plan: Plan, size: int, once: Any, read: Any, has_order: bool = False) -> Stream:
+    """The stream of examples of a plan, of which these are the first."""
+    classes = plan.target.classes or None
+    signature = replace(first.signature, classes=classes and len(classes))
+    return Stream(signature, once, size, classes, read=read, has_order=has_order, first=first.arrays)
+
+
+def _held_out(table: Any, plan: Plan, origin: str) -> Examples:
+    """The held-out rows as examples, without those of a class that no training row has.
 
     Raises:
         ConfigurationError: none is left.
     """
+    test, target = examples(table, plan, origin), plan.target
     if not target.classes or not (unknown := test.targets == -1).any():
         return test
     if unknown.all():
@@ -210,8 +254,8 @@ def without_unknown(test: Examples, target: Target, origin: str) -> Examples:
 def baseline(train: Values, test: Examples, target: Target) -> Mapping[str, Any]:
     """How good the most frequent class, or the mean, of the training rows is on the held-out split."""
     if target.classes and train.counts:
-        most = decide.label(max(train.counts, key=lambda each: train.counts[each]))  # type: ignore[index]
-        label = target.classes.index(most)
-        return {"what": f"always {most}", "accuracy": float((test.targets == label).mean())}
+        most = max(train.counts, key=lambda each: train.counts[each])  # type: ignore[index]
+        label = most if target.has_labels else target.classes.index(decide.label(most))
+        return {"what": f"always {target.classes[label]}", "accuracy": float((test.targets == label).mean())}
     errors = np.abs(test.targets.astype(np.float64) - target.mean)
     return {"what": f"always the mean, {target.mean:.4g}", "mae": float(errors.mean()), "r2": 0.0}

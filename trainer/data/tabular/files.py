@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from trainer.data.columns.names import FILES
+from trainer.data.columns.names import PARQUET
 from trainer.data.skipped import Skipped
 from trainer.data.tabular.dialect import Dialect, read_dialect
 from trainer.data.tabular.formats import TEXT, Format, find_formats
@@ -22,9 +22,6 @@ from trainer.text import truncate
 BATCH_ROWS = 1000
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
-_OTHER_FILES = tuple(end for end in FILES if end.startswith((".txt", ".data")))
-"""What names end in that may be of tables, and of anything else."""
-_PARQUET_FILES = (".parquet", ".pq")
 T = TypeVar("T")
 
 
@@ -54,10 +51,10 @@ class TabularFiles:
         formats = {name: TEXT if name in changed else each for name, each in self.formats.items()}
         return replace(self, types=types, formats=formats)
 
-    def as_known(self, texts: Mapping[str, Sequence[str]]) -> "TabularFiles":
-        """The files, with the texts of these columns as they are but for other spellings of those that are given."""
-        found = {name: replace(TEXT, known=known) for name, known in texts.items() if name in self.formats}
-        return replace(self.as_texts([*texts]), formats={**self.formats, **found})
+    def as_written(self, names: Collection[str]) -> "TabularFiles":
+        """The files, with these columns as texts in the spellings that they have."""
+        written = {name: TEXT for name in names if name in self.formats}
+        return replace(self.as_texts(names), formats={**self.formats, **written})
 
     @property
     def readings(self) -> Mapping[str, str]:
@@ -102,25 +99,6 @@ class TabularFiles:
         yield from read_rows(path, found, [self.types[name] for name in columns], columns)
 
 
-def is_tabular(path: Path) -> bool:
-    """Whether this is a CSV or a Parquet file, by its name."""
-    return path.name.endswith(FILES) and not path.name.endswith(_OTHER_FILES)
-
-
-def find_files(place: Path) -> list[Path]:
-    """A file that is named, or the files with tables in a folder, by name; with none of them, its text files.
-
-    Raises:
-        ConfigurationError: the folder has none, or the file has a name of another kind.
-    """
-    paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.is_file())
-    texts = [path for path in paths if path.name.endswith((*_OTHER_FILES, ".zip")) and not path.name.startswith(".")]
-    found = [path for path in paths if is_tabular(path) and not path.name.startswith(".")] or texts
-    if not found:
-        raise ConfigurationError(f"{place}: .csv, .tsv, .parquet, .txt or .data files were expected; name one.")
-    return found
-
-
 def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[str, str] | None = None) -> TabularFiles:
     """Find the columns of these files, and their types, by a pass over all rows of the files of text.
 
@@ -132,7 +110,7 @@ def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[s
     Raises:
         ConfigurationError: a file cannot be read, or its columns are not those of the first one.
     """
-    is_parquet = {path: path.suffix in _PARQUET_FILES for path in paths}
+    is_parquet = {path: path.suffix in PARQUET for path in paths}
     found = _each(paths, lambda path: read_columns(path) if is_parquet[path] else read_dialect(path, delimiter))
     parquet = {path: each for path, each in found.items() if isinstance(each, ParquetColumns)}
     dialects = _named({path: each for path, each in found.items() if isinstance(each, Dialect)})

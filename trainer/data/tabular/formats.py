@@ -3,7 +3,7 @@
 A note says what was decided.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from trainer.data.tabular.readings import (
     Reading,
     without_marks,
 )
-from trainer.data.tabular.spellings import spelling_key
 from trainer.text import one_line
 
 READINGS_BY_NAME = {each.name: each for each in READINGS}
@@ -43,8 +42,6 @@ class Format:
     """Whether numbers have signs such as $ or %, which are left out."""
     spellings: Mapping[str, str] = field(default_factory=dict)
     """By a text, that which stands in its place."""
-    known: Sequence[str] = ()
-    """Texts, in place of which other spellings may stand."""
 
     def convert(self, texts: Any) -> Any:
         """The values of an array of strings, with null for a missing one.
@@ -56,7 +53,7 @@ class Format:
         if pa.types.is_null(self.kind):
             return pa.nulls(len(texts))
         if is_text(self.kind):
-            return _as_known(_respelled(as_null(texts, in_texts=True), self.spellings), self.known)
+            return _respelled(as_null(texts, in_texts=True), self.spellings)
         texts = as_null(texts)
         if self.reading:
             texts = self.reading.convert(without_marks(texts) if self.has_marks else texts)
@@ -217,12 +214,3 @@ def _respelled(texts: Any, spellings: Mapping[str, str]) -> Any:
         return texts
     index = pc.index_in(texts, pa.array([*spellings], pa.string()))
     return pc.coalesce(pa.array([*spellings.values()], pa.string()).take(index), texts)
-
-
-def _as_known(texts: Any, known: Sequence[str]) -> Any:
-    """The texts, with a known one in place of each other spelling of it."""
-    if not known:
-        return texts
-    encoded, keys = texts.dictionary_encode(), {spelling_key(each): each for each in known}
-    found = [each if each in known else keys.get(spelling_key(each), each) for each in encoded.dictionary.to_pylist()]
-    return pa.array(found, pa.string()).take(encoded.indices)
