@@ -85,7 +85,7 @@ def test_rows_mean_the_same_however_they_are_written(predict: Predict, tmp_path:
     _, _, expected = predict(write(tmp_path / "a.csv", rows()))
     found = {row["customer_id"]: row for row in expected}
     other = [{**row, "city/place": row["city/place"].upper()} for row in some]
-    code, said, predictions = predict(write(tmp_path / "b.csv", other, ","))
+    code, _, predictions = predict(write(tmp_path / "b.csv", other, ","))
     assert code == 0
     assert [float(row["probability_yes"]) for row in predictions] == pytest.approx(
         [float(found[row["customer_id"]]["probability_yes"]) for row in predictions], rel=1e-4
