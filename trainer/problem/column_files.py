@@ -87,6 +87,7 @@ def _choices(settings: Settings) -> Choices:
         settings.id,
         settings.sample_weight,
         settings.regression,
+        settings.dataset,
         settings.max_skipped,
     )
 

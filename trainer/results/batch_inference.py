@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from trainer.config import Parser
-from trainer.data.columns.names import has_columns
+from trainer.data.columns.names import SHOWN, has_columns
 from trainer.data.columns.plan import Plan, from_json
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
@@ -145,12 +145,12 @@ def _open(place: Path, plan: Plan, model: SavedModel) -> "Folder":
 
     if not find(place):
         raise ConfigurationError(
-            f"--data: {place} has no files with columns, which {model.what} takes; name a CSV or Parquet file, whose "
-            "name ends in .csv, .tsv, .txt, .data or .parquet."
+            f"--data: {place} has no files with columns, which {model.what} takes; name a file whose name ends in "
+            f"{SHOWN}."
         )
     texts = [each for each in plan.inputs if each.dtype == "string" and not each.shape]
     known = {name: each.categories if each.kind == "category" else () for each in texts for name in each.reads}
-    folder = open_folder(str(place), "data", plan.readings)
+    folder = open_folder(str(place), "data", readings=plan.readings)
     for note in folder.files.notes:
         print(note, file=sys.stderr)
     if absent := [name for name in plan.reads if name not in folder.types]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from trainer.data.columns import held_out
-from trainer.data.columns.names import are_records, has_columns
+from trainer.data.columns.names import OTHER_FILES, SHOWN, are_records, has_columns
 from trainer.data.skipped import Skipped
 from trainer.data.tabular import TabularFiles, open_files
 from trainer.data.tabular.parquet import VALUE_BYTES, RowGroup, row_groups
@@ -167,24 +167,29 @@ def _digest(paths: Sequence[Path], columns: Sequence[str], types: Mapping[str, A
     ).hexdigest()[:32]
 
 
-def find(place: Path) -> list[Path]:
-    """The files with columns at a path: itself, or those of a folder and the folders in it, in the order of names."""
+def find(place: Path, kind: str | None = None) -> list[Path]:
+    """The files with columns at a path: itself, or those of a folder and the folders in it, in the order of names.
+
+    In a folder with other files, .txt and .data files are none. Without such names, all are if `kind` is given.
+    """
     if not place.is_dir():
-        return [place] if place.is_file() and has_columns(place.name) else []
-    found = [path for path in place.rglob("*") if path.is_file() and has_columns(path.name)]
-    return sorted(path for path in found if not _is_hidden(path.relative_to(place)))
+        return [place] if place.is_file() and (kind or has_columns(place.name)) else []
+    files = sorted(path for path in place.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(place)))
+    named = [path for path in files if has_columns(path.name)]
+    return [path for path in named if not path.name.endswith(OTHER_FILES)] or named or (files if kind else [])
 
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
-def open_folder(place: str, setting: str, readings: Mapping[str, str] | None = None) -> Folder:
+def open_folder(place: str, setting: str, kind: str | None = None, readings: Mapping[str, str] | None = None) -> Folder:
     """Find the files at a path or a URI, and their columns. Those at a URI are copied to this machine.
 
     Args:
         place: The path or the URI.
         setting: The setting that has it, for errors.
+        kind: That of the files, csv, parquet or tfrecord, if their names do not say it.
         readings: See `open_files`.
 
     Raises:
@@ -194,12 +199,14 @@ def open_folder(place: str, setting: str, readings: Mapping[str, str] | None = N
     here = _download(place, setting) if is_uri(place) else Path(place)
     if not here.exists():
         raise ConfigurationError(f"{setting}={place}: there is no such file or folder.")
-    paths = find(here)
+    paths = find(here, kind)
     if not paths:
         raise ConfigurationError(
-            f"{setting}={place}: it has no CSV, Parquet or TFRecord files; name their folder, or a file."
+            f"{setting}={place}: no file has a name that ends in {SHOWN}; name such a file, or a folder of them."
         )
-    if all(are_records(path.name) for path in paths):
+    if all(are_records(path.name) for path in paths) or (
+        kind == "tfrecord" and not any(has_columns(path.name) for path in paths)
+    ):
         here, paths = _records_as_parquet(place, paths)
     files = open_files(paths, None, readings)
     for note in files.notes:

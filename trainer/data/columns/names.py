@@ -2,12 +2,13 @@
 
 import re
 
-FILES = (
-    *(f"{name}{packed}" for name in (".csv", ".tsv", ".txt", ".data") for packed in ("", ".gz", ".zip")),
-    ".parquet",
-    ".pq",
-)
+_PACKED = ("", ".gz", ".zip")
+OTHER_FILES = tuple(f"{name}{packed}" for name in (".txt", ".data") for packed in _PACKED)
+"""What names end in that may be of tables, and of anything else."""
+FILES = (*(f"{name}{packed}" for name in (".csv", ".tsv") for packed in _PACKED), ".parquet", ".pq", *OTHER_FILES)
 """What they end in."""
+SHOWN = ".csv, .tsv, .txt, .data, .parquet or .tfrecord"
+"""The same, for messages."""
 _RECORDS = re.compile(r"\.tfrec(ords?)?(\.gz)?(-\d+-of-\d+)?(\.gz)?$")
 
 

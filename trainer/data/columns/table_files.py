@@ -82,7 +82,7 @@ def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
         StoreError: an object store does not respond.
     """
-    folder = open_folder(place, "data_dir")
+    folder = open_folder(place, "data_dir", choices.kind)
     decide.check_names(folder.types, choices, folder.origin)
     target = decide.find_target(folder.types, choices, folder.origin)
     columns = model.columns(folder.types, target, choices)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from trainer.data.columns.names import FILES
+from trainer.data.columns.names import FILES, OTHER_FILES
 from trainer.data.skipped import Skipped
 from trainer.data.tabular.dialect import Dialect, read_dialect
 from trainer.data.tabular.formats import TEXT, Format, find_formats
@@ -22,9 +22,8 @@ from trainer.text import truncate
 BATCH_ROWS = 1000
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
-_OTHER_FILES = tuple(end for end in FILES if end.startswith((".txt", ".data")))
-"""What names end in that may be of tables, and of anything else."""
-_PARQUET_FILES = (".parquet", ".pq")
+_PARQUET_FILES, _PARQUET = (".parquet", ".pq"), b"PAR1"
+"""What the names of Parquet files end in, and what others begin with."""
 T = TypeVar("T")
 
 
@@ -104,7 +103,7 @@ class TabularFiles:
 
 def is_tabular(path: Path) -> bool:
     """Whether this is a CSV or a Parquet file, by its name."""
-    return path.name.endswith(FILES) and not path.name.endswith(_OTHER_FILES)
+    return path.name.endswith(FILES) and not path.name.endswith(OTHER_FILES)
 
 
 def find_files(place: Path) -> list[Path]:
@@ -114,7 +113,7 @@ def find_files(place: Path) -> list[Path]:
         ConfigurationError: the folder has none, or the file has a name of another kind.
     """
     paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.is_file())
-    texts = [path for path in paths if path.name.endswith((*_OTHER_FILES, ".zip")) and not path.name.startswith(".")]
+    texts = [path for path in paths if path.name.endswith((*OTHER_FILES, ".zip")) and not path.name.startswith(".")]
     found = [path for path in paths if is_tabular(path) and not path.name.startswith(".")] or texts
     if not found:
         raise ConfigurationError(f"{place}: .csv, .tsv, .parquet, .txt or .data files were expected; name one.")
@@ -132,7 +131,7 @@ def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[s
     Raises:
         ConfigurationError: a file cannot be read, or its columns are not those of the first one.
     """
-    is_parquet = {path: path.suffix in _PARQUET_FILES for path in paths}
+    is_parquet = {path: path.suffix in _PARQUET_FILES or _begins(path, _PARQUET) for path in paths}
     found = _each(paths, lambda path: read_columns(path) if is_parquet[path] else read_dialect(path, delimiter))
     parquet = {path: each for path, each in found.items() if isinstance(each, ParquetColumns)}
     dialects = _named({path: each for path, each in found.items() if isinstance(each, Dialect)})
@@ -147,7 +146,7 @@ def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[s
     formats = {name: _as_kind(each, types[name]) for name, each in formats.items()}
     types = {name: kind for name, kind in types.items() if not (name in nameless and pa.types.is_null(kind))}
     class_names = {name: each for found in parquet.values() for name, each in found.class_names.items()}
-    notes = [*_notes_on_files(dialects), *notes, *more_notes]
+    notes = [*_notes_on_files(dialects), *_notes_on_columns(has), *notes, *more_notes]
     return TabularFiles(paths, types, notes, class_names, dialects, formats, parquet)
 
 
@@ -178,7 +177,27 @@ def _named(dialects: Mapping[Path, Dialect]) -> dict[Path, Dialect]:
 def _check_columns(has: Mapping[Path, Sequence[str]], names: Sequence[str]) -> None:
     lacking = {path: [name for name in names if name not in others] for path, others in has.items()}
     if wrong := [f"{path}: it has no column {', '.join(absent)}" for path, absent in lacking.items() if absent]:
-        raise ConfigurationError(f"{'; '.join(wrong)}, as the first file has.")
+        raise ConfigurationError(
+            f"{'; '.join(wrong)}, as the first file has; name one file, or a folder of files with the same columns."
+        )
+
+
+def _begins(path: Path, expected: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(expected)) == expected
+    except OSError:
+        return False  # what reads the file says it
+
+
+def _notes_on_columns(has: Mapping[Path, Sequence[str]]) -> list[str]:
+    first, *others = has
+    more = {path.name: [name for name in has[path] if name and name not in has[first]] for path in others}
+    return [
+        f"{path}: {truncate(', '.join(names), 100)} left out, as the first file, {first.name}, has no such column"
+        for path, names in more.items()
+        if names
+    ]
 
 
 def _types(
