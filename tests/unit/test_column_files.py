@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,18 @@ def test_other_columns_than_those_of_the_first_file_are_named(tmp_path: Path, ca
         ConfigurationError, match=r"a.csv: it has no column other; .* as the first file has; name one f"
     ):
         load(tmp_path / "data")
+
+
+def test_labels_have_the_names_of_hugging_face(tmp_path: Path) -> None:
+    table = pa.table({"x": [0.5, 1.0] * 50, "label": [0, 1] * 50})
+    names = {"info": {"features": {"label": {"names": ["cat", "dog"]}}}}
+    pyarrow.parquet.write_table(
+        table.replace_schema_metadata({"huggingface": json.dumps(names)}), tmp_path / "a.parquet"
+    )
+    found = load(tmp_path / "a.parquet")
+    assert found.baseline is not None
+    assert (found.plan.target.classes, found.baseline["what"]) == (("cat", "dog"), "always cat")
+    assert (in_memory(found.train).targets == (in_memory(found.train).inputs["x"] == 1.0)).all()
 
 
 def test_a_file_of_one_column_is_refused(tmp_path: Path) -> None:

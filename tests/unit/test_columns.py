@@ -147,6 +147,19 @@ def test_a_target_from_which_nothing_can_be_learnt_is_refused(values: list[Any],
         decide.target_of("y", found, Choices(), None, "t")
 
 
+def test_labels_have_the_names_that_the_data_gives() -> None:
+    found = Values(pa.int64())
+    found.add(labels := pa.array([0, 1, 1]))
+    target, _ = decide.target_of("y", found, Choices(), ["cat", "dog", "cow"], "t")
+    assert target.classes == ("cat", "dog", "cow")
+    assert arrays.targets(labels, target).tolist() == [0, 1, 1]
+    plan = given.plan(TABLE, target, Choices(), {"a": ArraySpec((), "float32")}, "t")
+    assert plan.target == target
+    found.add(pa.array([-1]))
+    with pytest.raises(ConfigurationError, match="-1 is not the label of a class, which t names: cat, dog, cow; leave"):
+        decide.target_of("y", found, Choices(), ["cat", "dog", "cow"], "t")
+
+
 def test_infinite_numbers_are_missing_ones() -> None:
     values = [0.5 * row for row in range(ROWS - 3)]
     (found, _) = plan_of({"n": [*values, float("inf"), float("-inf"), 1e39]}).inputs
@@ -249,7 +262,6 @@ def test_a_model_with_one_unnamed_input_gets_all_numbers(specs: Any) -> None:
 @pytest.mark.parametrize(
     ("specs", "sentence"),
     [
-        ({"a": ArraySpec((), "float32"), "z": ArraySpec((), "float32")}, "the model's inputs z are no columns"),
         ({"v": ArraySpec((), "float32"), "a": ArraySpec((), "float32")}, "v is list<.*let the input have a dimension"),
         ({"a": ArraySpec((3,), "float32"), "b": ArraySpec((), "float32")}, "a is double.*let the input have the shape"),
         ({"x": ArraySpec((5,), "float32")}, "the columns of numbers are a vector of 2 .a, b.; let it have this size"),
@@ -258,6 +270,32 @@ def test_a_model_with_one_unnamed_input_gets_all_numbers(specs: Any) -> None:
 def test_inputs_that_are_no_columns_are_refused(specs: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         given.plan(TABLE, INTEGER_TARGET, Choices(), specs, "t")
+
+
+def test_inputs_without_a_column_are_named_beside_the_columns() -> None:
+    specs = {"a": ArraySpec((), "float32"), "agee": ArraySpec((), "float32")}
+    with pytest.raises(
+        ConfigurationError, match=r"inputs agee .did you mean age\?. are no columns of it; it has a, age"
+    ):
+        given.check_inputs(specs, ["a", "age"], "t")
+    given.check_inputs({"x": ArraySpec((2,), "float32")}, ["a", "age"], "t")
+
+
+def test_a_vector_has_the_order_of_the_inputs_and_no_index() -> None:
+    table = TABLE.append_column("Unnamed: 0", pa.array([0, 1]))
+    assert given.plan(table, INTEGER_TARGET, Choices(), None, "t").reads == ["a", "b"]
+    chosen = given.plan(table.select(["a", "b", "y"]), INTEGER_TARGET, Choices(inputs=("b", "a")), None, "t")
+    assert chosen.reads == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [(("1", "3"), ("0", "1", "2", "3")), (("-1", "1"), ("-1", "1")), (("5", str(10**12)), ("5", str(10**12)))],
+)
+def test_whole_numbers_are_labels_of_a_models_own_unless_they_are_negative_or_large(
+    classes: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert given.plan(TABLE, Target("y", classes), Choices(), None, "t").target.classes == expected
 
 
 @pytest.mark.parametrize("rows", [2, 3, 10, 150, 1000, 5000])

@@ -59,9 +59,9 @@ def _scalars(values: Any, column: Column, place: str, start: int | None) -> Arra
         seconds = pc.divide(values.cast(pa.int64()).cast(pa.float64()), 1e6)
         return _filled(seconds, column)
     if not (is_number(values.type) or pa.types.is_null(values.type)):
+        other = "let the model's input be of texts" if column.kind == "given" else "train without it by --exclude"
         raise ConfigurationError(
-            f"{place}: numbers were expected, not {_example(values, start)}; correct it, or train without the column "
-            "by --exclude."
+            f"{place}: numbers were expected, not {_example(values, start)}; correct it, or {other}."
         )
     if column.dtype.startswith("int"):
         if pa.types.is_floating(values.type) and not pc.all(pc.equal(pc.round(values), values)).as_py():
@@ -121,7 +121,7 @@ def targets(values: Any, target: Target) -> Array:
         numbers = values.cast(pa.float64(), safe=False).fill_null(np.nan)
         return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32)
     different = values.dictionary_encode()
-    known = {name: index for index, name in enumerate(target.classes)}
+    known = {name: index for index, name in enumerate(target.values)}
     numbers = [known.get(label(each), -1) for each in different.dictionary.to_pylist()]
     indices = different.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
     return np.asarray(np.asarray([*numbers, -1], np.int32)[indices])

@@ -301,7 +301,7 @@ def target_of(
         raise ConfigurationError(
             f"target={name}: each training row has {label(next(iter(counts)))}; there is nothing to learn."
         )
-    if not values.are_classes(choices.regression):
+    if not values.are_classes(False if names and choices.regression is None else choices.regression):
         many = f"{len(counts)}" if counts else f"more than {MOST_DIFFERENT:,}"
         hint = f"{name}: {many} different whole numbers are values to predict; --regression=false makes them classes"
         return Target(name, (), values.mean, values.stddev), hint if values.is_whole and not choices.regression else ""
@@ -316,7 +316,12 @@ def target_of(
             "nothing to learn."
         )
     if names:
-        return Target(name, tuple(names)), ""
+        if wrong := [each for each in counts if not (is_number(kind) and 0 <= each < len(names))]:
+            raise ConfigurationError(
+                f"target={name}: {label(wrong[0])} is not the label of a class, which {origin} names: "
+                f"{truncate(', '.join(names), 100)}; leave its rows out."
+            )
+        return Target(name, tuple(names), has_labels=True), ""
     rarest = min(counts, key=lambda each: counts[each])
     share = counts[rarest] / values.rows
     note = f"{name}: {label(rarest)} is {share:.2%} of the rows" if share < RARE_CLASS else ""

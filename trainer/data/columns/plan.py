@@ -90,6 +90,13 @@ class Target:
     mean: float = 0.0
     stddev: float = 1.0
     """Of a value."""
+    has_labels: bool = False
+    """Whether the column has the labels of the classes, from 0, and not their names."""
+
+    @property
+    def values(self) -> Sequence[str]:
+        """What the column has in place of each class, as text."""
+        return [str(label) for label in range(len(self.classes))] if self.has_labels else self.classes
 
 
 @dataclass(frozen=True)

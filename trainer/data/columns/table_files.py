@@ -61,9 +61,11 @@ class Model:
             return decide.plan(table, target, choices, origin)
         return given.plan(table, target, choices, self.specs(), origin)
 
-    def columns(self, types: Mapping[str, Any], target: str, choices: Choices) -> list[str]:
+    def columns(self, types: Mapping[str, Any], target: str, choices: Choices, origin: str) -> list[str]:
         """The columns to read: those that may be used."""
         specs = self.specs() if self.specs else None
+        if specs:
+            given.check_inputs(specs, types, origin)
         wanted = {*choices.inputs} or ({*specs} if specs and {*specs} & {*types} else {*types} - {*choices.exclude})
         wanted |= {target, SPLIT, choices.id or target, choices.sample_weight or target}
         return [name for name in types if name in wanted]
@@ -85,7 +87,7 @@ def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
     folder = open_folder(place, "data_dir", choices.kind)
     decide.check_names(folder.types, choices, folder.origin)
     target = decide.find_target(folder.types, choices, folder.origin)
-    columns = model.columns(folder.types, target, choices)
+    columns = model.columns(folder.types, target, choices, folder.origin)
     if folder.size <= IN_MEMORY_BYTES:
         return _in_memory(folder, target, columns, choices, model)
     from trainer.data.columns import streamed
@@ -211,7 +213,7 @@ def baseline(train: Values, test: Examples, target: Target) -> Mapping[str, Any]
     """How good the most frequent class, or the mean, of the training rows is on the held-out split."""
     if target.classes and train.counts:
         most = decide.label(max(train.counts, key=lambda each: train.counts[each]))  # type: ignore[index]
-        label = target.classes.index(most)
-        return {"what": f"always {most}", "accuracy": float((test.targets == label).mean())}
+        label = target.values.index(most)
+        return {"what": f"always {target.classes[label]}", "accuracy": float((test.targets == label).mean())}
     errors = np.abs(test.targets.astype(np.float64) - target.mean)
     return {"what": f"always the mean, {target.mean:.4g}", "mae": float(errors.mean()), "r2": 0.0}
