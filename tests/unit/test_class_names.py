@@ -115,7 +115,7 @@ def test_the_rows_of_a_table_are_predicted(models: Models, run: Path, tmp_path: 
         ("country\nNOR\n", "--data: {path} has no column age, score, which MODEL: the model {run} takes; add them."),
         (
             "age,country,score\nold,NOR,1\n",
-            "{path}: age: numbers were expected, not string, such as 'old' in row 0; correct it, or train without the "
+            "{path}: age: numbers were expected, not string, such as 'old' in row 0; correct it, or train without it "
             "column by --exclude.",
         ),
     ],

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,62 @@ def test_a_weight_that_is_none_is_named_with_its_row(tmp_path: Path) -> None:
         load(file, sample_weight="w")
 
 
+def test_texts_beside_files_with_columns_are_not_read(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "rows.csv", 100)
+    (tmp_path / "data" / "README.txt").write_text("Rows, as they are.\n")
+    assert len(in_memory(load(tmp_path / "data").train)) == 80
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_kind_says_what_names_do_not(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "data").mkdir()
+    for index in range(2):
+        place = tmp_path / "data" / f"00000{index}_0"
+        if kind == "csv":
+            write(place, 100, index)
+        else:
+            pyarrow.parquet.write_table(pa.table({"x": [0.5, 1.0] * 50, "y": [0, 1] * 50}), place)
+    with pytest.raises(ConfigurationError, match=r"data: no file has a name that ends in .csv, .*name such a file"):
+        load(tmp_path / "data")
+    for place, rows in ((tmp_path / "data", 200), (tmp_path / "data" / "000001_0", 100)):
+        found = load(place, kind=kind)
+        assert (found.kind, len(in_memory(found.train)) + len(in_memory(found.test))) == (kind, rows)
+
+
+def test_other_columns_than_those_of_the_first_file_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    write(tmp_path / "data" / "a.csv", 100)
+    write(tmp_path / "data" / "b.csv", 100, more=1)
+    load(tmp_path / "data")
+    assert "b.csv: more left out, as the first file, a.csv, has no such column" in caplog.text
+    write(tmp_path / "data" / "0.csv", 100, other=1)
+    with pytest.raises(
+        ConfigurationError, match=r"a.csv: it has no column other; .* as the first file has; name one f"
+    ):
+        load(tmp_path / "data")
+
+
+def test_labels_have_the_names_of_hugging_face(tmp_path: Path) -> None:
+    table = pa.table({"x": [0.5, 1.0] * 50, "label": [0, 1] * 50})
+    names = {"info": {"features": {"label": {"names": ["cat", "dog"]}}}}
+    pyarrow.parquet.write_table(
+        table.replace_schema_metadata({"huggingface": json.dumps(names)}), tmp_path / "a.parquet"
+    )
+    found = load(tmp_path / "a.parquet")
+    assert found.baseline is not None
+    assert (found.plan.target.classes, found.baseline["what"]) == (("cat", "dog"), "always cat")
+    assert (in_memory(found.train).targets == (in_memory(found.train).inputs["x"] == 1.0)).all()
+
+
+def test_a_file_of_one_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a::b\n1::2\n")
+    with pytest.raises(ConfigurationError, match=r"it has one column, a::b, but .*: if its lines have several"):
+        load(tmp_path / "a.csv", target="b")
+
+
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("nothing")
-    with pytest.raises(ConfigurationError, match=r"it has no CSV, Parquet or TFRecord files"):
+    with pytest.raises(ConfigurationError, match=r"no file has a name that ends in .csv, .*; name such a file, or"):
         load(tmp_path)
     with pytest.raises(ConfigurationError, match="there is no such file or folder"):
         load(tmp_path / "absent.csv")

@@ -269,7 +269,6 @@ def test_a_model_with_one_unnamed_input_gets_all_numbers(specs: Any) -> None:
 @pytest.mark.parametrize(
     ("specs", "sentence"),
     [
-        ({"a": ArraySpec((), "float32"), "z": ArraySpec((), "float32")}, "the model's inputs z are no columns"),
         ({"v": ArraySpec((), "float32"), "a": ArraySpec((), "float32")}, "v is list<.*let the input have a dimension"),
         ({"a": ArraySpec((3,), "float32"), "b": ArraySpec((), "float32")}, "a is double.*let the input have the shape"),
         ({"x": ArraySpec((5,), "float32")}, "the columns of numbers are a vector of 2 .a, b.; let it have this size"),
@@ -278,6 +277,32 @@ def test_a_model_with_one_unnamed_input_gets_all_numbers(specs: Any) -> None:
 def test_inputs_that_are_no_columns_are_refused(specs: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         given.plan(TABLE, INTEGER_TARGET, Choices(), specs, "t")
+
+
+def test_inputs_without_a_column_are_named_beside_the_columns() -> None:
+    specs = {"a": ArraySpec((), "float32"), "agee": ArraySpec((), "float32")}
+    with pytest.raises(
+        ConfigurationError, match=r"inputs agee .did you mean age\?. are no columns of it; it has a, age"
+    ):
+        given.check_inputs(specs, ["a", "age"], "t")
+    given.check_inputs({"x": ArraySpec((2,), "float32")}, ["a", "age"], "t")
+
+
+def test_a_vector_has_the_order_of_the_inputs_and_no_index() -> None:
+    table = TABLE.append_column("Unnamed: 0", pa.array([0, 1]))
+    assert given.plan(table, INTEGER_TARGET, Choices(), None, "t").reads == ["a", "b"]
+    chosen = given.plan(table.select(["a", "b", "y"]), INTEGER_TARGET, Choices(inputs=("b", "a")), None, "t")
+    assert chosen.reads == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [(("1", "3"), ("0", "1", "2", "3")), (("-1", "1"), ("-1", "1")), (("5", str(10**12)), ("5", str(10**12)))],
+)
+def test_whole_numbers_are_labels_of_a_models_own_unless_they_are_negative_or_large(
+    classes: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert given.plan(TABLE, Target("y", classes), Choices(), None, "t").target.classes == expected
 
 
 @pytest.mark.parametrize("rows", [2, 3, 10, 150, 1000, 5000])

@@ -606,8 +606,11 @@ def test_data_that_cannot_be_trained_on_is_refused(tmp_path: Path, train: str, t
         load(tmp_path, of_data(train, test))
 
 
-def test_a_data_dir_that_nothing_reads_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="data_dir=medals, but nothing reads it: name its kind, such as"):
+def test_a_data_dir_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "medals.xlsx").touch()
+    with pytest.raises(ConfigurationError, match=r"data_dir=.*, but nothing reads it: no file has a name that ends in"):
+        problem.load(config.load_values({"data_dir": str(tmp_path)}), None)
+    with pytest.raises(ConfigurationError, match="data_dir=medals: there is no such file or folder"):
         problem.load(config.load_values({"data_dir": "medals"}), None)
 
 

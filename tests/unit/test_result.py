@@ -86,8 +86,15 @@ def test_a_run_that_a_callback_ended_before_its_last_step_ended_early() -> None:
         ({"test_accuracy": 0.9, "test_auc": 0.4}, {"accuracy": 0.9}, ": the model ranks no better than chance"),
         ({"test_accuracy": 0.8, "test_auc": 0.8}, {"accuracy": 0.9}, ": the model is less often right; rank by"),
         ({"test_r2": -0.1}, {"r2": 0.0}, ": the model is no better"),
+        ({"test_r2": 0.1, "test_mae": 2.0}, {"r2": 0.0, "mae": 1.0}, "R² 0, mean absolute error 1"),
+        ({"test_mae": 2.0}, {"r2": 0.0, "mae": 1.0}, ": the model is no better"),
     ],
 )
 def test_a_model_that_is_no_better_than_a_constant_is_said_to_be(measured: Any, baseline: Any, said: str) -> None:
     found = {"global_step": 9, "export": "runs/export/9", "baseline": {"what": "always no", **baseline}, **measured}
     assert said in result.against_baseline(found)
+
+
+def test_nothing_is_said_without_a_common_measure() -> None:
+    found = {"global_step": 9, "test_mae": 0.3, "baseline": {"what": "always no", "accuracy": 0.9}}
+    assert result.against_baseline(found) == ""

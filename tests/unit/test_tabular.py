@@ -219,6 +219,7 @@ def test_all_texts_of_a_column_decide_its_type(
         ),
         ("#id,name\n1,ab\n2,cd\n", {"id": [1, 2], "name": ["ab", "cd"]}, None),
         ("# a b\n1.5 2\n3 4\n", {"a": [1.5, 3.0], "b": [2, 4]}, "the delimiter is blanks"),
+        ('"a" "b"\n"x y" 1 2\n"z" 3 4\n', {"": ["x y", "z"], "a": [1, 3], "b": [2, 4]}, "the delimiter is blanks"),
         (
             "32554,393.27,1\n5542,260.11,0\n",
             {"column_1": [32554, 5542], "column_2": [393.27, 260.11], "column_3": [1, 0]},

@@ -41,7 +41,7 @@ def open_source(place: Path, choices: Choices, delimiter: str | None, existing: 
     Raises:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
     """
-    folder = open_folder(str(place), "SOURCE", delimiter)
+    folder = open_folder(str(place), "SOURCE", delimiter=delimiter)
     known = metadata.table(existing) if existing is not None else None
     if known and choices.target not in (None, known.target):
         raise ConfigurationError(f"target={choices.target}, but the target of the dataset is {known.target}; name it.")

@@ -97,6 +97,7 @@ def _choices(settings: Settings) -> Choices:
         settings.id,
         settings.sample_weight,
         settings.regression,
+        settings.dataset,
         settings.max_skipped,
     )
 

@@ -7,6 +7,7 @@ from types import ModuleType
 from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data import datasets, fit_arguments, own_data
+from trainer.data.columns.names import SHOWN
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.fit_arguments import FitArguments
@@ -15,6 +16,7 @@ from trainer.models import Model, model_files
 from trainer.models.keras_model import KerasModel
 from trainer.problem import column_files, data_version
 from trainer.problem.column_files import COLUMNS
+from trainer.storage.object_store import is_uri
 
 
 def load_there(settings: Settings) -> Dataset:
@@ -51,9 +53,11 @@ def of_settings(
     if not found and is_table:
         return column_files.load(settings, model if isinstance(model, KerasModel) else None)
     if not found and settings.dataset is None and "data_dir" in settings.given:
+        if not is_uri(settings.data_dir) and not Path(settings.data_dir).exists():
+            raise ConfigurationError(f"data_dir={settings.data_dir}: there is no such file or folder.")
         raise ConfigurationError(
-            f"data_dir={settings.data_dir}, but nothing reads it: name its kind, such as dataset=npz, or read "
-            "context.data_dir in train_data() of a model's file; without both, the built-in digits are the data."
+            f"data_dir={settings.data_dir}, but nothing reads it: no file has a name that ends in {SHOWN}; name the "
+            "kind of other files, such as dataset=npz, or read context.data_dir in train_data() of a model's file."
         )
     name = settings.dataset or datasets.DEFAULT
     return found or datasets.load(name, settings.data_version, settings.download, data)

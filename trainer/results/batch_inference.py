@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from trainer.config import Parser
-from trainer.data.columns.names import find, has_columns
+from trainer.data.columns.names import SHOWN, find, has_columns
 from trainer.data.columns.plan import Plan, from_json
 from trainer.data.examples import Array
 from trainer.data.image_files import UnreadableImageError, decode
@@ -144,8 +144,8 @@ def _open(place: Path, plan: Plan, model: SavedModel) -> "Folder":
 
     if not find(place):
         raise ConfigurationError(
-            f"--data: {place} has no files with columns, which {model.what} takes; name a CSV or Parquet file, whose "
-            "name ends in .csv, .tsv, .txt, .data or .parquet."
+            f"--data: {place} has no files with columns, which {model.what} takes; name a file whose name ends in "
+            f"{SHOWN}."
         )
     texts = [name for each in plan.inputs if each.dtype == "string" and not each.shape for name in each.reads]
     folder = open_folder(str(place), "data", readings=plan.readings)

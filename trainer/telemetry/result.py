@@ -81,8 +81,10 @@ def against_baseline(result: dict[str, Any]) -> str:
         ", ".join(f"{LABELS.get(name, name)} {each[name]:.4g}" for name in found if isinstance(each.get(name), float))
         for each in (found, baseline)
     )
+    if not constant:
+        return ""
     worse = ""
-    if found.get("r2", 1.0) <= 0:
+    if found.get("r2", 1.0) <= 0 or (not found.get("r2") and found.get("mae", 0.0) > baseline.get("mae", math.inf)):
         worse = ": the model is no better; other inputs or more rows may help"
     elif "accuracy" in found and found["accuracy"] < baseline.get("accuracy", 0.0) - ROUNDING:
         rank = "; rank by the probability, or predict with another --threshold" if found.get("auc", 0) > 0.5 else ""

@@ -63,9 +63,9 @@ def _scalars(values: Any, column: Column, place: str, start: int | None) -> Arra
         seconds = pc.divide(values.cast(pa.int64()).cast(pa.float64()), 1e6)
         return _filled(seconds, column)
     if not (is_number(values.type) or pa.types.is_null(values.type)):
+        other = "let the model's input be of texts" if column.kind == "given" else "train without it by --exclude"
         raise ConfigurationError(
-            f"{place}: numbers were expected, not {_example(values, start)}; correct it, or train without the column "
-            "by --exclude."
+            f"{place}: numbers were expected, not {_example(values, start)}; correct it, or {other}."
         )
     if column.dtype.startswith("int"):
         if pa.types.is_floating(values.type) and not pc.all(pc.equal(pc.round(values), values)).as_py():

@@ -22,5 +22,7 @@ class Choices:
     """The column with the weight of a row in the loss."""
     regression: bool | None = None
     """Whether the target is a value, and not a class; None lets its values decide."""
+    kind: str | None = None
+    """csv, parquet or tfrecord, if the names of the files do not say it."""
     max_skipped: int = 10
     """The most rows that may be unusable."""

@@ -18,7 +18,7 @@ from trainer.data.columns.held_out import SPLIT
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.tabular import INDEX, is_date, is_list, is_number, is_text, remedy
 from trainer.errors import ConfigurationError
-from trainer.text import did_you_mean
+from trainer.text import did_you_mean, truncate
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,11 @@ def find_target(types: Mapping[str, pa.DataType], choices: Choices, origin: str)
         if choices.target
         else (f"{origin} has no column named {' or '.join(names)}")
     )
+    if len(types) == 1:
+        raise ConfigurationError(
+            f"{wanted}; it has one column, {truncate(next(iter(types)), 60)}, but two are needed at least: if its "
+            "lines have several values, write tabs, ;, | or , between them."
+        )
     raise ConfigurationError(f"{wanted}; name the column to predict with --target, one of {', '.join(types)}.")
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from trainer.data.columns import held_out
-from trainer.data.columns.names import are_records, find, has_columns, with_columns
+from trainer.data.columns.names import SHOWN, are_records, find, has_columns, with_columns
 from trainer.data.skipped import Skipped
 from trainer.data.tabular import TabularFiles, open_files
 from trainer.data.tabular.parquet import VALUE_BYTES, RowGroup, row_groups
@@ -186,13 +186,18 @@ def _digest(paths: Sequence[Path], columns: Sequence[str], types: Mapping[str, A
 
 
 def open_folder(
-    place: str, setting: str, delimiter: str | None = None, readings: Mapping[str, str] | None = None
+    place: str,
+    setting: str,
+    kind: str | None = None,
+    delimiter: str | None = None,
+    readings: Mapping[str, str] | None = None,
 ) -> Folder:
     """Find the files at a path or a URI, and their columns. Those at a URI are copied to this machine.
 
     Args:
         place: The path or the URI.
         setting: The setting that has it, for errors.
+        kind: That of the files, csv, parquet or tfrecord, if their names do not say it.
         delimiter: That of the files of text; None finds that of each.
         readings: See `open_files`.
 
@@ -203,12 +208,14 @@ def open_folder(
     here = _download(place, setting) if is_uri(place) else Path(place)
     if not here.exists():
         raise ConfigurationError(f"{setting}={place}: there is no such file or folder.")
-    paths = find(here)
+    paths = find(here, kind)
     if not paths:
         raise ConfigurationError(
-            f"{setting}={place}: it has no CSV, Parquet or TFRecord files; name their folder, or a file."
+            f"{setting}={place}: no file has a name that ends in {SHOWN}; name such a file, or a folder of them."
         )
-    if all(are_records(path.name) for path in paths):
+    if all(are_records(path.name) for path in paths) or (
+        kind == "tfrecord" and not any(has_columns(path.name) for path in paths)
+    ):
         here, paths = _records_as_parquet(place, paths)
     files = open_files(paths, delimiter, readings)
     for note in files.notes:

@@ -82,7 +82,7 @@ def load(uri: str, version: str | None, choices: Choices, model: Model) -> Split
         choices = replace(choices, target=facts.target, regression=regression)
     decide.check_names(types, choices, found.origin)
     target = decide.find_target(types, choices, found.origin)
-    columns = model.columns(types, target, choices)
+    columns = model.columns(types, target, choices, found.origin)
     rows = lance_dataset.reading(found.origin, found.dataset.count_rows)
     first = found.read(columns, np.arange(min(rows, FIRST_ROWS)))
     is_test = held_out.by_column(found.read([SPLIT])[SPLIT]) if SPLIT in types else np.zeros(rows, np.bool_)

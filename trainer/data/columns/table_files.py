@@ -62,9 +62,11 @@ class Model:
             return decide.plan(table, target, choices, origin)
         return given.plan(table, target, choices, self.specs(), origin)
 
-    def columns(self, types: Mapping[str, Any], target: str, choices: Choices) -> list[str]:
+    def columns(self, types: Mapping[str, Any], target: str, choices: Choices, origin: str) -> list[str]:
         """The columns to read: those that may be used."""
         specs = self.specs() if self.specs else None
+        if specs:
+            given.check_inputs(specs, types, origin)
         wanted = {*choices.inputs} or ({*specs} if specs and {*specs} & {*types} else {*types} - {*choices.exclude})
         wanted |= {target, SPLIT, choices.id or target, choices.sample_weight or target}
         return [name for name in types if name in wanted]
@@ -83,10 +85,10 @@ def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
         ConfigurationError: a file cannot be read, or its columns cannot be used.
         StoreError: an object store does not respond.
     """
-    folder = open_folder(place, "data_dir")
+    folder = open_folder(place, "data_dir", choices.kind)
     decide.check_names(folder.types, choices, folder.origin)
     target = decide.find_target(folder.types, choices, folder.origin)
-    columns = model.columns(folder.types, target, choices)
+    columns = model.columns(folder.types, target, choices, folder.origin)
     if folder.size <= IN_MEMORY_BYTES:
         return _in_memory(folder, target, columns, choices, model)
     from trainer.data.columns import streamed

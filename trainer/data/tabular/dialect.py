@@ -33,6 +33,7 @@ _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UT
 _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
 _MOST_TITLES = 20
 _RUN = re.compile(r"\S {2,}\S")
+_QUOTED = re.compile(r'"[^"]*"( "[^"]*")+')
 _CELL = re.compile(r'"(?:[^"]|"")*"|\S+')
 
 
@@ -226,6 +227,8 @@ def _delimiter(sample: _Sample) -> str:
         cells = [len(_CELL.findall(line)) for line in lines]
         if len(cells) > 1 and len(set(cells)) == 1 and cells[0] > widths[best][0]:
             return " "
+        if len(set(cells[1:])) == 1 and cells[1] == cells[0] + 1 > 2 and _QUOTED.fullmatch(lines[0].strip()):
+            return " "  # as R writes a table, with the names of the rows
     return best
 
 

@@ -22,6 +22,8 @@ from trainer.text import truncate
 BATCH_ROWS = 1000
 INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """The names that pandas gives to an index without a name."""
+_PARQUET = b"PAR1"
+"""How Parquet files begin."""
 T = TypeVar("T")
 
 
@@ -110,7 +112,7 @@ def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[s
     Raises:
         ConfigurationError: a file cannot be read, or its columns are not those of the first one.
     """
-    is_parquet = {path: path.suffix in PARQUET for path in paths}
+    is_parquet = {path: path.suffix in PARQUET or _begins(path, _PARQUET) for path in paths}
     found = _each(paths, lambda path: read_columns(path) if is_parquet[path] else read_dialect(path, delimiter))
     parquet = {path: each for path, each in found.items() if isinstance(each, ParquetColumns)}
     dialects = _named({path: each for path, each in found.items() if isinstance(each, Dialect)})
@@ -125,7 +127,7 @@ def open_files(paths: Sequence[Path], delimiter: str | None, readings: Mapping[s
     formats = {name: _as_kind(each, types[name]) for name, each in formats.items()}
     types = {name: kind for name, kind in types.items() if not (name in nameless and pa.types.is_null(kind))}
     class_names = {name: each for found in parquet.values() for name, each in found.class_names.items()}
-    notes = [*_notes_on_files(dialects), *notes, *more_notes]
+    notes = [*_notes_on_files(dialects), *_notes_on_columns(has), *notes, *more_notes]
     return TabularFiles(paths, types, notes, class_names, dialects, formats, parquet)
 
 
@@ -156,7 +158,27 @@ def _named(dialects: Mapping[Path, Dialect]) -> dict[Path, Dialect]:
 def _check_columns(has: Mapping[Path, Sequence[str]], names: Sequence[str]) -> None:
     lacking = {path: [name for name in names if name not in others] for path, others in has.items()}
     if wrong := [f"{path}: it has no column {', '.join(absent)}" for path, absent in lacking.items() if absent]:
-        raise ConfigurationError(f"{'; '.join(wrong)}, as the first file has.")
+        raise ConfigurationError(
+            f"{'; '.join(wrong)}, as the first file has; name one file, or a folder of files with the same columns."
+        )
+
+
+def _begins(path: Path, expected: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(expected)) == expected
+    except OSError:
+        return False  # what reads the file says it
+
+
+def _notes_on_columns(has: Mapping[Path, Sequence[str]]) -> list[str]:
+    first, *others = has
+    more = {path.name: [name for name in has[path] if name and name not in has[first]] for path in others}
+    return [
+        f"{path}: {truncate(', '.join(names), 100)} left out, as the first file, {first.name}, has no such column"
+        for path, names in more.items()
+        if names
+    ]
 
 
 def _types(
