@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.data.columns.decide import label
+from trainer.data.columns.decide import MOST_NUMBER, label
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.examples import Array
 from trainer.data.tabular import is_list, is_number
@@ -112,6 +112,13 @@ def _lists(values: Any, column: Column, place: str, start: int) -> Array:
     found = np.full((len(values), max(1, longest)), empty, object if column.dtype == "string" else column.dtype)
     found[np.arange(max(1, longest)) < lengths[:, np.newaxis]] = flat
     return found
+
+
+def are_targets(values: Any) -> Any:
+    """Which values of a column are there, and finite, as an array of Arrow."""
+    if not pa.types.is_floating(values.type):
+        return values.is_valid()
+    return pc.less_equal(pc.abs(values), MOST_NUMBER).fill_null(False)
 
 
 def targets(values: Any, target: Target) -> Array:

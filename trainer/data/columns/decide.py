@@ -124,7 +124,8 @@ def plan(table: Any, target: Target, choices: Choices, origin: str) -> Plan:
             left_out[name] = why
     left_out.pop(id_column or "", None)
     if not found:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        ids = {id_column: IDENTIFIES} if id_column else {}
+        reasons = "; ".join(f"{name}: {why}" for name, why in (ids | left_out).items())
         raise ConfigurationError(f"{origin}: no column can be an input ({reasons or 'there are no others'}).")
     return Plan(tuple(found), target, id_column, choices.sample_weight, left_out, len(table))
 

@@ -14,9 +14,9 @@ _RECORDS = re.compile(r"\.tfrec(ords?)?(\.gz)?(-\d+-of-\d+)?(\.gz)?$")
 
 def are_records(name: str) -> bool:
     """Whether a file of this name has TFRecords."""
-    return _RECORDS.search(name) is not None
+    return _RECORDS.search(name.lower()) is not None
 
 
 def has_columns(name: str) -> bool:
     """Whether a file of this name has columns."""
-    return name.endswith(FILES) or are_records(name)
+    return name.lower().endswith(FILES) or are_records(name)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from trainer.data.columns import decide, held_out
+from trainer.data.columns import arrays, decide, held_out
 from trainer.data.columns.blocks import Blocks
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.decide import Values
@@ -60,7 +60,7 @@ class Part:
         for batch in self.folder.read_group(group, self.columns):
             numbers = np.arange(start, start + len(batch))
             start += len(batch)
-            is_valid = batch[self.target].is_valid().to_numpy(zero_copy_only=False)
+            is_valid = arrays.are_targets(batch[self.target]).to_numpy(zero_copy_only=False)
             own = self.chosen(index, numbers, batch) & is_valid
             if found := int(own.sum()):
                 yield batch if found == len(batch) else batch.filter(pa.array(own))
@@ -106,7 +106,7 @@ def _split(folder: Folder, name: str, columns: Sequence[str], groups: Sequence[R
         for batch in folder.read_group(group, read):
             test = is_test(index, np.arange(start, start + len(batch)), batch)
             start += len(batch)
-            valid = batch[name].is_valid().to_numpy(zero_copy_only=False)
+            valid = arrays.are_targets(batch[name]).to_numpy(zero_copy_only=False)
             values.add(batch[name].filter(pa.array(valid & ~test)))
             own[0] += int((valid & ~test).sum())
             own[1] += int((valid & test).sum())

@@ -67,7 +67,7 @@ class Model:
         if specs:
             given.check_inputs(specs, types, origin)
         wanted = {*choices.inputs} or ({*specs} if specs and {*specs} & {*types} else {*types} - {*choices.exclude})
-        wanted |= {target, SPLIT, choices.id or target, choices.sample_weight or target}
+        wanted |= {target, *({SPLIT} - {*choices.exclude}), choices.id or target, choices.sample_weight or target}
         return [name for name in types if name in wanted]
 
 
@@ -97,7 +97,7 @@ def load(place: str, choices: Choices, model: Model, seed: int) -> Splits:
 
 def _in_memory(folder: Folder, name: str, columns: Sequence[str], choices: Choices, model: Model) -> Splits:
     table, of_file = _read(folder, columns, choices)
-    is_present = table[name].is_valid()
+    is_present = arrays.are_targets(table[name])
     if absent := len(table) - (pc.sum(is_present).as_py() or 0):
         say_absent(folder.origin, absent, len(table), name)
         table, of_file = table.filter(is_present), of_file[is_present.to_numpy()]
@@ -142,11 +142,12 @@ def _held_out(folder: Folder, table: Any, of_file: Any, target: str) -> Mask | N
     """Which rows the data itself names as held out; None if it does not say it."""
     if SPLIT in table.column_names and target != SPLIT:
         found, what = held_out.by_column(table[SPLIT]), f"the column {SPLIT} of {folder.origin}"
+        remedy = f"; if it does not say what is held out, leave it out by --exclude {SPLIT}"
     elif (tests := held_out.by_name(folder.files.paths)) is not None:
-        found, what = np.array(tests)[of_file], f"the names of the files of {folder.origin}"
+        found, what, remedy = np.array(tests)[of_file], f"the names of the files of {folder.origin}", ""
     else:
         return None
-    held_out.check(int(found.sum()), int((~found).sum()), what)
+    held_out.check(int(found.sum()), int((~found).sum()), what, remedy)
     return found
 
 
