@@ -116,7 +116,7 @@ def test_the_rows_of_a_table_are_predicted(models: Models, run: Path, tmp_path: 
         (
             "age,country,score\nold,NOR,1\n",
             "{path}: age: numbers were expected, not string, such as 'old' in row 0; correct it, or train without it "
-                "by --exclude.",
+            "by --exclude.",
         ),
     ],
 )

@@ -203,6 +203,39 @@ def test_labels_have_the_names_of_hugging_face(tmp_path: Path) -> None:
     assert (in_memory(found.train).targets == (in_memory(found.train).inputs["x"] == 1.0)).all()
 
 
+def test_names_may_have_capitals_and_folders_a_missing_value(tmp_path: Path) -> None:
+    assert len(in_memory(load(write(tmp_path / "ROWS.CSV", 100)).train)) == 80
+    write(tmp_path / "rows" / "year=2023" / "A.CSV", 100)
+    write(tmp_path / "rows" / "year=__HIVE_DEFAULT_PARTITION__" / "a.csv", 100)
+    (year,) = (each for each in load(tmp_path / "rows").plan.inputs if each.name == "year")
+    assert (year.kind, year.mean) == ("number", 2023)
+    assert 70 <= year.missing <= 90
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 0])
+def test_infinite_targets_are_left_out(tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "IN_MEMORY_BYTES", memory)
+    values = [float("inf") if row % 50 == 0 else row / 3 for row in range(1000)]
+    pyarrow.parquet.write_table(pa.table({"x": [row % 7 for row in range(1000)], "y": values}), tmp_path / "a.parquet")
+    found = load(tmp_path / "a.parquet")
+    assert found.plan.target.mean == pytest.approx(np.mean([each for each in values if each < 1000]), rel=0.1)
+
+
+def test_a_column_split_that_says_nothing_can_be_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", 100, split="left")
+    with pytest.raises(ConfigurationError, match=r"both are needed; if the column split .* leave it out by --exclude split\."):
+        load(tmp_path / "a.csv")
+    assert len(in_memory(load(tmp_path / "a.csv", exclude=("split",)).train)) == 80
+
+
+def test_why_no_column_can_be_an_input_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"v{row},{row % 2}\n" for row in range(100)))
+    with pytest.raises(
+        ConfigurationError, match=r"no column can be an input \(x: its values differ in .*as those of an"
+    ):
+        load(tmp_path / "a.csv")
+
+
 def test_a_file_of_one_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a::b\n1::2\n")
     with pytest.raises(ConfigurationError, match=r"it has one column, a::b, but .*: if its lines have several"):

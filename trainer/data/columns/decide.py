@@ -127,7 +127,8 @@ def plan(table: Any, target: Target, choices: Choices, origin: str) -> Plan:
             left_out[name] = why
     left_out.pop(id_column or "", None)
     if not found:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        ids = {id_column: IDENTIFIES} if id_column else {}
+        reasons = "; ".join(f"{name}: {why}" for name, why in (ids | left_out).items())
         raise ConfigurationError(f"{origin}: no column can be an input ({reasons or 'there are no others'}).")
     return Plan(tuple(found), target, id_column, choices.sample_weight, left_out, len(table))
 
@@ -222,8 +223,9 @@ def _bins(different: int) -> int:
 
 def is_present(values: Any) -> Any:
     """Which values of a target are there: a boolean array of Arrow. An infinite number is none."""
-    found = values.is_valid()
-    return pc.and_(found, pc.fill_null(pc.is_finite(values), False)) if pa.types.is_floating(values.type) else found
+    if not pa.types.is_floating(values.type):
+        return values.is_valid()
+    return pc.less_equal(pc.abs(values), MOST_NUMBER).fill_null(False)
 
 
 @dataclass

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 PACKED = {".gz": 5, ".zip": 5}
 """How many times as large as its file a compressed text is, about."""
 PROGRESS_SECONDS = 5.0
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The value of a column, in the name of a folder, that is missing."""
 GROUP_ROWS = 1 << 16
 """Those of a row group of Parquet files that are written here."""
 
@@ -37,15 +39,19 @@ class Folder:
     origin: str
     """What errors call them."""
     files: TabularFiles
-    partitions: Mapping[Path, Mapping[str, int | str]]
+    partitions: Mapping[Path, Mapping[str, int | str | None]]
     """By file, the values of the columns that the names of its folders have."""
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
         """The types of the columns by name."""
+        return {**self.files.types, **self._types_of_folders}
+
+    @property
+    def _types_of_folders(self) -> Mapping[str, pa.DataType]:
+        names = {name for each in self.partitions.values() for name, value in each.items() if isinstance(value, str)}
         first = self.partitions[self.files.paths[0]]
-        of_folders = {name: pa.int64() if isinstance(value, int) else pa.string() for name, value in first.items()}
-        return {**self.files.types, **of_folders}
+        return {name: pa.string() if name in names else pa.int64() for name in first}
 
     @property
     def is_parquet(self) -> bool:
@@ -59,7 +65,7 @@ class Folder:
             groups = self.groups()
             least = VALUE_BYTES * len(self.types) * sum(group.rows for group in groups)
             return max(least, sum(group.size for group in groups))
-        return sum(path.stat().st_size * PACKED.get(path.suffix, 1) for path in self.files.paths)
+        return sum(path.stat().st_size * PACKED.get(path.suffix.lower(), 1) for path in self.files.paths)
 
     def groups(self) -> list[RowGroup]:
         """The row groups of all files, of Parquet."""
@@ -90,7 +96,8 @@ class Folder:
         if not values:
             return batch
         names = [name for name in columns if name in values or name in batch.schema.names]
-        arrays = [pa.repeat(pa.scalar(values[name]), len(batch)) if name in values else batch[name] for name in names]
+        scalars = {name: pa.scalar(values[name], kind) for name, kind in self._types_of_folders.items()}
+        arrays = [pa.repeat(scalars[name], len(batch)) if name in values else batch[name] for name in names]
         return pa.record_batch(arrays, names=names)
 
     def as_parquet(self, columns: Sequence[str], skipped: Skipped) -> "Folder":
@@ -233,18 +240,15 @@ def _partitions(folder: Path) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _typed(partitions: Mapping[Path, Mapping[str, str]]) -> dict[Path, Mapping[str, int | str]]:
-    """The values as whole numbers, where all of a column are."""
-    whole = {
-        name
-        for each in partitions.values()
-        for name in each
-        if all(other[name].isdecimal() for other in partitions.values())
-    }
-    return {
-        path: {name: int(value) if name in whole else value for name, value in each.items()}
-        for path, each in partitions.items()
-    }
+def _typed(partitions: Mapping[Path, Mapping[str, str]]) -> dict[Path, Mapping[str, int | str | None]]:
+    """The values, None for a missing one, as whole numbers where all of a column are."""
+    different = [(name, value) for each in partitions.values() for name, value in each.items() if value != NO_VALUE]
+    texts = {name for name, value in different if not value.isdecimal()}
+
+    def typed(name: str, value: str) -> int | str | None:
+        return None if value == NO_VALUE else value if name in texts else int(value)
+
+    return {path: {name: typed(name, value) for name, value in each.items()} for path, each in partitions.items()}
 
 
 def _download(uri: str, setting: str) -> Path:

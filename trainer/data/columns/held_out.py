@@ -35,7 +35,7 @@ def by_name(paths: Sequence[Path]) -> list[bool] | None:
     return found if any(found) and not all(found) else None
 
 
-def check(test: int, train: int, origin: str) -> None:
+def check(test: int, train: int, origin: str, remedy: str = "") -> None:
     """Check that there are rows of both splits.
 
     Raises:
@@ -43,7 +43,7 @@ def check(test: int, train: int, origin: str) -> None:
     """
     if not test or not train:
         raise ConfigurationError(
-            f"{origin}: {test:,} rows are held out (test, val) and {train:,} are to train on; both are needed."
+            f"{origin}: {test:,} rows are held out (test, val) and {train:,} are to train on; both are needed{remedy}."
         )
 
 

@@ -19,12 +19,12 @@ _OTHER_DATA = (".npz", "-ubyte", "-ubyte.gz", ".png", ".jpg", ".jpeg", ".gif", "
 
 def are_records(name: str) -> bool:
     """Whether a file of this name has TFRecords."""
-    return _RECORDS.search(name) is not None
+    return _RECORDS.search(name.lower()) is not None
 
 
 def has_columns(name: str) -> bool:
     """Whether a file that is named has columns, by its name."""
-    return name.endswith((*_TABLES, *_TEXTS)) or are_records(name)
+    return name.lower().endswith((*_TABLES, *_TEXTS)) or are_records(name)
 
 
 def with_columns(names: Iterable[str], kind: str | None = None) -> list[str]:
@@ -33,10 +33,10 @@ def with_columns(names: Iterable[str], kind: str | None = None) -> list[str]:
     If `kind` says what they are, and no name does, all files are meant.
     """
     visible = [name for name in names if not any(part.startswith((".", "_")) for part in PurePath(name).parts)]
-    found = [name for name in visible if name.endswith(_TABLES) or are_records(name)]
+    found = [name for name in visible if name.lower().endswith(_TABLES) or are_records(name)]
     if found or any(name.lower().endswith(_OTHER_DATA) for name in visible):
         return found
-    return [name for name in visible if name.endswith(_TEXTS)] or (visible if kind else [])
+    return [name for name in visible if name.lower().endswith(_TEXTS)] or (visible if kind else [])
 
 
 def find(place: Path, kind: str | None = None) -> list[Path]:

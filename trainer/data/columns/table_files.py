@@ -68,7 +68,7 @@ class Model:
         if specs:
             given.check_inputs(specs, types, origin)
         wanted = {*choices.inputs} or ({*specs} if specs and {*specs} & {*types} else {*types} - {*choices.exclude})
-        wanted |= {target, SPLIT, choices.id or target, choices.sample_weight or target}
+        wanted |= {target, *({SPLIT} - {*choices.exclude}), choices.id or target, choices.sample_weight or target}
         return [name for name in types if name in wanted]
 
 
@@ -145,7 +145,10 @@ def of_table(
     if len(table) < 2:
         raise ConfigurationError(f"{origin}: {len(table)} of its rows have a {name}, but at least 2 are needed.")
     if is_test is not None:
-        held_out.check(int(is_test.sum()), int((~is_test).sum()), origin)
+        remedy = ""
+        if SPLIT in table.column_names and name != SPLIT:
+            remedy = f"; if the column {SPLIT} does not say what is held out, leave it out by --exclude {SPLIT}"
+        held_out.check(int(is_test.sum()), int((~is_test).sum()), origin, remedy)
     values = Values(table[name].type)
     for chunk in (table[name] if is_test is None else table[name].filter(pa.array(~is_test))).chunks:
         values.add(chunk)
