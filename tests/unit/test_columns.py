@@ -241,6 +241,14 @@ def test_weights_that_are_texts_are_refused() -> None:
         arrays.weights(pa.array(["a"]), "w", "t")
 
 
+def test_of_many_columns_the_log_has_the_first_ones() -> None:
+    inputs = tuple(Column(f"gene_{number}", "number", "float32") for number in range(3000))
+    lines = Plan(inputs, YES_NO, left_out={f"left_{number}": "why" for number in range(101)}).lines
+    assert len(lines) == 203
+    assert "2,900 other inputs, which data.json of the export has" in lines[100]
+    assert lines[-1].endswith("left out: 1 others")
+
+
 def test_a_plan_is_the_same_after_json() -> None:
     plan = plan_of({"city": ["a", "b"] * (ROWS // 2), "v": [[1.0, 2.0]] * ROWS}, exclude=("other",))
     assert from_json(plan.to_json()) == plan

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+MOST_LINES = 100
+"""The columns that the log names one by one: so many inputs, and as many that are left out."""
 Kind = Literal["number", "date", "category", "hashed", "text", "bag", "vector", "given"]
 """How the packaged model takes a column; `given` is what a model of the user's takes by its own input."""
 
@@ -130,11 +132,13 @@ class Plan:
 
     @property
     def lines(self) -> Sequence[str]:
-        """A table of what becomes of each column, for the log."""
+        """A table of what becomes of each column, for the log; of many, the first ones and the number of the others."""
         rows = [
             (each.sources[0] if len(each.sources) == 1 else each.name, each.what, _missing(each, self.rows))
-            for each in self.inputs
+            for each in self.inputs[:MOST_LINES]
         ]
+        if len(self.inputs) > MOST_LINES:
+            rows.append(("…", f"{len(self.inputs) - MOST_LINES:,} other inputs, which data.json of the export has", ""))
         classes = f"{len(self.target.classes)} classes: {', '.join(self.target.classes[:6])}"
         rows.append((self.target.name, f"the target: {classes if self.target.classes else 'a value'}", ""))
         rows += [
@@ -142,7 +146,9 @@ class Plan:
             for name, what in ((self.id, "the id of a row"), (self.sample_weight, "the weight of a row in the loss"))
             if name
         ]
-        rows += [(name, f"left out: {why}", "") for name, why in self.left_out.items()]
+        rows += [(name, f"left out: {why}", "") for name, why in [*self.left_out.items()][:MOST_LINES]]
+        if len(self.left_out) > MOST_LINES:
+            rows.append(("…", f"left out: {len(self.left_out) - MOST_LINES:,} others", ""))
         width = min(30, max(len(name) for name, _, _ in rows))
         return [f"{name:{width}}  {what}{missing}" for name, what, missing in rows]
 
