@@ -135,7 +135,7 @@ class RunSettings:
 
     model: str = _setting(
         "mlp",
-        "mlp, cnn, columns (of files with columns, for which it is the default), or the path of a Python file or "
+        "mlp, cnn, columns (of tables, for which it is the default), or the path of a Python file or "
         "folder, or the name of a Python module, whose function model() returns a Keras model",
     )
     model_arguments: str = _setting(
@@ -160,25 +160,23 @@ class RunSettings:
         "/tmp/mnist-data",  # noqa: S108
         "file or directory of the data, or URI; on the command line also --data",
     )
-    target: str | None = _setting(None, "of files with columns: the column to predict (default: target, label or y)")
-    inputs: str | None = _setting(None, "of files with columns: the inputs, A,B (default: all other columns)")
-    exclude: str | None = _setting(None, "of files with columns: columns that are no inputs, A,B (default: none)")
+    target: str | None = _setting(None, "of tables: the column to predict (default: target, label or y)")
+    inputs: str | None = _setting(None, "of tables: the inputs, A,B (default: all other columns)")
+    exclude: str | None = _setting(None, "of tables: columns that are no inputs, A,B (default: none)")
     id: str | None = _setting(
         None,
-        "of files with columns: the column that identifies a row, which is no input, and which predictions have "
+        "of tables: the column that identifies a row, which is no input, and which predictions have "
         "(default: one whose values all differ, as those of an id)",
     )
     sample_weight: str | None = _setting(
-        None, "of files with columns: the column with the weight of a row in the loss (default: all rows count alike)"
+        None, "of tables: the column with the weight of a row in the loss (default: all rows count alike)"
     )
     regression: bool | None = _setting(
         None,
-        "of files with columns: predict a value instead of a class (default: for numbers with fractions, below 0, or "
+        "of tables: predict a value instead of a class (default: for numbers with fractions, below 0, or "
         "of more than 20 different values)",
     )
-    max_skipped: Annotated[Integer, Field(ge=0)] = _setting(
-        10, "of files with columns: the most rows that may be unusable"
-    )
+    max_skipped: Annotated[Integer, Field(ge=0)] = _setting(10, "of tables: the most rows that may be unusable")
     data_version: Version | None = _setting(None, "version or tag of a Lance dataset (default: the newest version)")
     download: bool = _setting(True, "download missing MNIST files to data_dir and verify their checksums")
     train_steps: Count = _setting(2000, "global steps to train, over all replicas")

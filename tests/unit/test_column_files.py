@@ -223,7 +223,9 @@ def test_infinite_targets_are_left_out(tmp_path: Path, memory: int, monkeypatch:
 
 def test_a_column_split_that_says_nothing_can_be_left_out(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", 100, split="left")
-    with pytest.raises(ConfigurationError, match=r"both are needed; if the column split .* leave it out by --exclude split\."):
+    with pytest.raises(
+        ConfigurationError, match=r"both are needed; if the column split .* leave it out by --exclude split\."
+    ):
         load(tmp_path / "a.csv")
     assert len(in_memory(load(tmp_path / "a.csv", exclude=("split",)).train)) == 80
 
