@@ -58,7 +58,7 @@ def test_a_file_without_one_of_the_two_functions_is_an_error(tmp_path: Path, fun
 def test_an_unknown_model_is_an_error_that_lists_the_models(name: str) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=f"{name!r}, but cnn, mlp, the path of a Python file or folder, or the name of a module was expected",
+        match=f"{name!r}, but cnn, mlp, columns, the path of a Python file or folder, or the name of a module was exp",
     ):
         find(name)
 
