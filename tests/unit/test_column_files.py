@@ -379,3 +379,17 @@ def test_half_of_a_wrapped_batch_is_from_the_begin_of_the_epoch() -> None:
     blocks = Blocks([RowGroup(Path("rows"), 0, 50, 1)], [50], read, lambda table: [table["row"].to_numpy()], 0)
     whole = blocks.read(np.arange(50, 100))[0]
     np.testing.assert_array_equal(blocks.read(np.array([98, 99, 50, 51]))[0], whole[[48, 49, 0, 1]])
+
+
+@pytest.mark.slow
+def test_a_tfrecord_file_that_is_cut_is_named(tmp_path: Path) -> None:
+    from trainer.tensorflow import tf
+
+    features = tf.train.Features(feature={"label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))})
+    file = tmp_path / "rows.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for _ in range(10):
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ConfigurationError, match=r"rows.tfrecord: the file cannot be read \(truncated record at "):
+        load(file)

@@ -74,8 +74,6 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
         found = stored.load(settings.data_dir, settings.data_version, choices, takes)
     else:
         found = table_files.load(settings.data_dir, choices, takes, settings.seed)
-    for line in found.plan.lines:
-        logger.info(line)
     return Dataset(
         settings.dataset or found.kind,
         found.train,

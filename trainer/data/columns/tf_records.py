@@ -4,6 +4,7 @@ A feature of at most one value is a number or a text; of more, a list. Without a
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ def _reading(dataset: Any, file: Path) -> Iterator[Any]:
     try:
         yield from dataset
     except tf.errors.OpError as error:
-        raise ConfigurationError(f"{file}: the file cannot be read ({truncate(str(error.message), 150)}).") from None
+        reason = re.sub(r"^\{\{.*?\}\}\s*", "", str(error.message))  # the name of an operation
+        raise ConfigurationError(f"{file}: the file cannot be read ({truncate(reason, 150)}).") from None
 
 
 def _batches(files: Sequence[Path], features: Mapping[str, tuple[Any, bool]], schema: pa.Schema) -> Iterator[Any]:
