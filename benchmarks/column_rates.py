@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from trainer.data.columns import table_files
+from trainer.data.columns import files
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.table_files import Model
+from trainer.data.columns.files import Model
 from trainer.data.stream import Stream
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
@@ -52,7 +52,7 @@ def write_records(table: pa.Table, file: Path) -> None:
 
 def of_trainer(place: Path) -> Iterator[Any]:
     """The trainer's own reader, as it reads files that do not fit into memory."""
-    found = table_files.load(str(place), Choices(), Model(), 0).train
+    found = files.load(str(place), Choices(), Model(), 0).train
     assert isinstance(found, Stream)
     yield None  # the pass that decides about the columns is not measured
     yield from found.once(BATCH)
@@ -113,7 +113,7 @@ def main() -> None:
     """Print a table in Markdown."""
     import lance
 
-    table_files.IN_MEMORY_BYTES = 0
+    files.IN_MEMORY_BYTES = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tempfile.tempdir = str(folder)
@@ -142,8 +142,8 @@ def main() -> None:
             pa.table({f"x{n}": np.random.default_rng(n).normal(size=8000) for n in range(1000)}), folder / "wide.csv"
         )
         begin = time.monotonic()
-        table_files.IN_MEMORY_BYTES = 1 << 30
-        table_files.load(str(folder / "wide.csv"), Choices(target="x0"), Model(), 0)
+        files.IN_MEMORY_BYTES = 1 << 30
+        files.load(str(folder / "wide.csv"), Choices(target="x0"), Model(), 0)
         print(f"\n1,000 columns x 8,000 rows of CSV become examples in {time.monotonic() - begin:.1f} s")
 
 

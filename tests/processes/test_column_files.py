@@ -12,7 +12,7 @@ from tests.processes.trainers import PATIENCE, Trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STREAM = (
-    "import trainer.data.columns.table_files as files; files.IN_MEMORY_BYTES = 0; from trainer.cli import main; "
+    "import trainer.data.columns.files as files; files.IN_MEMORY_BYTES = 0; from trainer.cli import main; "
     "raise SystemExit(main())"
 )
 """The trainer, which reads files of any size while it trains."""

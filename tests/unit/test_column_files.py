@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.columns import table_files
+from trainer.data.columns import files
 from trainer.data.columns.blocks import Blocks, windows
 from trainer.data.columns.choices import Choices
+from trainer.data.columns.files import Model, Splits
 from trainer.data.columns.names import find
-from trainer.data.columns.table_files import Model, Splits
 from trainer.data.examples import ArraySpec, Examples
 from trainer.data.stream import Stream
 from trainer.data.tabular.parquet import RowGroup
@@ -45,7 +45,7 @@ def write(file: Path, rows: int, seed: int = 0, **more: Any) -> Path:
 
 
 def load(place: Path, **choices: Any) -> Splits:
-    return table_files.load(str(place), Choices(**choices), Model(), 0)
+    return files.load(str(place), Choices(**choices), Model(), 0)
 
 
 def in_memory(split: Examples | Stream) -> Examples:
@@ -214,7 +214,7 @@ def test_names_may_have_capitals_and_folders_a_missing_value(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("memory", [1 << 20, 0])
 def test_infinite_targets_are_left_out(tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_files, "IN_MEMORY_BYTES", memory)
+    monkeypatch.setattr(files, "IN_MEMORY_BYTES", memory)
     values = [float("inf") if row % 50 == 0 else row / 3 for row in range(1000)]
     pyarrow.parquet.write_table(pa.table({"x": [row % 7 for row in range(1000)], "y": values}), tmp_path / "a.parquet")
     found = load(tmp_path / "a.parquet")
@@ -257,7 +257,7 @@ def test_a_list_of_another_length_is_named_with_its_file_and_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
     if not is_small:
-        monkeypatch.setattr(table_files, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(files, "IN_MEMORY_BYTES", 0)
     for index in range(2):
         lists = [[1.0, 2.0]] * 100
         if index:
@@ -267,7 +267,7 @@ def test_a_list_of_another_length_is_named_with_its_file_and_row(
     model = Model(lambda: {"v": ArraySpec((2,), "float32"), "other": ArraySpec((), "float32")})
 
     def read() -> None:
-        found = table_files.load(str(tmp_path), Choices(), model, 0)
+        found = files.load(str(tmp_path), Choices(), model, 0)
         assert isinstance(found.train, Stream)
         list(found.train.once(10))
 
@@ -288,7 +288,7 @@ def parquet(folder: Path, files: int = 3, rows: int = 4000, group: int = 700) ->
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each file be too large for the memory."""
-    monkeypatch.setattr(table_files, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(files, "IN_MEMORY_BYTES", 0)
 
 
 @pytest.mark.usefixtures("small_memory")

@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.data_command import DataCommand
 from trainer.data import datasets, lance_table
-from trainer.data.columns import stored, table_files
+from trainer.data.columns import files, stored
 from trainer.data.columns.choices import Choices
-from trainer.data.columns.table_files import Model
+from trainer.data.columns.files import Model
 from trainer.data.context import DataContext
 from trainer.data.datasets import Dataset
 from trainer.data.examples import Examples
@@ -204,7 +204,7 @@ def test_a_table_is_read_by_the_plan_of_its_files(medals: tuple[Path, str]) -> N
     file, uri = medals
     choices = Choices(exclude=("country",))
     found = stored.load(uri, None, choices, Model())
-    of_files = table_files.load(str(file), Choices("medal", exclude=("country",)), Model(), 0)
+    of_files = files.load(str(file), Choices("medal", exclude=("country",)), Model(), 0)
     assert found.plan == of_files.plan.with_readings({})
     assert {each.name: each.missing for each in found.plan.inputs} == {"score.sum": 46, "since": 0}
     assert found.baseline == of_files.baseline

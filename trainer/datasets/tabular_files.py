@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from trainer.data import metadata
 from trainer.data.columns import arrays, decide, held_out
 from trainer.data.columns.choices import Choices
+from trainer.data.columns.files import say_absent
 from trainer.data.columns.folder import Folder, open_folder
 from trainer.data.columns.plan import Target
-from trainer.data.columns.table_files import say_absent
 from trainer.data.metadata import Table, stored_name
 from trainer.data.skipped import Skipped
 from trainer.data.tabular import INDEX, is_list, is_number, is_text

@@ -1,7 +1,6 @@
 """Files with columns, and tables of Lance, as the data of a run, and the packaged model for them."""
 
 import functools
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from trainer.data.fit_arguments import FitArguments
 from trainer.errors import ConfigurationError
 from trainer.models.keras_model import KerasModel
 from trainer.storage.object_store import is_uri
-
-logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 """The packaged model for a table."""
@@ -63,17 +60,17 @@ def load(settings: Settings, model: KerasModel | None) -> Dataset:
         StoreError: an object store does not respond.
     """
     try:
-        from trainer.data.columns import stored, table_files
+        from trainer.data.columns import files, stored
     except ImportError:
         raise ConfigurationError(
             f"data_dir={settings.data_dir}: the Python package pyarrow is not installed: run pip install -r "
             "constraints/cpu.txt in a clone of this project."
         ) from None
-    takes, choices = table_files.Model(model.input_specs if model else None), _choices(settings)
+    takes, choices = files.Model(model.input_specs if model else None), _choices(settings)
     if settings.dataset == "lance":
         found = stored.load(settings.data_dir, settings.data_version, choices, takes)
     else:
-        found = table_files.load(settings.data_dir, choices, takes, settings.seed)
+        found = files.load(settings.data_dir, choices, takes, settings.seed)
     return Dataset(
         settings.dataset or found.kind,
         found.train,

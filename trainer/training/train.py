@@ -41,6 +41,9 @@ def train(context: TaskContext) -> bool:
     problem = load_problem(settings, context.cluster)
     context, settings = replace(context, settings=problem.settings), problem.settings
     leads = cluster is None or cluster.is_chief
+    if leads and problem.dataset.plan:
+        for line in problem.dataset.plan.lines:
+            logger.info(line)
     if leads and problem.dataset.warning:
         logger.warning(problem.dataset.warning)
     if leads and problem.mode.has_rounds and problem.mode.replicas > 1 and settings.sync_replicas is None:

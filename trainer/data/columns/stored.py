@@ -13,9 +13,7 @@ from trainer.data import lance_table
 from trainer.data.columns import arrays, decide, held_out
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.decide import Values
-from trainer.data.columns.held_out import SPLIT
-from trainer.data.columns.plan import Plan
-from trainer.data.columns.table_files import (
+from trainer.data.columns.files import (
     IN_MEMORY_BYTES,
     Model,
     Splits,
@@ -25,6 +23,8 @@ from trainer.data.columns.table_files import (
     say_absent,
     stream,
 )
+from trainer.data.columns.held_out import SPLIT
+from trainer.data.columns.plan import Plan
 from trainer.data.examples import Array
 from trainer.data.metadata import class_names, column_name, stored_name, table
 from trainer.data.stream import FIRST_EXAMPLES, Stream, prefetch

@@ -15,10 +15,7 @@ from trainer.data.columns import arrays, decide, held_out
 from trainer.data.columns.blocks import Blocks
 from trainer.data.columns.choices import Choices
 from trainer.data.columns.decide import Values
-from trainer.data.columns.folder import Folder
-from trainer.data.columns.held_out import SPLIT
-from trainer.data.columns.plan import Plan
-from trainer.data.columns.table_files import (
+from trainer.data.columns.files import (
     Model,
     Splits,
     examples,
@@ -28,6 +25,9 @@ from trainer.data.columns.table_files import (
     stream,
     with_place,
 )
+from trainer.data.columns.folder import Folder
+from trainer.data.columns.held_out import SPLIT
+from trainer.data.columns.plan import Plan
 from trainer.data.examples import Array
 from trainer.data.skipped import Skipped
 from trainer.data.stream import FIRST_EXAMPLES, Stream, prefetch
@@ -70,7 +70,7 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
     """Read what decides about the columns, and return what reads the others.
 
     Raises:
-        ConfigurationError: see `table_files.load`.
+        ConfigurationError: see `files.load`.
     """
     found_kind, readings = kind(folder), folder.files.readings
     if not folder.is_parquet:
