@@ -6,12 +6,12 @@ The log has each change once, pending tasks once a minute, and the progress, whi
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from trainer.supervisor import policy
-from trainer.supervisor.decision import Decision
+from trainer.supervisor.decision import Decision, Report
 from trainer.supervisor.diagnosis import PART_OF_GANG
 from trainer.supervisor.kubernetes_api import KubernetesApi
 from trainer.supervisor.metrics import state_of
@@ -122,15 +122,15 @@ class Reporter:
             now: Seconds since 1970.
         """
         seen = decision.seen
-        if before.state in ("Stopping", "Preparing", "Queued") and seen.state == "Starting":
+        starts = before.state in ("Stopping", "Preparing", "Queued") and seen.state == "Starting"
+        if starts:  # after what has led to it, such as the end of a stage
+            self._report_all(decision.reports)
             self.report_start(seen)
         if decision.pending is not None:
             self.report_changes(before, seen, observed.tasks)
             self.report_pending(seen, decision.pending, now)
-        for each in decision.reports:
-            logger.log(logging.WARNING if each.kind == "Warning" else logging.INFO, each.sentence)
-            if each.event:
-                self._api.record_event(each.kind, each.event, each.sentence)
+        if not starts:
+            self._report_all(decision.reports)
         if decision.waits_for and now - self._reported.get(decision.waits_for, 0.0) > REMINDER_SECONDS:
             self._reported[decision.waits_for] = now
             logger.info(decision.waits_for)
@@ -138,6 +138,12 @@ class Reporter:
             if seen.state in ("Queued", "Stopping", "Suspended"):
                 self.report_stopping(observed.pods, now)
             self._annotate({"state": state_of(seen)}, now)
+
+    def _report_all(self, reports: Iterable[Report]) -> None:
+        for each in reports:
+            logger.log(logging.WARNING if each.kind == "Warning" else logging.INFO, each.sentence)
+            if each.event:
+                self._api.record_event(each.kind, each.event, each.sentence)
 
     def report_stopping(self, pods: Mapping[str, Pod], now: float) -> None:
         """Report once a minute which tasks have not ended yet."""
