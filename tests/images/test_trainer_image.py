@@ -12,7 +12,7 @@ PYTHON = "/opt/trainer/bin/python"
 
 
 def test_its_size_is_below_the_documented_limit(image: Any) -> None:
-    assert image["Size"] < 1.6e9
+    assert image["Size"] < 1.72e9
 
 
 def test_its_versions_match_the_project(container: Host) -> None:
@@ -21,6 +21,11 @@ def test_its_versions_match_the_project(container: Host) -> None:
     assert python.startswith("3.11.")
     assert tensorflow.startswith("2.21.")
     assert container.check_output("trainer --version") == trainer.__version__
+
+
+def test_it_reads_tables(container: Host) -> None:
+    program = "import pyarrow.csv, pyarrow.dataset, pyarrow.parquet; from trainer.data.columns import files, streamed"
+    container.check_output(f"{PYTHON} -c '{program}'")
 
 
 def test_its_packages_are_compatible(container: Host) -> None:
