@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from trainer.data.columns.decide import is_present, label
 from trainer.data.columns.plan import Column, Plan, Target
 from trainer.data.examples import Array
-from trainer.data.tabular import is_list, is_number, spelling_key
+from trainer.data.tabular import is_date, is_list, is_number, spelling_key
 from trainer.data.tabular.header import is_value
 from trainer.errors import ConfigurationError
 
@@ -59,7 +59,7 @@ def _scalars(values: Any, column: Column, place: str, start: int | None) -> Arra
         spelled = _spelled(texts, column.categories) if column.kind == "category" else texts
         different = np.asarray([*spelled, ""], object)
         return np.asarray(different[encoded.indices.to_numpy(zero_copy_only=False)])
-    if pa.types.is_timestamp(values.type):
+    if is_date(values.type):
         seconds = pc.divide(values.cast(pa.int64()).cast(pa.float64()), 1e6)
         return _filled(seconds, column)
     if not (is_number(values.type) or pa.types.is_null(values.type)):

@@ -181,10 +181,9 @@ def _read(folder: Folder, columns: Sequence[str], choices: Choices) -> tuple[Any
 
 def with_place(folder: Folder, plan: Plan, error: ConfigurationError) -> ConfigurationError:
     """The error of the first row that cannot be used, with its file and its number there, by a pass over all files."""
-    columns = [*dict.fromkeys([*plan.reads, *([plan.sample_weight] if plan.sample_weight else [])])]
     for path in folder.files.paths:
         start = 0
-        for batch in folder.read(path, columns, Skipped(0, is_quiet=True)):
+        for batch in folder.read(path, plan.columns, Skipped(0, is_quiet=True)):
             try:
                 arrays.inputs(batch, plan, str(path), start)
                 if plan.sample_weight:

@@ -1,5 +1,6 @@
 """The files of a data set with columns: one file, those of a folder, or those at a URI."""
 
+import functools
 import hashlib
 import logging
 import os
@@ -42,12 +43,12 @@ class Folder:
     partitions: Mapping[Path, Mapping[str, int | str | None]]
     """By file, the values of the columns that the names of its folders have."""
 
-    @property
+    @functools.cached_property
     def types(self) -> Mapping[str, pa.DataType]:
         """The types of the columns by name."""
         return {**self.files.types, **self._types_of_folders}
 
-    @property
+    @functools.cached_property
     def _types_of_folders(self) -> Mapping[str, pa.DataType]:
         names = {name for each in self.partitions.values() for name, value in each.items() if isinstance(value, str)}
         first = self.partitions[self.files.paths[0]]
@@ -62,12 +63,12 @@ class Folder:
     def size(self) -> int:
         """The size of all columns in memory, in bytes, about."""
         if self.is_parquet:
-            groups = self.groups()
-            least = VALUE_BYTES * len(self.types) * sum(group.rows for group in groups)
-            return max(least, sum(group.size for group in groups))
+            least = VALUE_BYTES * len(self.types) * sum(group.rows for group in self.groups)
+            return max(least, sum(group.size for group in self.groups))
         return sum(path.stat().st_size * PACKED.get(path.suffix.lower(), 1) for path in self.files.paths)
 
-    def groups(self) -> list[RowGroup]:
+    @functools.cached_property
+    def groups(self) -> Sequence[RowGroup]:
         """The row groups of all files, of Parquet."""
         return [group for path in self.files.paths for group in row_groups(path)]
 

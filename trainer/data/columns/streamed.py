@@ -75,7 +75,7 @@ def load(folder: Folder, name: str, columns: Sequence[str], choices: Choices, mo
     found_kind, readings = kind(folder), folder.files.readings
     if not folder.is_parquet:
         folder = folder.as_parquet(columns, Skipped(choices.max_skipped))
-    groups = folder.groups()
+    groups = folder.groups
     train, test, values = _split(folder, name, columns, groups)
     target = decide.target_of(name, values, choices, folder.files.class_names.get(name), folder.origin)
     plan = model.plan(_sample(train), target, choices, folder.origin).with_readings(readings)
@@ -166,7 +166,8 @@ def _stream(part: Part, plan: Plan, seed: int) -> Stream:
     def blocks() -> Blocks:
         return Blocks(part.groups, part.rows, part.read, convert, seed)
 
-    first = examples(_sample(part).slice(0, FIRST_EXAMPLES), plan, part.folder.origin)
+    batch = next(batch for group in part.groups for batch in part.read(group))
+    first = examples(batch.slice(0, FIRST_EXAMPLES), plan, part.folder.origin)
     shared, lock = blocks(), threading.Lock()
 
     def read(indices: Any) -> Sequence[Array]:
