@@ -100,8 +100,8 @@ Version = Annotated[
 ]
 
 
-def _setting(default: Any, help: str) -> Any:  # noqa: A002 - the name in argparse
-    return dataclasses.field(default=default, metadata={"help": help})
+def _setting(default: Any, help: str, *aliases: str) -> Any:  # noqa: A002 - the name in argparse
+    return dataclasses.field(default=default, metadata={"help": help, "aliases": aliases})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,6 +159,7 @@ class RunSettings:
     data_dir: str = _setting(
         "/tmp/mnist-data",  # noqa: S108
         "file or directory of the data, or URI; on the command line also --data",
+        "--data",
     )
     target: str | None = _setting(None, "of tables: the column to predict (default: target, label or y)")
     inputs: str | None = _setting(None, "of tables: the inputs, A,B (default: all other columns)")
@@ -330,7 +331,7 @@ class Settings(MonitoringSettings, TaskSettings, ReplicationSettings, OptimizerS
     determines."""
 
     @property
-    def has_own_model(self) -> bool:
+    def has_keras_model(self) -> bool:
         """Whether the model is a Keras one: that of a Python file, or the packaged one for columns."""
         return self.model not in OPS_MODELS
 
@@ -453,7 +454,8 @@ def add_settings(parser: argparse.ArgumentParser, groups: Mapping[str, type]) ->
             # Accept both a bare `--sync_replicas` and the classic `--sync_replicas=True`.
             switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.type in (bool, bool | None) else {}
             section.add_argument(
-                *([f"--{field.name}", "--data"] if field.name == "data_dir" else [f"--{field.name}"]),
+                f"--{field.name}",
+                *field.metadata["aliases"],
                 dest=field.name,
                 default=argparse.SUPPRESS,
                 metavar=_metavar(field.type),

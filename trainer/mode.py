@@ -21,7 +21,7 @@ class Choices(Protocol):
     @property
     def sync_replicas(self) -> bool | None: ...
     @property
-    def has_own_model(self) -> bool: ...
+    def has_keras_model(self) -> bool: ...
     @property
     def replicas_to_aggregate(self) -> int | None: ...
     @property
@@ -52,7 +52,7 @@ def averages(choices: Choices) -> bool:
     less, or nothing: whoever brings a model asks for it.
     """
     if choices.sync_replicas is None:
-        return choices.strategy == "ps" and choices.has_own_model
+        return choices.strategy == "ps" and choices.has_keras_model
     return choices.sync_replicas
 
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from trainer.data.image_files import UnreadableImageError
 from trainer.data.metadata import stored_name, with_facts
+from trainer.data.moments import Moments
 from trainer.data.skipped import Skipped
 from trainer.datasets.images import Encoded, Shape, check
 from trainer.datasets.rows import DIGEST_BYTES, digests, is_numeric, numbers
 from trainer.datasets.source import SPLIT, TARGET, TEST, TRAIN, Rows, Source
-from trainer.datasets.statistics import Moments, Statistics
+from trainer.datasets.statistics import Statistics
 
 
 @dataclass(frozen=True)

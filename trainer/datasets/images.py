@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from trainer.data.image_files import convert, reading
-from trainer.datasets.statistics import Moments
+from trainer.data.moments import Moments
 
 _AS_THEY_ARE = {"PNG": {"L": 1, "RGB": 3, "RGBA": 4}, "JPEG": {"L": 1, "RGB": 3}}
 """The formats and modes that TensorFlow decodes to the pixels that Pillow decodes to, with the number of channels."""

@@ -6,10 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from trainer.data.image_files import UnreadableImageError
+from trainer.data.moments import Moments
 from trainer.datasets.images import check
 from trainer.datasets.record import NOTE, Record, parse
 from trainer.datasets.source import BATCH_ROWS
-from trainer.datasets.statistics import Moments, Statistics
+from trainer.datasets.statistics import Statistics
 from trainer.datasets.tags import tags_of
 from trainer.storage import lance_dataset
 

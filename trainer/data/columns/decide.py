@@ -4,7 +4,6 @@ The rules, in words, are in docs/data.md.
 """
 
 import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from trainer.data.columns.choices import TARGETS, Choices
 from trainer.data.columns.held_out import SPLIT
 from trainer.data.columns.plan import Column, Plan, Target
+from trainer.data.moments import Moments
 from trainer.data.tabular import INDEX, is_date, is_list, is_number, is_text, remedy
 from trainer.errors import ConfigurationError
 from trainer.text import did_you_mean, truncate
@@ -238,9 +238,8 @@ class Values:
     """The rows of each value; None if there are too many different ones for classes."""
     is_whole: bool = True
     """Whether numbers have no fractions."""
-    total: float = 0.0
-    squares: float = 0.0
-    """The sum of the squares of the distances from the mean."""
+    moments: Moments | None = None
+    """Of numbers."""
 
     def add(self, values: Any) -> None:
         """Add values that are present, an array of Arrow."""
@@ -255,21 +254,9 @@ class Values:
             numbers = values.cast(pa.float64(), safe=False)
             if pa.types.is_floating(self.kind):
                 self.is_whole = self.is_whole and bool(pc.all(pc.equal(pc.round(numbers), numbers)).as_py())
-            total, rows = pc.sum(numbers).as_py(), len(values)
-            apart = total / rows - (self.total / self.rows if self.rows else 0.0)
-            self.squares += pc.variance(numbers).as_py() * rows + apart**2 * self.rows * rows / (self.rows + rows)
-            self.total += total
+            own = Moments.of(numbers.to_numpy(zero_copy_only=False))
+            self.moments = self.moments + own if self.moments else own
         self.rows += len(values)
-
-    @property
-    def mean(self) -> float:
-        """The mean of numbers."""
-        return self.total / self.rows
-
-    @property
-    def stddev(self) -> float:
-        """Their standard deviation."""
-        return math.sqrt(self.squares / self.rows)
 
     def are_classes(self, regression: bool | None) -> bool:
         """Whether these are classes: texts, truth values, and few whole numbers from 0."""
@@ -318,7 +305,9 @@ def target_of(name: str, values: Values, choices: Choices, names: Sequence[str] 
             logger.info(
                 f"{name}: {many} different whole numbers are values to predict; --regression=false makes them classes"
             )
-        return Target(name, (), values.mean, values.stddev)
+        moments = values.moments
+        assert moments is not None  # noqa: S101 - the values are numbers
+        return Target(name, (), moments.mean, moments.std)
     if counts is None:
         raise ConfigurationError(
             f"target={name}: it has more than {MOST_DIFFERENT:,} different values, which are too many classes; name "

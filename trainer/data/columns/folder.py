@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from trainer.data.columns import held_out
 from trainer.data.columns.names import SHOWN, are_records, find, has_columns, with_columns
 from trainer.data.skipped import Skipped
 from trainer.data.tabular import TabularFiles, open_files
-from trainer.data.tabular.parquet import VALUE_BYTES, RowGroup, row_groups
+from trainer.data.tabular.parquet import VALUE_BYTES, RowGroup, row_groups, writing
 from trainer.errors import ConfigurationError
 from trainer.storage.object_store import ObjectStore, is_uri
 
@@ -108,17 +107,11 @@ class Folder:
             logger.info(f"{self.origin}: {self.size / 2**30:.1f} GiB of text are written as Parquet, once, to {place}")
             kinds = self.types
             schema = pa.schema([(name, kinds[name]) for name in columns])
-            partial, progress = place.with_suffix(f".{os.getpid()}"), Progress(self.origin)
-            try:
-                with pa.parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
-                    for batch in _gathered(self, columns, skipped):
-                        writer.write_table(batch.cast(schema), row_group_size=GROUP_ROWS)
-                        progress.add(len(batch))
-                partial.rename(place)
-            except OSError as error:
-                raise _unwritable(place, error, self.origin) from None
-            finally:
-                partial.unlink(missing_ok=True)
+            progress = Progress(self.origin)
+            with writing(place, schema, self.origin) as writer:
+                for batch in _gathered(self, columns, skipped):
+                    writer.write_table(batch.cast(schema), row_group_size=GROUP_ROWS)
+                    progress.add(len(batch))
         return Folder(self.origin, open_files([place], None), {place: {}})
 
 
@@ -172,18 +165,8 @@ def _records_as_parquet(origin: str, paths: Sequence[Path]) -> tuple[Path, list[
     for place, own in found.items():
         if not place.exists():
             logger.info(f"{origin}: {len(own)} TFRecord files are written as Parquet, once, to {place}")
-            try:
-                tf_records.write_parquet(own, place, GROUP_ROWS)
-            except OSError as error:
-                raise _unwritable(place, error, origin) from None
+            tf_records.write_parquet(own, place, GROUP_ROWS, origin)
     return folder, [*found]
-
-
-def _unwritable(place: Path, error: OSError, origin: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{place} cannot be written ({error.strerror}); let TMPDIR name a folder with room for {origin}, or give "
-        "Parquet files."
-    )
 
 
 def _digest(paths: Sequence[Path], columns: Sequence[str], types: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 A feature of at most one value is a number or a text; of more, a list. Without a value it is missing.
 """
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
+from trainer.data.tabular.parquet import writing
 from trainer.errors import ConfigurationError
 from trainer.tensorflow import tf
 from trainer.tensorflow.private import eager_mode
@@ -26,30 +25,26 @@ _KINDS = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.in
 _TYPES = {tf.string: pa.string(), tf.float32: pa.float64(), tf.int64: pa.int64()}
 
 
-def write_parquet(files: Sequence[Path], place: Path, most: int) -> None:
+def write_parquet(files: Sequence[Path], place: Path, most: int, origin: str) -> None:
     """Write the records of files as one Parquet file.
 
     Args:
         files: The TFRecord files.
         place: The Parquet file.
         most: The rows of a row group.
+        origin: The name of the data, for errors.
 
     Raises:
-        ConfigurationError: a file is damaged, or a record is not a `tf.train.Example` with such features.
-        OSError: the file cannot be written.
+        ConfigurationError: a file is damaged, or a record is not a `tf.train.Example` with such features,
+            or the Parquet file cannot be written.
     """
     features = _features(files[0])
     schema = pa.schema(
         [(name, pa.list_(_TYPES[kind]) if several else _TYPES[kind]) for name, (kind, several) in features.items()]
     )
-    partial = place.with_suffix(f".{os.getpid()}")
-    try:
-        with pa.parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
-            for batch in _batches(files, features, schema):
-                writer.write_table(pa.Table.from_batches([batch]), row_group_size=most)
-        partial.rename(place)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(place, schema, origin) as writer:
+        for batch in _batches(files, features, schema):
+            writer.write_table(pa.Table.from_batches([batch]), row_group_size=most)
 
 
 def _features(file: Path) -> Mapping[str, tuple[Any, bool]]:

@@ -1,6 +1,7 @@
 """Parquet files: their columns in simple types, and their rows."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pyarrow.parquet
 
 from trainer.data.tabular.errors import damaged
 from trainer.data.tabular.kinds import is_text, may_exceed_int64, simplest
+from trainer.errors import ConfigurationError
 
 VALUE_BYTES = 12
 """What a value takes in memory at least, on average; files may have a dictionary of few values."""
@@ -96,6 +98,35 @@ def _open(path: Path) -> Iterator[Any]:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from None
+
+
+@contextmanager
+def writing(place: Path, schema: pa.Schema, room_for: str) -> Iterator[Any]:
+    """Write a file that is there as a whole or not at all.
+
+    Args:
+        place: The file.
+        schema: Its columns.
+        room_for: What is written, for errors.
+
+    Yields:
+        The `pyarrow.parquet.ParquetWriter`.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    partial = place.with_suffix(f".{os.getpid()}")
+    try:
+        with pyarrow.parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
+            yield writer
+        partial.rename(place)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{place} cannot be written ({error.strerror}); let TMPDIR name a folder with room for {room_for}, or give "
+            "Parquet files."
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def row_groups(path: Path) -> Sequence[RowGroup]:
