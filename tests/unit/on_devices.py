@@ -21,7 +21,9 @@ from tests.unit.conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, Values
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.data.leases import OwnLeases
 from trainer.graph import devices, replica
+from trainer.graph.replication.lease_table import UNLIMITED
 from trainer.models.keras_model import KerasModel
 from trainer.tensorflow import tf, tf1
 from trainer.training import server
@@ -94,17 +96,20 @@ class Trained:
             for index, (made, session) in enumerate(zip(found, sessions, strict=True)):
                 if index == 0 or self._case == "allreduce":
                     session.run(made.initialize)
-                made.batches.begin(session)
+                if index == 0 and made.leases:
+                    made.leases.reset(session, 0, UNLIMITED)
+                claimed = made.leases.claimer(session) if made.leases else None
+                made.batches.begin(session, leases=claimed and OwnLeases(claimed))
             sessions[0].run(chief.replication.lead)
             joined = [pool.submit(each.run, made.replication.join) for made, each in zip(found, sessions, strict=True)]
             _ = [each.result(60) for each in joined]
             for number in range(ROUNDS):
                 running = []
                 for made, session in zip(found, sessions, strict=True):
-                    claim = made.replication.claim
-                    first = session.run(claim.first, {claim.steps: steps}) if claim else number * steps
-                    feeds = dict(zip(made.batches.feeds(steps), made.batches.take(steps, first), strict=True))
-                    running.append(pool.submit(session.run, made.replication.executions[steps].step, feeds))
+                    leases = made.leases
+                    reported = {leases.done: number * steps, leases.step: -1} if leases else {}
+                    feeds = dict(zip(made.batches.feeds(steps), made.batches.take(steps, number * steps), strict=True))
+                    running.append(pool.submit(session.run, made.replication.executions[steps].step, feeds | reported))
                     if self._case == "asynchronous":
                         running[-1].result(60)
                 if chief.replication.updates:

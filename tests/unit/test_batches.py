@@ -14,7 +14,7 @@ from trainer.data.examples import Examples
 from trainer.data.orders import Deal, order
 from trainer.data.stream import Stream
 from trainer.graph import learners
-from trainer.graph.batches import Batches, InMemoryBatches, MultiDeviceBatches, dealt_batches, stream_batches
+from trainer.graph.batches import Batches, InMemoryBatches, MultiDeviceBatches, Share, dealt_batches, stream_batches
 from trainer.graph.placement import Placement
 from trainer.mode import Mode
 from trainer.tensorflow import tf, tf1
@@ -56,13 +56,6 @@ def test_a_model_of_one_batch_size_gets_full_batches() -> None:
     assert {*np.concatenate([indices for indices, _ in taken]).tolist()} == {*range(10)}
 
 
-def test_backups_compute_examples_of_the_next_step() -> None:
-    for examples in (12, 11):
-        deal = Deal(examples, 2, batches=2, seed=0)
-        assert np.array_equal(deal.take(0, 2)[0], deal.take(1, 0)[0])
-        assert [deal.take(step, learner)[1] for step in range(4) for learner in (2, 3, 9)] == [2] * 12
-
-
 @pytest.fixture
 def examples() -> Examples:
     random = np.random.default_rng(0)
@@ -90,9 +83,9 @@ def test_a_graph_gets_the_batches_of_its_learner(
     deal = Deal(len(examples), size, batches=2, seed=3)
     with tf.Graph().as_default():
         made = (
-            dealt_batches(examples.signature, lambda indices: examples.take(indices).arrays, deal, 1)
+            dealt_batches(examples.signature, lambda indices: examples.take(indices).arrays, Share(deal, 1))
             if is_fed
-            else InMemoryBatches(examples, deal, 1)
+            else InMemoryBatches(examples, Share(deal, 1))
         )
         found = read(made, executions)
     assert len(found) == 6
@@ -107,21 +100,12 @@ def test_a_graph_gets_the_batches_of_its_learner(
 def test_a_run_that_continues_takes_the_examples_that_follow(examples: Examples, is_fed: bool) -> None:
     deal = Deal(len(examples), 8, batches=1, seed=0)
     with tf.Graph().as_default():
-        made: Batches = InMemoryBatches(examples, deal, 0)
+        made: Batches = InMemoryBatches(examples, Share(deal, 0))
         if is_fed:
-            made = dealt_batches(examples.signature, lambda indices: (indices,), deal, 0)
+            made = dealt_batches(examples.signature, lambda indices: (indices,), Share(deal, 0))
         for step in (6, 7, 10, 2):
             first, *_ = made.take(1, step)
             assert np.array_equal(first, deal.take(step, 0)[0])
-
-
-def test_replicas_that_do_not_wait_have_other_examples(examples: Examples) -> None:
-    deal = Deal(len(examples), 5, batches=2, seed=0)
-    taken = [
-        dealt_batches(examples.signature, lambda indices: (indices,), deal, index, independent=2).take(3, 0)[::2]
-        for index in range(2)
-    ]
-    assert sorted(int(each) for of_replica in taken for indices in of_replica for each in indices) == list(range(30))
 
 
 def test_each_batch_of_a_stream_keeps_its_own_padding(examples: Examples) -> None:

@@ -454,7 +454,7 @@ def test_a_gradient_that_has_reached_one_of_two_shards_is_awaited_for_straggler_
     addresses = dict(zip(("worker 0", "worker 1"), servers.workers, strict=True))
     membership = chief.replica.replication.membership
     evaluating = Evaluating()
-    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, TRAIN_STEPS, evaluating):
+    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, evaluating):
         update = ThreadPoolExecutor(1).submit(chief.update)
         assert wait([update], timeout=2).not_done, "the limit has passed four times"
         evaluating.is_evaluating_epoch = False
@@ -467,7 +467,7 @@ def test_the_first_round_waits_for_a_replica_whose_program_has_not_started(begin
     addresses = {"worker 0": servers.workers[0], "worker 1": f"localhost:{free_ports(1)[0]}"}  # where nothing answers
     membership = chief.replica.replication.membership
     settings = Settings(sync_replicas=True, train_steps=TRAIN_STEPS)
-    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, TRAIN_STEPS, Callback()):
+    with ReplicaMonitor(chief.session, chief.replica, membership, addresses, settings, Callback()):
         chief_steps, update = chief.steps(0), ThreadPoolExecutor(1).submit(chief.update)
         assert wait([update], timeout=2 * QUIET_SECONDS + 1).not_done
         other_steps = other.steps(1)

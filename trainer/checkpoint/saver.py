@@ -121,7 +121,9 @@ class Saver:
         self._writer = _Writer(layout, shards, slots, self.tables)
         self._step = tf1.placeholder(tf.int64, [], "step")
         self.course = Course(last_step=0)
-        """The course of the run, that of the checkpoint that was restored, which snapshots have. The chief sets it."""
+        """The course of the checkpoint that was restored."""
+        self.course_at: Callable[[], Callable[[int], Course]] = lambda: lambda _: self.course
+        """Returns what tells the course of a snapshot at a global step. The chief sets it."""
         self._restored: Sequence[Array] = []
         """What is being restored."""
         trainable = layout.of_trainable
@@ -146,11 +148,13 @@ class Saver:
         Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
         servers, and tables, stay there until `fetch`; until then they keep the event `SAVING`.
         """
-        course = self.course
+        course_at = self.course_at()  # what is done later is not known to be done
         if self._stage is None:
             step, *values = session.run(self._read)
+            course = course_at(int(step))
             return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session), course), self._writer)
         step = int(session.run(self._stage, self.tables.begin_period()))
+        course = course_at(step)
 
         def fetch() -> _Values:
             tables = self.tables.fetch(session)

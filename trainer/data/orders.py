@@ -1,17 +1,18 @@
 """The order of the examples of each epoch, and which of them a learner takes in a step.
 
-The seed and the epoch determine the order, whoever takes the examples. A global step takes the next ones, and deals
-them to its learners: the devices of all replicas that compute it.
+The seed and the epoch determine the order, whoever takes the examples. A step takes the next ones, and deals them to
+its learners: the devices of all replicas that compute it. Which replica takes which part of which step is that of the
+global step, or dealt by leases (`trainer.data.leases`).
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.data.epochs import START, Epochs, Position
+from trainer.data.epochs import START, Epochs, Position, Range
 
 Indices = npt.NDArray[np.integer[Any]]
 
@@ -37,7 +38,7 @@ class Deal:
     is_full: bool = False
     """Whether each batch has `size` examples: the last one of an epoch takes the first examples once more."""
     begun: Position = START
-    """Where such steps have begun."""
+    """Where such steps have begun, and what they take first."""
     has_order: bool = False
     """Whether the data has an order of its own for each epoch: an index is then a place in that order, after those of
     all earlier epochs."""
@@ -60,18 +61,46 @@ class Deal:
         once more.
 
         Args:
-            step: Global steps before this one.
-            learner: The number of the learner. Those from `batches` on are backups, or have joined the run. They take
-                full batches of examples that follow, which the next steps take too.
+            step: Steps before this one.
+            learner: The number of the learner, below `batches`.
 
         Returns:
             The indices, [n] with n from 1 to `size`; and how many of the examples count.
         """
         epoch, taken = self.epochs.find(step)
         start = taken + learner * self.size
-        is_full = self.is_even or learner >= self.batches
-        count = self.size if is_full else max(0, min(self.size, self.examples - start))
-        places = np.arange(start, start + max(1, count))
+        count = self.size if self.is_even else max(0, min(self.size, self.examples - start))
+        end = start + max(1, count)
+        parts = [self._indices(*each) for each in self._missed(epoch, start, end)]
+        if (first := max(start, self.begun.taken) if parts else start) < end:
+            parts.append(self._indices(epoch, first, end))
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts)), count
+
+    def ranges(self, step: int, learner: int, learners: int) -> list[Range]:
+        """The examples that some learners of a step take, from this one on, as ranges of the orders of epochs."""
+        epoch, taken = self.epochs.find(step)
+        start = taken + learner * self.size
+        end = min(start + learners * self.size, self.examples)
+        found = self._missed(epoch, start, end)
+        first = max(start, self.begun.taken) if found else start
+        return [*found, (epoch, first, end)] if first < end else found
+
+    def _missed(self, epoch: int, start: int, end: int) -> list[Range]:
+        """What the places from `start` to `end` of an epoch have of the examples that were missed."""
+        begun = self.begun
+        if epoch != begun.epoch or start >= begun.taken or not begun.missed:
+            return []
+        first = begun.taken - begun.missing
+        left = replace(begun, missed=begun.after(start - first))
+        rest, found = min(end, begun.taken) - start, []
+        for of, at, until in left.missed:
+            if own := min(rest, until - at):
+                found.append((of, at, at + own))
+            rest -= own
+        return found
+
+    def _indices(self, epoch: int, first: int, end: int) -> Indices:
+        places = np.arange(first, end)
         if self.has_order:
-            return epoch * self.examples + places % self.examples, count
-        return order(self.examples, self.seed, epoch).take(places, mode="wrap"), count
+            return epoch * self.examples + places % self.examples
+        return order(self.examples, self.seed, epoch).take(places, mode="wrap")

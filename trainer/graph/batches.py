@@ -7,20 +7,24 @@ The last batch of an epoch may have fewer examples. If other learners share its 
 in a full batch, by which its gradient counts; 0 if another learner has its examples.
 """
 
-import collections
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainer.data.epochs import START, Position
 from trainer.data.examples import Array, Examples, Signature
-from trainer.data.orders import Deal
-from trainer.data.stream import PREFETCHED_BATCHES, prefetch
+from trainer.data.leases import OwnLeases, Part
+from trainer.data.orders import Deal, Indices
+from trainer.data.stream import prefetch
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
+
+WAIT_SECONDS = 0.05
+"""Between two questions for a lease, where there is none."""
 
 
 class Feeding(Protocol):
@@ -30,12 +34,21 @@ class Feeding(Protocol):
         """The placeholders that an execution of this number of steps feeds."""
         ...
 
-    def begin(self, session: Session, begun: Position = START) -> None:
-        """Initialize a session, before its first execution. The run's steps have begun at this position."""
+    def begin(self, session: Session, begun: Position = START, leases: OwnLeases | None = None) -> None:
+        """Initialize a session, before its first execution.
+
+        Args:
+            session: The session.
+            begun: The position at which the run's steps have begun.
+            leases: The parts of steps that this replica takes; None if it takes its part of each global step.
+        """
         ...
 
-    def take(self, steps: int, step: int) -> list[Any]:
-        """The values of `feeds` for an execution of this number of steps, which begins after `step` global steps."""
+    def take(self, steps: int, place: int) -> list[Any]:
+        """The values of `feeds` for an execution of this number of steps, which begins at this place.
+
+        That is the number of global steps before it or, with leases, of the steps of this replica.
+        """
         ...
 
 
@@ -60,20 +73,49 @@ class MultiDeviceBatches:
     def feeds(self, steps: int) -> Sequence[Tensor]:
         return [feed for each in self._batches for feed in each.feeds(steps)]
 
-    def begin(self, session: Session, begun: Position = START) -> None:
+    def begin(self, session: Session, begun: Position = START, leases: OwnLeases | None = None) -> None:
         for each in self._batches:
-            each.begin(session, begun)
+            each.begin(session, begun, leases)
 
-    def take(self, steps: int, step: int) -> list[Any]:
-        return [value for each in self._batches for value in each.take(steps, step)]
+    def take(self, steps: int, place: int) -> list[Any]:
+        return [value for each in self._batches for value in each.take(steps, place)]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one device takes of the examples."""
+
+    deal: Deal
+    replica: int
+    """The slot of its replica in each global step, without leases."""
+    device: int = 0
+    """The number of the device in its replica."""
+    devices: int = 1
+    """Those of its replica."""
+    leases: OwnLeases | None = None
+
+    def begun(self, at: Position, leases: OwnLeases | None) -> "Share":
+        """The same for steps that have begun at a position, with leases."""
+        return replace(self, deal=replace(self.deal, begun=at), leases=leases)
+
+    def take(self, place: int) -> tuple[Indices, int] | None:
+        """What `Deal.take` returns for the step at a place; None if there is no part now."""
+        part = self.leases.at(place) if self.leases else Part(place, self.replica)
+        return part and self.deal.take(part.step, part.slot * self.devices + self.device)
+
+    def wait(self, place: int) -> tuple[Indices, int]:
+        """The same, when there is a part."""
+        while (taken := self.take(place)) is None:
+            time.sleep(WAIT_SECONDS)
+        return taken
 
 
 class InMemoryBatches:
     """Batches of examples that are stored on the replica's device."""
 
-    def __init__(self, examples: Examples, deal: Deal, learner: int) -> None:
+    def __init__(self, examples: Examples, share: Share) -> None:
         """Add the examples to the default graph, on the current device."""
-        self._deal, self._learner = deal, learner
+        self._share, deal = share, share.deal
         self._arrays: dict[Tensor, Array] = {}
         self._variables = [self._add_variable(f"array_{n}", array) for n, array in enumerate(examples.arrays)]
         self._indices = tf1.placeholder(tf.int32, [None, deal.size] if deal.is_even else [None], "indices")
@@ -101,21 +143,23 @@ class InMemoryBatches:
     def share(self, number: int) -> Tensor:
         return tf.constant(1.0) if self._shares is None else self._shares[number]
 
-    def begin(self, session: Session, begun: Position = START) -> None:
-        self._deal = replace(self._deal, begun=begun)
+    def begin(self, session: Session, begun: Position = START, leases: OwnLeases | None = None) -> None:
+        self._share = self._share.begun(begun, leases)
         session.run([each.initializer for each in self._variables], self._arrays)
 
-    def take(self, steps: int, step: int) -> list[Any]:
-        found = [self._deal.take(each, self._learner) for each in range(step, step + steps)]
+    def take(self, steps: int, place: int) -> list[Any]:
+        found = [self._share.wait(each) for each in range(place, place + steps)]
         if self._starts is None:
             return [np.stack([indices for indices, _ in found])]
         starts = np.cumsum([0, *(len(indices) for indices, _ in found)], dtype=np.int32)
-        shares = np.array([count / self._deal.size for _, count in found], np.float32)
+        shares = np.array([count / self._share.deal.size for _, count in found], np.float32)
         return [np.concatenate([indices for indices, _ in found]), starts, shares]
 
 
-Shared = tuple[Sequence[Array], float]
+Weighed = tuple[Sequence[Array], float]
 """The leaves of a batch, and the share of its examples in a full one."""
+Read = Callable[[Position, OwnLeases | None, int], Iterator[Weighed]]
+"""The batches of steps that have begun at a position, with leases, from the step at a place on."""
 
 
 class FedBatches:
@@ -125,21 +169,19 @@ class FedBatches:
         self,
         signature: Signature,
         size: int | None,
-        batches: Callable[[Position, int], Iterator[Shared]],
-        is_independent: bool = False,
+        batches: Read,
     ) -> None:
         """Feed batches.
 
         Args:
             signature: That of an example.
             size: The examples of each batch; None if it varies.
-            batches: The batches of steps that have begun at this position, from the one after this number of global
-                steps on.
-            is_independent: Whether one batch follows on the other whatever the global step is.
+            batches: Returns them.
         """
-        self._signature, self._size, self._make, self._is_independent = signature, size, batches, is_independent
-        self._batches: Iterator[Shared] | None = None
+        self._signature, self._size, self._make = signature, size, batches
+        self._batches: Iterator[Weighed] | None = None
         self._begun, self._next = START, 0
+        self._leases: OwnLeases | None = None
         self._placeholders: list[Sequence[Tensor]] = []
 
     def feeds(self, steps: int) -> Sequence[Tensor]:
@@ -157,17 +199,14 @@ class FedBatches:
     def share(self, number: int) -> Tensor:
         return self._placeholders[number][-1]
 
-    def begin(self, session: Session, begun: Position = START) -> None:
-        if begun != self._begun:
-            self._begun, self._batches = begun, None
+    def begin(self, session: Session, begun: Position = START, leases: OwnLeases | None = None) -> None:
+        if leases or begun != self._begun:
+            self._begun, self._leases, self._batches = begun, leases, None
 
-    def take(self, steps: int, step: int) -> list[Any]:
-        ahead = step - self._next
-        if self._batches is None or (not self._is_independent and not 0 <= ahead <= PREFETCHED_BATCHES):
-            self._batches = self._make(self._begun, step)
-        elif not self._is_independent:  # a backup may have missed some steps
-            collections.deque(itertools.islice(self._batches, ahead), maxlen=0)
-        self._next = step + steps
+    def take(self, steps: int, place: int) -> list[Any]:
+        if self._batches is None or place != self._next:  # the run was rolled back
+            self._batches = self._make(self._begun, self._leases, place)
+        self._next = place + steps
         found = [next(self._batches) for _ in range(steps)]
         return [value for leaves, share in found for value in (*leaves, share)]
 
@@ -178,25 +217,18 @@ def stream_batches(signature: Signature, size: int | None, full: int, batches: I
     return FedBatches(signature, size, lambda *_: shared)
 
 
-def dealt_batches(
-    signature: Signature, read: Callable[[Any], Sequence[Array]], deal: Deal, learner: int, independent: int = 1
-) -> Batches:
+def dealt_batches(signature: Signature, read: Callable[[Any], Sequence[Array]], share: Share) -> Batches:
     """Batches of examples that are read by their indices, ahead in a thread.
 
     Args:
         signature: That of an example.
         read: Returns the leaves of the examples with these indices.
-        deal: Deals the examples.
-        learner: The number of this learner.
-        independent: The replicas that advance the global step without waiting for each other. All have a part of what
-            `deal` calls a step.
+        share: What this device takes of the examples.
     """
 
-    def batches(begun: Position, step: int) -> Iterator[Shared]:
-        own, first = replace(deal, begun=begun), begun.step + (step - begun.step) // independent
-        taken = (own.take(number, learner) for number in itertools.count(first))
-        # A replica that others wait for takes each step, also without a share.
-        kept = ((indices, count) for indices, count in taken if count or independent == 1)
-        return prefetch((read(indices), count / deal.size) for indices, count in kept)
+    def batches(begun: Position, leases: OwnLeases | None, place: int) -> Iterator[Weighed]:
+        own = share.begun(begun, leases)
+        taken = (own.wait(number) for number in itertools.count(place))
+        return prefetch((read(indices), count / share.deal.size) for indices, count in taken)
 
-    return FedBatches(signature, deal.size if deal.is_even else None, batches, independent > 1)
+    return FedBatches(signature, share.deal.size if share.deal.is_even else None, batches)

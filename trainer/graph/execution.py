@@ -82,7 +82,9 @@ class ExecutionPlanner:
             hook_steps: The steps after each of which an execution must end; None if there are none.
             end_of_epoch: Returns where the epoch of the step after this one ends; None if executions may pass it.
         """
-        self._settings, self._local_steps, self._last_step = settings, local_steps, last_step
+        self._settings, self._local_steps = settings, local_steps
+        self.last_step = last_step
+        """The last global step of the run. The caller may change it."""
         self._hook_steps, self._end_of_epoch = hook_steps, end_of_epoch
         self.replicas = replicas
         """Replicas that advance the global step independently. The caller may change it."""
@@ -106,12 +108,12 @@ class ExecutionPlanner:
         With several replicas this is always the end of the run. With local SGD, only steps at the end of a round count.
         """
         if self.replicas > 1:
-            return self._last_step
+            return self.last_step
         settings = self._settings
         intervals = (settings.report_steps, settings.save_steps, self._hook_steps)
-        stops = [self._last_step, *(next_multiple(each, step) for each in intervals if each)]
+        stops = [self.last_step, *(next_multiple(each, step) for each in intervals if each)]
         stops += [self._end_of_epoch(step)] if self._end_of_epoch else []
-        return min(each for each in stops if each == self._last_step or (each - step) % self._local_steps == 0)
+        return min(each for each in stops if each == self.last_step or (each - step) % self._local_steps == 0)
 
     def took(self, steps: int, seconds: float) -> None:
         """Record the duration of an execution."""

@@ -9,7 +9,7 @@ from trainer.data.examples import Examples
 from trainer.data.orders import Deal
 from trainer.data.stream import IN_MEMORY_BYTES, Stream
 from trainer.graph import device_average
-from trainer.graph.batches import Batches, InMemoryBatches, dealt_batches, stream_batches
+from trainer.graph.batches import Batches, InMemoryBatches, Share, dealt_batches, stream_batches
 from trainer.graph.placement import Placement
 from trainer.graph.replication import Compute, Step, StepFunction, StepOutputs
 from trainer.graph.step_graph import StepTemplate
@@ -21,46 +21,31 @@ from trainer.tensorflow_types import Tensor
 
 
 def deal(settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool) -> Deal | None:
-    """How the examples are dealt to the replicas; None if they come in an order of their own.
-
-    Replicas that do not wait for each other claim steps of examples in memory. Other examples are read ahead, so each
-    of these replicas has a part of what all take.
-    """
+    """How the examples are dealt to the replicas; None if they come in an order of their own."""
     if isinstance(source, Stream) and not source.read:
         return None
     examples = len(source) if isinstance(source, Examples) else source.size
     assert examples  # noqa: S101 - what is read by indices has a size
-    batches = mode.batches
-    if mode.is_independent and not _is_in_memory(source):
-        batches *= mode.beginners
     has_order = isinstance(source, Stream) and source.has_order
-    return Deal(examples, settings.batch_size, batches, settings.seed, is_full, has_order=has_order)
-
-
-def _is_in_memory(source: Examples | Stream) -> bool:
-    """Whether the examples are copied to the device."""
-    return isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES
+    return Deal(examples, settings.batch_size, mode.batches, settings.seed, is_full, has_order=has_order)
 
 
 def make_batches(
     settings: Settings, mode: Mode, at: Placement, source: Examples | Stream, deal: Deal | None, size: int | None
 ) -> list[Batches]:
-    """Add the batches of each device, of this size, or of none that is known.
-
-    Replicas that do not wait for each other claim their steps.
-    """
+    """Add the batches of each device, of this size, or of none that is known."""
     if isinstance(source, Stream) and source.endless:  # one for all devices, so that each batch goes to one of them
         stream = source.endless(settings.batch_size, size is not None)
 
     def make(number: int) -> Batches:
         if not deal:
             return stream_batches(source.signature, size, settings.batch_size, stream)
-        learner = mode.index * mode.devices + number
-        if isinstance(source, Examples) and _is_in_memory(source):
-            return InMemoryBatches(source, deal, number if mode.is_independent else learner)
+        share = Share(deal, mode.index, number, mode.devices)
+        if isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES:
+            return InMemoryBatches(source, share)
         read = source.read if isinstance(source, Stream) else lambda indices: source.take(indices).arrays
         assert read  # noqa: S101 - or there would be no deal
-        return dealt_batches(source.signature, read, deal, learner, mode.beginners if mode.is_independent else 1)
+        return dealt_batches(source.signature, read, share)
 
     batches = []
     for number, device in enumerate(at.compute):

@@ -13,6 +13,7 @@ from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
+from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.graph import devices, execution, keras_optimizer, learners, step_graph
 from trainer.graph.adam import AdamOptimizer
@@ -21,7 +22,16 @@ from trainer.graph.keras_optimizer import KerasOptimizer
 from trainer.graph.large_parameters import check_sizes, choose_tables, dense_notes, tables_note
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.placement import Placement, place
-from trainer.graph.replication import Replication, StepFunction, allreduce, asynchronous, local_sgd, synchronous
+from trainer.graph.replication import (
+    Replication,
+    StepFunction,
+    allreduce,
+    asynchronous,
+    lease_table,
+    local_sgd,
+    synchronous,
+)
+from trainer.graph.replication.lease_table import SharedLeases
 from trainer.graph.replication.membership import Membership
 from trainer.graph.step_graph import StepTemplate
 from trainer.graph.totals import Totals
@@ -45,6 +55,10 @@ class Replica:
     """The templates of the step, one per device. They keep the Python functions of the model alive."""
     batches: Feeding
     replication: Replication
+    deal: Deal | None
+    """How the examples are dealt; None if they come in an order of their own."""
+    leases: SharedLeases | None
+    """Which replica takes what of that; None if each one takes its part of all steps."""
     totals: Totals | None
     """The sums of the present epoch, if they are wanted."""
     examples_of_epoch: int | None
@@ -171,12 +185,18 @@ def build(
         replication = _replicate(settings, mode, at, shards, optimizer, make_step, steps, is_weighted, course, is_over)
         if totals:
             replication = _add_totals(replication, totals)
-        if deal is None:  # each replica reads examples of its own
-            replication = replace(replication, claim=None)
+        leases = None
+        if deal and mode.has_servers:
+            least = -(-max(lease_table.LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
+            slots = deal.batches // mode.devices
+            of_replica = mode.replicas, mode.index, slots, least, at.homes[0], mode.has_rounds
+            leases = lease_table.SharedLeases.create(*of_replica)
+            replication = _add_reports(replication, leases)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
             values += [course.variable] if is_over is None else [course.variable, is_over]
             values += [totals.vector] if totals else []
+            values += leases.variables if leases else []
             is_initialized = tf.reduce_all(tf.stack([tf1.is_variable_initialized(value) for value in values]))
             is_ready = tf.logical_and(is_initialized, tf1.is_variable_initialized(run_id))
             is_chief = cluster is None or cluster.is_chief
@@ -191,6 +211,8 @@ def build(
             step_graph=templates,
             batches=MultiDeviceBatches(batches),
             replication=replication,
+            deal=deal,
+            leases=leases,
             totals=totals,
             examples_of_epoch=deal.examples if deal and brings_all and deal.epochs == epochs else None,
             dense_values=DenseValues(layout, shards) if is_chief and epochs else None,
@@ -221,6 +243,15 @@ def _add_totals(replication: Replication, totals: Totals) -> Replication:
         with tf.control_dependencies([each.step]):
             added = totals.add(replication.sum(each.totals))
         with tf.control_dependencies([added]):
+            executions[steps] = replace(each, step=tf.identity(each.step))
+    return replace(replication, executions=executions)
+
+
+def _add_reports(replication: Replication, leases: SharedLeases) -> Replication:
+    """Let each execution report how many parts its replica has taken before."""
+    executions = {}
+    for steps, each in replication.executions.items():
+        with tf1.device(each.step.device), tf.control_dependencies([leases.report]):
             executions[steps] = replace(each, step=tf.identity(each.step))
     return replace(replication, executions=executions)
 
@@ -276,4 +307,4 @@ def _replicate(
     else:
         aggregation = synchronous.gradients(shards, make_step, optimizer)
     place = replicas, index, mode.contributions
-    return synchronous.build(shards, aggregation, steps, course.last_step, *place, membership, is_over)
+    return synchronous.build(shards, aggregation, steps, course.stop, *place, membership, is_over)

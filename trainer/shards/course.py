@@ -3,13 +3,14 @@
 The chief determines it when it begins or continues the run. Each replica reads it, and each checkpoint has it.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.data.epochs import START, Epochs, Position
-from trainer.tensorflow import tf1
+from trainer.data.leases import MOST_RANGES
+from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
 
 NONE = Epochs(0, 0)
@@ -22,6 +23,8 @@ class Course:
     last_step: int
     epochs: Epochs | None = None
     """The epochs since steps of the present size have begun; None if an epoch is not known."""
+    is_open: bool = False
+    """Whether the run goes on after its last step until all leases are done, as replicas do not share each step."""
 
     @property
     def begun(self) -> Position:
@@ -29,16 +32,28 @@ class Course:
         return self.epochs.begun if self.epochs else START
 
     @property
+    def stop(self) -> int:
+        """The global step at which the run ends, at the latest."""
+        return 2**62 if self.is_open else self.last_step
+
+    @property
     def array(self) -> npt.NDArray[np.int64]:
-        """int64 [6]."""
+        """int64 [7 + 3 * MOST_RANGES]."""
         epochs = self.epochs or NONE
-        return np.array([self.last_step, epochs.examples, epochs.per_step, *astuple(epochs.begun)], np.int64)
+        begun, found = epochs.begun, np.zeros(7 + 3 * MOST_RANGES, np.int64)
+        facts = [self.last_step, epochs.examples, epochs.per_step, begun.step, begun.epoch, begun.taken, self.is_open]
+        numbers = [*facts, *(number for each in begun.missed for number in each)]
+        found[: len(numbers)] = numbers
+        return found
 
     @classmethod
     def of(cls, array: npt.NDArray[np.int64]) -> "Course":
-        """The course with this `array`."""
-        last_step, examples, per_step, *begun = map(int, array)
-        return cls(last_step, Epochs(examples, per_step, Position(*begun)) if examples else None)
+        """The course with this `array`. An older version of the trainer has the first six numbers."""
+        last_step, examples, per_step, step, epoch, taken, *more = array.tolist()
+        ranges = zip(more[1::3], more[2::3], more[3::3], strict=True)
+        missed = tuple(each for each in ranges if each[1] < each[2])
+        epochs = Epochs(examples, per_step, Position(step, epoch, taken, missed)) if examples else None
+        return cls(last_step, epochs, bool(more and more[0]))
 
 
 class SharedCourse:
@@ -54,6 +69,10 @@ class SharedCourse:
     def last_step(self) -> Tensor:
         """Add the last step: an int64 scalar."""
         return self.variable.read_value()[0]
+
+    def stop(self) -> Tensor:
+        """Add the global step at which replicas stop to wait for each other, at the latest: an int64 scalar."""
+        return tf.where(self.variable.read_value()[6] > 0, tf.int64.max, self.last_step())
 
     def read(self, session: Session) -> Course:
         """Read the course."""

@@ -7,7 +7,8 @@ and detects divergence.
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.volume import retry_writing
 from trainer.data.examples import Array
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
+from trainer.graph.replication.lease_table import UNLIMITED
 from trainer.graph.totals import Totals
 from trainer.shards.course import Course
 from trainer.telemetry.profile import Profile
@@ -58,6 +60,8 @@ class Chief(Callback):
         """Whether an earlier process of the chief has ended the run on the parameter servers."""
         self._is_evaluating_epoch = self._has_changed = False
         self._course = Course(self._settings.train_steps)
+        self._began = 0
+        """The global step at which this session has begun."""
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -98,7 +102,7 @@ class Chief(Callback):
             self._session.run(replica.totals.reset)
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
-        step = int(self._session.run(replica.global_step))
+        step = self._began = int(self._session.run(replica.global_step))
         if step < self._settings.train_steps:
             self._run.record.write_running(step)
 
@@ -112,8 +116,18 @@ class Chief(Callback):
         shared, saver = self._replica.course, self._replica.saver
         step = int(self._session.run(self._replica.global_step))
         before = shared.read(self._session) if is_continued else saver.course
-        saver.course = self._course = self._run.course(before, step)
-        shared.write(self._session, self._course)
+        course, leases = self._run.course(before, step), self._replica.leases
+        if leases:
+            limit = course.last_step if self._settings.epochs else UNLIMITED
+            course = replace(course, is_open=limit < UNLIMITED and self._replica.mode.is_independent)
+            if is_continued and course.epochs == before.epochs:
+                course = replace(course, is_open=course.is_open or before.is_open)
+                leases.set_limit(self._session, limit)
+            else:
+                leases.reset(self._session, step, limit)
+        self._course = course
+        saver.course_at = self._course_at
+        shared.write(self._session, course)
         old, new = before.epochs, self._course.epochs
         if old and new and new != old:
             at, last_step = new.begun, self._course.last_step
@@ -121,6 +135,19 @@ class Chief(Callback):
                 f"an epoch has {new.steps} steps instead of {old.steps}: the run goes on in epoch {at.epoch + 1}, of "
                 f"which {at.taken / new.examples:.0%} was taken, and its last step is {last_step}"
             )
+
+    def _course_at(self) -> Callable[[int], Course]:
+        """What tells the course of a checkpoint at a global step: the examples that are taken until then."""
+        course, epochs, deal, leases = self._course, self._course.epochs, self._replica.deal, self._replica.leases
+        if not (epochs and deal and leases and epochs.per_step == deal.size * deal.batches):
+            return lambda _: course
+        table, own = leases.read(self._session), replace(deal, begun=epochs.begun)
+
+        def course_at(step: int) -> Course:
+            begun = table.position(own, self._replica.mode.devices, step, self._began)
+            return Course(course.last_step, replace(epochs, begun=begun))
+
+        return course_at
 
     def _set_rate(self) -> None:
         """Multiply the learning rate by what roll-backs and callbacks want."""

@@ -14,6 +14,7 @@ from trainer.cluster import peers
 from trainer.cluster.poll import poll_until
 from trainer.cluster.spec import Cluster, Task
 from trainer.data.epochs import Epochs
+from trainer.data.leases import OwnLeases
 from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersError
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
@@ -82,19 +83,24 @@ class Coordinator:
 
         On the chief, run the updates of the replication concurrently with its steps, if it has any.
         """
+        with self._updating(session, step, lambda: last_step):
+            yield
+
+    def _updating(
+        self, session: Session, step: int, stop: Callable[[], int]
+    ) -> contextlib.AbstractContextManager[object]:
+        """A context in which the updates of the replication run, if it has any."""
         updates = self._replica.replication.updates
         if not updates:
-            yield
-            return
+            return contextlib.nullcontext()
         callables = {steps: session.make_callable(update) for steps, update in updates.items()}
-        with UpdateLoop(session, callables, step, last_step):
-            yield
+        return UpdateLoop(session, callables, step, stop)
 
     def count_replicas(self, session: Session) -> int:
         """Return how many replicas advance the global step without waiting for each other."""
         return 1
 
-    def withdraw(self, session: Session) -> None:
+    def withdraw(self, session: Session, leases: OwnLeases | None) -> None:
         """Called after the last step of a session, also if this task is told to end before the run is done."""
 
     def rolled_back(self) -> None:
@@ -210,22 +216,25 @@ class ParameterServerCoordinator(ClusterCoordinator):
         """On the chief, also follow which replicas take part."""
         cluster, settings, membership = self._cluster, self._context.settings, self._replica.replication.membership
         with contextlib.ExitStack() as stack:
+            stop = lambda: last_step  # noqa: E731
             if membership and cluster.is_chief and step < last_step:
                 addresses = {str(task): cluster.address(task) for task in cluster.replicas}
-                monitor = ReplicaMonitor(session, self._replica, membership, addresses, settings, last_step, callback)
-                stack.enter_context(monitor)
-            with super().participation(session, step, last_step, callback):
+                monitor = ReplicaMonitor(session, self._replica, membership, addresses, settings, callback)
+                stop = stack.enter_context(monitor).stop
+            with self._updating(session, step, stop):
                 yield
 
     def count_replicas(self, session: Session) -> int:
         membership = self._replica.replication.membership
         return max(1, int((session.run(membership.last_steps) != ABSENT).sum())) if membership else 1
 
-    def withdraw(self, session: Session) -> None:
+    def withdraw(self, session: Session, leases: OwnLeases | None) -> None:
         """Let the others go on at once without this replica, which is told to end."""
-        membership = self._replica.replication.membership
+        membership, shared = self._replica.replication.membership, self._replica.leases
         if membership and self._context.is_stopping():
             with contextlib.suppress(*server.LOST):
+                if shared and leases:
+                    session.run(shared.leave, {shared.done: leases.done}, options=_timeout(LEAVE_SECONDS))
                 session.run(membership.leave, options=_timeout(LEAVE_SECONDS))
 
     def recover(self, error: Exception) -> None:

@@ -1,33 +1,45 @@
 """The executions of a replica in one session: each takes several steps, and returns where it has led."""
 
 import time
-from collections.abc import Callable
 
+from trainer.data.leases import OwnLeases
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
 from trainer.training.outcome import Outcome
+
+UNKNOWN = -1
 
 
 class Executions:
     """Runs the executions of a replica."""
 
-    def __init__(self, replica: Replica, session: Session) -> None:
-        """Prepare the session."""
-        self._batches = replica.batches
-        self._claim: Callable[[int], int] | None = None
-        if claim := replica.replication.claim:
-            self._claim = session.make_callable(claim.first, [claim.steps])
+    def __init__(self, replica: Replica, session: Session, leases: OwnLeases | None) -> None:
+        """Prepare the session. With `leases`, the replica takes the parts of steps that these give."""
+        self._batches, self._leases, self._place = replica.batches, leases, 0
+        mode, shared = replica.mode, replica.leases
+        self._takes_all = mode.has_rounds and mode.contributions == mode.replicas
+        """Whether no step ends without this replica, unless it is passed over."""
+        reported = [shared.done, shared.step] if shared else []
         self._callables = {}
         for steps, execution in replica.replication.executions.items():
             fetches = [execution.step, execution.loss, execution.metrics]
-            self._callables[steps] = session.make_callable(fetches, replica.batches.feeds(steps))
+            self._callables[steps] = session.make_callable(fetches, [*replica.batches.feeds(steps), *reported])
+
+    def can_take(self, steps: int) -> bool:
+        """Whether this replica has parts of so many steps now."""
+        return self._leases is None or self._leases.has(range(self._place, self._place + steps))
 
     def run(self, steps: int, step: int) -> Outcome:
         """Take this number of steps, which must be one of the replication's executions, at this global step."""
         began = time.monotonic()
-        first = int(self._claim(steps)) if self._claim else step
-        step, loss, metrics = self._callables[steps](*self._batches.take(steps, first))
+        leases, places = self._leases, range(self._place, self._place + steps)
+        feeds = self._batches.take(steps, places.start if leases else step)
+        if leases:
+            feeds += [leases.done, step if self._takes_all else UNKNOWN]
+        after, loss, metrics = self._callables[steps](*feeds)
         ended = time.monotonic()
-        return Outcome(
-            steps, int(step), float(loss), {name: float(value) for name, value in metrics.items()}, ended - began, ended
-        )
+        if leases:  # if the others went on without this replica, or a new chief has dropped what it gave
+            leases.took(places, is_done=not self._takes_all or after == step + steps)
+            self._place = places.stop
+        measured = {name: float(value) for name, value in metrics.items()}
+        return Outcome(steps, int(after), float(loss), measured, ended - began, ended)

@@ -3,6 +3,7 @@
 import logging
 import time
 
+from trainer.data.leases import OwnLeases
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 0.01
 """After a pause of this length, such as a save, read the global step again: other replicas may have advanced it."""
+IDLE_SECONDS = 0.05
+"""Between two questions for a lease, where there is none."""
 COUNT_SECONDS = 0.5
 """Seconds after which the replicas that take part are counted again, and whether the run is over is read again."""
 
@@ -38,14 +41,15 @@ def take_steps(
     """
     settings, watchdog, replication = context.settings, context.watchdog, replica.replication
     watchdog.operation = "reading the global step"
-    session.run(replication.join)
+    session.run([replication.join, *([replica.leases.join] if replica.leases else [])])
     course, step = replica.course.read(session), int(session.run(replica.global_step))
-    replica.batches.begin(session, course.begun)
+    leases = OwnLeases(replica.leases.claimer(session)) if replica.leases else None
+    replica.batches.begin(session, course.begun, leases)
     last_step = course.last_step
     check_rounds(replica.mode.local_steps, step, last_step)
     logger.info(f"at step {min(step, last_step)} of {last_step}")
 
-    executions = Executions(replica, session)
+    executions = Executions(replica, session, leases)
     replicas = replica.mode.beginners if replica.mode.is_independent else 1
     epochs = course.epochs if replica.epochs else None
     planner = ExecutionPlanner(
@@ -53,7 +57,7 @@ def take_steps(
         replica.mode.local_steps,
         max(replication.executions),
         replicas,
-        last_step,
+        course.stop,
         replica.hook_steps,
         epochs.end if epochs else None,
     )
@@ -62,7 +66,11 @@ def take_steps(
     callback.on_train_begin()
     with coordinator.participation(session, step, last_step, callback):
         read = counted = looked = time.monotonic()
-        while step < last_step and not watchdog.stopping:
+        while not watchdog.stopping:
+            if step >= planner.last_step:
+                planner.last_step = replica.course.read(session).stop
+                if step >= planner.last_step:
+                    break
             watchdog.progress()
             watchdog.operation = "taking steps"
             if replication.independent_replicas > 1 and time.monotonic() - read > STALE_SECONDS:
@@ -72,11 +80,18 @@ def take_steps(
                 looked = time.monotonic()
                 if session.run(replica.is_over_now):
                     break
+            if leases and leases.is_over:
+                break
             if not callback.is_over:
                 callback.on_execution_due(step)
             steps = agree(0 if callback.is_over else planner.choose(step))
             if not steps:
                 break
+            if leases and not executions.can_take(steps):
+                steps = replica.mode.local_steps
+                if not executions.can_take(steps):
+                    pause(replica, session)
+                    continue
             callback.on_execution_begin(step, steps * planner.replicas)
             outcome = executions.run(steps, step)
             step, read = outcome.step, outcome.ended
@@ -91,4 +106,12 @@ def take_steps(
             if replica.end_early is not None:
                 session.run(replica.end_early)
         callback.on_train_end(is_complete=not watchdog.stopping)
-    coordinator.withdraw(session)
+    coordinator.withdraw(session, leases)
+
+
+def pause(replica: Replica, session: Session) -> None:
+    """Wait for a lease: the others have all that are left. The rounds go on without this replica."""
+    membership = replica.replication.membership
+    if membership and replica.mode.has_rounds:
+        session.run(membership.leave)
+    time.sleep(IDLE_SECONDS)

@@ -9,16 +9,18 @@ from trainer.tensorflow_types import Session
 class UpdateLoop:
     """Runs updates until the last global step of the run. A context manager that stops the loop at exit."""
 
-    def __init__(self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, last_step: int) -> None:
+    def __init__(
+        self, session: Session, updates: Mapping[int, Callable[[], int]], step: int, stop: Callable[[], int]
+    ) -> None:
         """Prepare the loop.
 
         Args:
             session: The chief's session.
             updates: Callables by the number of global steps that each makes. Each returns the new global step.
-            step: The current global step. The smallest key of `updates` divides `last_step` - `step`.
-            last_step: The last global step.
+            step: The current global step. The smallest key of `updates` divides the number of steps from here on.
+            stop: Returns the last global step, which may be later than before.
         """
-        self._session, self._updates, self._step, self._last_step = session, updates, step, last_step
+        self._session, self._updates, self._step, self._stop = session, updates, step, stop
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self.error: Exception | None = None
@@ -36,8 +38,8 @@ class UpdateLoop:
 
     def _run(self) -> None:
         try:
-            while self._step < self._last_step and not self._stopping:
-                steps = max(steps for steps in self._updates if self._step + steps <= self._last_step)
+            while self._step < (stop := self._stop()) and not self._stopping:
+                steps = max(steps for steps in self._updates if self._step + steps <= stop)
                 self._step = int(self._updates[steps]())
         except Exception as error:
             if not self._stopping:

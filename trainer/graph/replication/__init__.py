@@ -64,16 +64,6 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """The op with which a replica claims the next steps of an epoch for itself."""
-
-    steps: Tensor
-    """int64 scalar placeholder: how many."""
-    first: Tensor
-    """int64 scalar: claims them, and returns the number of the first one."""
-
-
-@dataclass(frozen=True)
 class CollectiveGroup:
     """Ops that synchronize replicas which hold the parameters and therefore take each step together."""
 
@@ -125,8 +115,6 @@ class Replication:
     """On the chief of synchronous replicas."""
     release: Callable[[], Operation] = tf.no_op
     """Adds the op with which the chief lets replicas go on that wait for a step, as the run is over."""
-    claim: Claim | None = None
-    """None unless replicas do not wait for each other."""
     sum: Callable[[Tensor], Tensor] = tf.identity
     """Adds the sum over all replicas of a value that each one has; identity if they share the variables."""
     collective: CollectiveGroup | None = None

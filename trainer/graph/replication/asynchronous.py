@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
-from trainer.graph.replication import Claim, Execution, Replication, StepFunction
+from trainer.graph.replication import Execution, Replication, StepFunction
 from trainer.graph.replication.membership import Membership
 from trainer.graph.replication.steps import unroll
 from trainer.shards.parameters import Shard
@@ -43,21 +43,11 @@ def build(
                     with tf.control_dependencies([membership.contributed(step)]):
                         step = tf.identity(step)
             executions[number] = Execution(step, outputs.loss, outputs.metrics, outputs.totals)
-    claim, lead = None, [membership.reset] if membership else []
-    if membership:
-        with tf1.device(shards[0].device):
-            claimed = tf1.get_variable(
-                "claimed", initializer=tf.zeros([], tf.int64), trainable=False, use_resource=True
-            )
-            number = tf1.placeholder(tf.int64, [])
-            claim = Claim(number, claimed.assign_add(number, use_locking=True, read_value=True) - number)
-            lead.append(claimed.assign(shards[0].updates.read_value(), read_value=False))
     return Replication(
         executions,
         join=tf.no_op(),
-        lead=tf.group(*lead),
+        lead=membership.reset if membership else tf.no_op(),
         updates={},
         independent_replicas=replicas,
         membership=membership,
-        claim=claim,
     )

@@ -175,7 +175,7 @@ def build(
     shards: Sequence[Shard],
     aggregation: Aggregation,
     steps: int,
-    last_step: Callable[[], Tensor],
+    stop: Callable[[], Tensor],
     replicas: int,
     replica_index: int,
     replicas_to_aggregate: int,
@@ -188,7 +188,7 @@ def build(
         shards: The parameters.
         aggregation: Defines the contributions and how they are applied.
         steps: Steps per execution, a multiple of the steps per round.
-        last_step: Adds the last global step of the run.
+        stop: Adds the global step at which the run ends.
         replicas: Number of listed replicas.
         replica_index: Index of this replica; 0 is the chief.
         replicas_to_aggregate: Contributions per round, at most.
@@ -209,7 +209,7 @@ def build(
         return tf.minimum(begun.read_value(), shards[0].updates.read_value())
 
     def is_running() -> Tensor:
-        running = reached() < last_step()
+        running = reached() < stop()
         return running if is_over is None else tf.logical_and(running, tf.logical_not(is_over.read_value()))
 
     join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership, reached)

@@ -34,7 +34,7 @@ class ProgressReporter:
         self._context.clock.tick(outcome.step)
         metrics.global_step = outcome.step
         metrics.examples += outcome.steps * self._examples_per_step
-        is_last = outcome.step >= self._last_step
+        is_last = outcome.step >= self._last_step > self._reported_step
         if not is_last and outcome.step < next_multiple(settings.report_steps, self._reported_step):
             return None
         rate = (outcome.step - self._reported_step) / (outcome.ended - self._reported_time)

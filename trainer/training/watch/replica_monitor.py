@@ -7,12 +7,13 @@ decides without side effects; `ReplicaMonitor` uses the variables of the paramet
 """
 
 import logging
+import math
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainer.cluster import peers
 from trainer.config import Settings
@@ -143,7 +144,6 @@ class ReplicaMonitor:
         membership: Membership,
         addresses: Mapping[str, str],
         settings: Settings,
-        last_step: int,
         callback: Callback,
     ) -> None:
         """Prepare the monitor.
@@ -154,11 +154,14 @@ class ReplicaMonitor:
             membership: Which replicas take part.
             addresses: "HOST:PORT" of all listed replicas by name. The first one is the chief.
             settings: The settings of the run.
-            last_step: Its last global step.
             callback: That of the chief, for which the rounds wait while it evaluates an epoch.
         """
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
-        self._last_step = last_step
+        self._shared_course, self._course = replica.course, replica.course.read(session)
+        self._leases = replica.leases
+        self._took_part: set[int] = set()
+        """The replicas that have taken part, and whose leases are not given back."""
+        self._begun = time.monotonic()
         self._callback = callback
         self._names, self._addresses = list(addresses), list(addresses.values())
         self._mode = replica.mode
@@ -192,6 +195,10 @@ class ReplicaMonitor:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._thread.join(0.2)  # a parameter server may not respond; closing the session then ends the thread
 
+    def stop(self) -> int:
+        """The global step at which the run ends, at the latest."""
+        return self._course.stop
+
     def _await(self, step: int) -> None:
         """Wait for the listed replicas whose host name resolves: the pod of any other one does not exist."""
         first = self._roster.last_steps[: self._mode.beginners]
@@ -215,12 +222,13 @@ class ReplicaMonitor:
     def _take_pass(self, now: float) -> None:
         roster, before = self._roster, self._roster.step
         step, last_steps, *given = self._read()
-        if step >= self._last_step:  # the others end now
+        if step >= self._course.stop:  # the others end now
             return
         roster.observe(int(step), list(map(int, last_steps)), now)
         if self._callback.is_evaluating_epoch:
             roster.stepped = now
         self._find_gone(now)
+        self._give_back(now)
         if self._rounds:
             self._follow_rounds(
                 self._rounds, [int(count) for count in given[0]], roster.step == before, now - roster.stepped
@@ -252,8 +260,32 @@ class ReplicaMonitor:
         wanted = min(self._mode.contributions, self._roster.expected)
         wanted = min(wanted, at_most or wanted)
         if wanted != self._wanted:
+            if wanted < self._mode.batches // self._mode.devices:
+                self._open()
             self._session.run(rounds.want, {rounds.wanted: wanted})
             self._wanted = wanted
+
+    def _open(self) -> None:
+        """Let a run of epochs go on after its last step until all leases are done, as steps have fewer examples now.
+
+        No step ends before that without a replica that is lost.
+        """
+        if self._leases and self._settings.epochs and not self._course.is_open:
+            self._course = replace(self._course, is_open=True)
+            self._shared_course.write(self._session, self._course)
+
+    def _give_back(self, now: float) -> None:
+        """Let others have the leases of replicas that do not take part any more."""
+        if not self._leases:
+            return
+        present = set(self._roster.present)
+        self._took_part |= present
+        if now - self._begun > REJOIN_SECONDS:  # the chief has restarted, and some replicas never came back
+            self._begun = math.inf
+            self._took_part |= {*range(self._roster.replicas)}
+        for index in sorted(self._took_part - present):
+            self._leases.give_back(self._session, index)
+        self._took_part = present
 
     def _find_gone(self, now: float) -> None:
         """Probe replicas that have not contributed for a while. Those at whose address nothing answers are gone."""

@@ -1,0 +1,195 @@
+"""Leases: which replica takes which part of an epoch, where replicas do not all take the same steps.
+
+The steps of an epoch are dealt in blocks of consecutive steps. A lease is a replica's part of each step of a block: its
+slot. A replica asks for the next lease before it has taken all of the last one, so a slow one gets fewer, and one that
+joins gets one at once. The lease of a replica that is lost is dealt again. Without faults the replicas that wait for
+each other take the same block at the same time, and their steps are those of a single process.
+
+`trainer.graph.replication.lease_table` keeps the leases that are not done, on the first parameter server. The idea is
+that of the dynamic shards of DLRover (Wang et al., "DLRover-RM", 2024).
+"""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.data.epochs import Position, Range
+from trainer.data.orders import Deal
+
+STEP, STEPS, SLOT, BEGIN, OWNER = range(5)
+"""The columns of a table: the first step of a lease, their number (0 for an empty row), the slot, the number of parts
+that its replica takes before it, and the replica."""
+NOBODY = -1
+MOST_RANGES = 64
+"""The ranges of missed examples in a checkpoint, at most. Where there are more, some examples are taken twice."""
+
+
+class Part(NamedTuple):
+    """A replica's part of a step."""
+
+    step: int
+    slot: int
+
+
+class Claimed(NamedTuple):
+    """What a replica gets that asks for a lease."""
+
+    step: int
+    steps: int
+    """0 if there is none."""
+    slot: int
+    is_over: bool
+    """Whether all leases are done."""
+
+
+@dataclass(frozen=True)
+class LeaseTable:
+    """The leases that are not done, as they were at one moment."""
+
+    next: int
+    """The first step that was not dealt."""
+    rows: npt.NDArray[np.int64]
+    """[leases, 5]."""
+    reports: npt.NDArray[np.int64]
+    """[replicas, 2]: of each, how many parts it has taken, and at which global step that was, or -1."""
+
+    def left(self, step: int, certain: int = 0) -> list[tuple[int, int, int]]:
+        """What is not done of each lease at a global step: its first step, their number and the slot.
+
+        A replica of which others wait for each step has taken one part a step since its report, unless that is from
+        before the global step `certain`.
+        """
+        found = []
+        for first, steps, slot, begin, owner in self.rows.tolist():
+            done = 0
+            if owner != NOBODY:
+                taken, since = self.reports[owner].tolist()
+                if since >= max(certain, 0):
+                    taken += max(0, step - since)
+                done = min(max(0, taken - begin), steps)
+            if done < steps:
+                found.append((first + done, steps - done, slot))
+        return found
+
+    def position(self, deal: Deal, learners: int, step: int, certain: int = 0) -> Position:
+        """The position in the data at a global step.
+
+        Args:
+            deal: Deals the steps.
+            learners: Those of a slot.
+            step: The global step.
+            certain: See `left`.
+        """
+        missed = [
+            each
+            for first, steps, slot in self.left(step, certain)
+            for number in range(first, first + steps)
+            for each in deal.ranges(number, slot * learners, learners)
+        ]
+        at = deal.epochs.at(self.next)
+        epoch, taken, examples = at.epoch, at.taken, deal.examples
+        ranges = merged([*missed, *at.missed])
+        if taken == 0 and ranges and ranges[-1][0] == epoch - 1 and ranges[-1][2] == examples:
+            epoch, taken = epoch - 1, examples
+        if ranges and ranges[-1][0] == epoch and ranges[-1][2] == taken:
+            _, taken, _ = ranges.pop()
+        return Position(step, epoch, taken, tuple(fewer(ranges, MOST_RANGES)))
+
+
+def merged(ranges: Sequence[Range]) -> list[Range]:
+    """The same examples in as few ranges as possible, sorted."""
+    found: list[Range] = []
+    for epoch, first, end in sorted(ranges):
+        if found and found[-1][0] == epoch and found[-1][2] >= first:
+            found[-1] = epoch, found[-1][1], max(found[-1][2], end)
+        else:
+            found.append((epoch, first, end))
+    return found
+
+
+def fewer(ranges: list[Range], most: int) -> list[Range]:
+    """Ranges, sorted, of which the nearest are joined where there are too many. An epoch keeps its own."""
+    while len(ranges) > most:
+        gaps = [
+            (after[1] - before[2], index)
+            for index, (before, after) in enumerate(itertools.pairwise(ranges))
+            if before[0] == after[0]
+        ]
+        if not gaps:
+            break
+        _, index = min(gaps)
+        epoch, first, _ = ranges[index]
+        ranges = [*ranges[:index], (epoch, first, ranges[index + 1][2]), *ranges[index + 2 :]]
+    return ranges
+
+
+class OwnLeases:
+    """The parts that this replica takes one after the other, in one session. Several threads may ask for them."""
+
+    def __init__(self, claim: Callable[[int], Claimed]) -> None:
+        """`claim` reports how many parts are done, and returns the next lease."""
+        self._claim = claim
+        self._lock = threading.Lock()
+        self._claimed: deque[Part] = deque()
+        """Parts of leases that are not among the places yet."""
+        self._again: deque[int] = deque()
+        """The numbers of parts that are to be taken once more."""
+        self._parts: dict[int, Part] = {}
+        """Parts that are not known to be done, by their number in the order in which they were claimed."""
+        self._places: dict[int, int] = {}
+        """The numbers of parts by the places at which this replica takes them."""
+        self._end = self._number = 0
+        self._ended: set[int] = set()
+        """The numbers of parts that are done, although some before them are not."""
+        self.done = 0
+        """The number of parts that are done, before the first one that is not."""
+        self.is_over = False
+        """Whether all leases are done."""
+
+    def at(self, place: int) -> Part | None:
+        """The part that this replica takes at a place, from 0; None if there is none now."""
+        with self._lock:
+            while place >= self._end:
+                if not self._add():
+                    return None
+            return self._parts[self._places[place]]
+
+    def has(self, places: range) -> bool:
+        """Whether there are parts for all of these places now."""
+        return self.at(places[-1]) is not None
+
+    def _add(self) -> bool:
+        """Add a place."""
+        if self._again:
+            number = self._again.popleft()
+        else:
+            if not self._claimed:
+                found = self._claim(self.done)
+                self.is_over = found.is_over
+                self._claimed.extend(Part(found.step + number, found.slot) for number in range(found.steps))
+            if not self._claimed:
+                return False
+            number, self._number = self._number, self._number + 1
+            self._parts[number] = self._claimed.popleft()
+        self._places[self._end] = number
+        self._end += 1
+        return True
+
+    def took(self, places: range, is_done: bool) -> None:
+        """Take note of an execution at these places: its parts are done, or are to be taken again."""
+        with self._lock:
+            numbers = [self._places.pop(place) for place in places]
+            if not is_done:
+                self._again.extend(numbers)
+                return
+            self._ended.update(numbers)
+            while self.done in self._ended:
+                self._ended.remove(self.done)
+                del self._parts[self.done]
+                self.done += 1
