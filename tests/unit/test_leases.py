@@ -181,7 +181,7 @@ def test_a_checkpoint_between_two_steps_of_all_has_no_holes(table: Table) -> Non
 
 def test_parts_that_a_step_did_not_take_are_taken_again() -> None:
     claims = iter([Claimed(0, 4, 0, False), Claimed(4, 4, 0, False)])
-    own = OwnLeases(lambda _: next(claims))
+    own = OwnLeases(lambda *_: next(claims))
     assert own.has(range(4))
     own.took(range(2), is_done=False)
     own.took(range(2, 4), is_done=True)

@@ -132,8 +132,8 @@ def fewer(ranges: list[Range], most: int) -> list[Range]:
 class OwnLeases:
     """The parts that this replica takes one after the other, in one session. Several threads may ask for them."""
 
-    def __init__(self, claim: Callable[[int], Claimed]) -> None:
-        """`claim` reports how many parts are done, and returns the next lease."""
+    def __init__(self, claim: Callable[[int, int], Claimed]) -> None:
+        """`claim` returns the next lease, given how many parts are done, and how many have been claimed."""
         self._claim = claim
         self._lock = threading.Lock()
         self._claimed: deque[Part] = deque()
@@ -161,8 +161,15 @@ class OwnLeases:
             return self._parts[self._places[place]]
 
     def has(self, places: range) -> bool:
-        """Whether there are parts for all of these places now."""
-        return self.at(places[-1]) is not None
+        """Whether there are parts for all of these places now, with one more lease at most."""
+        with self._lock:
+            has_claimed = False
+            while places[-1] >= self._end:
+                needs_one = not self._again and not self._claimed
+                if (needs_one and has_claimed) or not self._add():
+                    return False
+                has_claimed = has_claimed or needs_one
+            return True
 
     def _add(self) -> bool:
         """Add a place."""
@@ -170,7 +177,7 @@ class OwnLeases:
             number = self._again.popleft()
         else:
             if not self._claimed:
-                found = self._claim(self.done)
+                found = self._claim(self.done, self._number)
                 self.is_over = found.is_over
                 self._claimed.extend(Part(found.step + number, found.slot) for number in range(found.steps))
             if not self._claimed:

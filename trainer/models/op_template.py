@@ -61,8 +61,12 @@ def of_graph(graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], 
         node = definition.node[index]
         if node.op == "Placeholder" or node.name in given:  # a copy maps it to an input
             del definition.node[index]
-        elif "_class" in node.attr:  # colocation, perhaps with a placeholder
+            continue
+        if "_class" in node.attr:  # colocation, perhaps with a placeholder
             del node.attr["_class"]
+        if node.device:  # that of this process, as of a Python function; a copy is on the device of its task
+            place = tf1.DeviceSpec.from_string(node.device)
+            node.device = tf1.DeviceSpec(device_type=place.device_type, device_index=place.device_index).to_string()
     return OpTemplate(definition, [each.name for each in inputs], [each.name for each in outputs], graph)
 
 

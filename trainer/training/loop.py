@@ -80,8 +80,6 @@ def take_steps(
                 looked = time.monotonic()
                 if session.run(replica.is_over_now):
                     break
-            if leases and leases.is_over:
-                break
             if not callback.is_over:
                 callback.on_execution_due(step)
             steps = agree(0 if callback.is_over else planner.choose(step))
@@ -90,6 +88,8 @@ def take_steps(
             if leases and not executions.can_take(steps):
                 steps = replica.mode.local_steps
                 if not executions.can_take(steps):
+                    if leases.is_over:
+                        break
                     pause(replica, session)
                     continue
             callback.on_execution_begin(step, steps * planner.replicas)

@@ -38,6 +38,7 @@ class SharedLeases:
     """Gives the leases back that an earlier process of this replica had."""
     leave: Operation
     """Gives the leases of this replica back, with `done`."""
+    _begin: Tensor
     _claimed: Tensor
     _other: Tensor
     _give_back: Operation
@@ -68,6 +69,7 @@ class SharedLeases:
             dealt = _variable("leases_next", np.zeros(2, np.int64))  # the first step that was not dealt, and the limit
             done = tf1.placeholder_with_default(tf.constant(0, tf.int64), [], "done")
             step = tf1.placeholder_with_default(tf.constant(-1, tf.int64), [], "since")
+            begin = tf1.placeholder(tf.int64, [], "begin")
             other = tf1.placeholder(tf.int64, [], "other")
             first, limit = tf1.placeholder(tf.int64, [], "first"), tf1.placeholder(tf.int64, [], "limit")
 
@@ -95,7 +97,7 @@ class SharedLeases:
                     )
 
             def claim() -> Tensor:
-                return _claim(rows, dealt, index, done, slots, steps, 0 if is_shared else replicas)
+                return _claim(rows, dealt, index, (done, begin), slots, steps, 0 if is_shared else replicas)
 
             report = tf.raw_ops.ResourceScatterUpdate(
                 resource=reports.handle, indices=tf.constant(index), updates=tf.stack([done, step])
@@ -114,6 +116,7 @@ class SharedLeases:
                 report,
                 tf.group(alone(join)),
                 tf.group(alone(lambda: give_back(index, done))),
+                begin,
                 alone(claim),
                 other,
                 tf.group(alone(lambda: give_back(other))),
@@ -124,12 +127,12 @@ class SharedLeases:
                 alone(lambda: [dealt.read_value(), rows.read_value(), reports.read_value()]),
             )
 
-    def claimer(self, session: Session) -> Callable[[int], Claimed]:
-        """A function that reports how many parts this replica has taken, and claims a lease."""
-        claim = session.make_callable(self._claimed, [self.done])
+    def claimer(self, session: Session) -> Callable[[int, int], Claimed]:
+        """A function that claims a lease, from how many parts this replica has taken, and how many it has claimed."""
+        claim = session.make_callable(self._claimed, [self.done, self._begin])
 
-        def claim_one(done: int) -> Claimed:
-            step, steps, slot, is_over = claim(done).tolist()
+        def claim_one(done: int, begin: int) -> Claimed:
+            step, steps, slot, is_over = claim(done, begin).tolist()
             return Claimed(step, steps, slot, bool(is_over))
 
         return claim_one
@@ -160,32 +163,34 @@ def _is(index: int, replicas: int) -> Tensor:
     return tf.constant((np.arange(replicas) == index)[:, None])
 
 
-def _claim(table: Variable, dealt: Variable, index: int, done: Tensor, slots: int, most: int, sharers: int) -> Tensor:
+def _claim(
+    table: Variable, dealt: Variable, index: int, taken: tuple[Tensor, Tensor], slots: int, most: int, sharers: int
+) -> Tensor:
     """Free the leases that are done, and claim one: int64 [4], the fields of `Claimed`.
 
-    The first one that nobody has is claimed. If there is none, a block of `most` steps begins, or of the steps that are
+    The first one that nobody has is claimed, for the replica with this index. `taken` is how many parts this has done,
+    and how many it has claimed. If there is none, a block of `most` steps begins, or of the steps that are
     left. With `sharers`, these are dealt in ever smaller blocks, so that all end at the same time (Polychronopoulos and
     Kuck, "Guided Self-Scheduling", 1987).
     """
     found, (following, limit) = table.read_value(), tf.unstack(dealt.read_value())
     nobody = tf.constant(NOBODY, tf.int64)
     first, steps, slot, begin, owner = tf.unstack(found, axis=1)
-    own = tf.equal(owner, index)
+    own, (done, begins) = tf.equal(owner, index), taken
     steps = tf.where(own & (begin + steps <= done), tf.zeros_like(steps), steps)
     owner = tf.where(steps > 0, owner, nobody)
-    begins = tf.maximum(done, tf.reduce_max(tf.where(own & (steps > 0), begin + steps, 0)))
-
     size = tf.minimum(tf.constant(most, tf.int64), limit - following)
     if sharers:
         size = tf.minimum(size, tf.maximum(tf.constant(1, tf.int64), (limit - following) // (2 * sharers)))
-    is_new = ~tf.reduce_any((owner < 0) & (steps > 0)) & (size > 0)
+    may_claim = tf.reduce_sum(tf.cast(own & (steps > 0), tf.int64)) < LEASES
+    is_new = ~tf.reduce_any((owner < 0) & (steps > 0)) & (size > 0) & may_claim
     free = tf.equal(steps, 0)
     place = tf.cumsum(tf.cast(free, tf.int64)) - 1
     opened = is_new & free & (place < slots)
     first, steps = tf.where(opened, following, first), tf.where(opened, size, steps)
     slot = tf.where(opened, place, slot)
 
-    offered = (owner < 0) & (steps > 0)
+    offered = (owner < 0) & (steps > 0) & may_claim
     chosen = tf.argmin(tf.where(offered, first * slots + slot, tf.int64.max))
     is_chosen = tf.equal(tf.range(found.shape[0], dtype=tf.int64), chosen) & offered
     owner, begin = tf.where(is_chosen, tf.constant(index, tf.int64), owner), tf.where(is_chosen, begins, begin)
