@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.faults.cluster import SUPERVISOR, FaultError, Line
-from benchmarks.faults.workload import MODEL, Workload
+from benchmarks.faults.workload import Workload
 
 MARK = "RUN_OF_FAULTS"
 END_SECONDS = 40.0
@@ -55,8 +55,8 @@ class Launch:
         words = [f"--ps={workload.ps}", f"--workers={workload.workers}", "--max_restarts=1000"]
         words += ["--chief"] * workload.chief + ["--evaluator"] * workload.evaluator
         words += [f"--{name}={value}" for name, value in workload.settings.items()]
-        words += [f"--model={MODEL}", f"--train_dir={self.directory}"]
-        environment = {MARK: self._mark, "PYTHONUNBUFFERED": "1", "STEP_SECONDS": str(workload.step_seconds)}
+        words += [f"--model={workload.model}", f"--train_dir={self.directory}"]
+        environment = {MARK: self._mark, "PYTHONUNBUFFERED": "1", **workload.environment}
         with self._output.open("wb") as output:
             self._launcher = subprocess.Popen(
                 [sys.executable, "-m", "trainer", "launch", *words],

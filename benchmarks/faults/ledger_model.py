@@ -1,10 +1,11 @@
 """A model that counts how often it was trained with each example: its parameters are the ledger of a run.
 
-Example n adds 1 to weight n, whatever other examples its step has, and a checkpoint that is restored takes back what
-came after it. Each step lasts at least STEP_SECONDS. A step that has an example twice counts it once.
+Example n adds 1 to weight n, whatever else its step has, and a checkpoint that is restored takes back what came after
+it. The result has the shares of the epochs' examples that were skipped, and that were taken once more:
 
-    trainer launch --model benchmarks/faults/ledger_model.py --epochs 3 --ps 1 --workers 4 --train_dir /tmp/ledger
-    python -m benchmarks.faults.ledger /tmp/ledger 3
+    trainer launch --model benchmarks/faults/ledger_model.py --epochs 3 --ps 1 --workers 4 --staleness_aware=false
+
+Each step lasts at least STEP_SECONDS. One that has an example twice counts it once.
 """
 
 import os
@@ -15,11 +16,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "20000"))
+EXAMPLES, EPOCHS = (int(each) for each in os.environ.get("LEDGER", "20000 3").split())
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.025"))
 
 
-class Count(keras.optimizers.Optimizer):
+class Count(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Adds the learning rate to each value that has a gradient."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -28,17 +29,18 @@ class Count(keras.optimizers.Optimizer):
         self.assign_sub(variable, keras.ops.sign(gradient) * rate)
 
 
-class Ledger(keras.layers.Layer):
+class Ledger(keras.layers.Layer):  # type: ignore[misc]
     """The weight of each example."""
 
-    def build(self, shape: Any) -> None:
+    def build(self, _: Any) -> None:
         """Make the weights."""
         self.counts = self.add_weight(shape=(EXAMPLES,), initializer="zeros", name="counts")
 
-    def call(self, numbers: Any) -> Any:
+    def call(self, numbers: Any, training: bool = False) -> Any:
         """The weights of these examples."""
-        slept = tf.numpy_function(_sleep, [numbers], tf.int32, stateful=True)
-        return keras.ops.take(self.counts, keras.ops.reshape(slept, keras.ops.shape(numbers)), axis=0)
+        if training:
+            numbers = keras.ops.reshape(tf.numpy_function(_sleep, [numbers], tf.int32), keras.ops.shape(numbers))
+        return keras.ops.take(self.counts, numbers, axis=0)
 
 
 def _sleep(numbers: Any) -> Any:
@@ -46,19 +48,28 @@ def _sleep(numbers: Any) -> Any:
     return numbers
 
 
+def skipped(epochs: Any, counted: Any) -> Any:
+    """The times that examples were taken less than once an epoch."""
+    return keras.ops.maximum(epochs - counted, 0)
+
+
+def repeated(epochs: Any, counted: Any) -> Any:
+    """The times that examples were taken more than once an epoch."""
+    return keras.ops.maximum(counted - epochs, 0)
+
+
 def model() -> keras.Model:
     """The weights."""
     made = keras.Sequential([keras.Input((1,), dtype="int32"), Ledger()])
-    made.compile(Count(1.0), loss=lambda _, counted: -counted)
+    made.compile(Count(1.0), loss=lambda _, counted: -counted, metrics=[skipped, repeated])
     return made
 
 
-def train_data(_: Any) -> tuple[Any, Any]:
-    """The numbers of the examples."""
-    numbers = np.arange(EXAMPLES, dtype=np.int32)[:, None]
-    return numbers, np.zeros((EXAMPLES, 1), np.float32)
+def train_data(context: Any) -> tuple[Any, Any]:
+    """The numbers of the examples, and how often each is to be taken."""
+    return np.arange(EXAMPLES, dtype=np.int32)[:, None], np.full((EXAMPLES, 1), EPOCHS, np.float32)
 
 
-def test_data(_: Any) -> tuple[Any, Any]:
-    """Two examples, as a run needs some."""
-    return np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32)
+def test_data(context: Any) -> tuple[Any, Any]:
+    """The same, for the metrics."""
+    return train_data(context)

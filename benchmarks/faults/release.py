@@ -17,7 +17,7 @@ import trainer
 from benchmarks.faults import node
 from benchmarks.faults.cluster import SUPERVISOR, TENSORBOARD, FaultError, Line
 from benchmarks.faults.launch import LogFile
-from benchmarks.faults.workload import MODEL, Workload
+from benchmarks.faults.workload import Workload
 from hack.cluster.node import SECOND, TAINT
 
 CHART = Path(__file__).parents[2] / "charts" / "distributed-tensorflow"
@@ -45,7 +45,7 @@ class Release:
         if workload.nodes > 1:
             node.start_second(f"{IMAGE}:{tag}")
         self._run("kubectl", "create", "namespace", self.namespace)
-        self.kubectl("create", "configmap", "timed-model", f"--from-file={MODEL}")
+        self.kubectl("create", "configmap", "timed-model", f"--from-file={workload.model}")
         file = folder / "values.yaml"
         file.write_text(json.dumps(_values(workload, tag)))
         self._run("helm", f"--namespace={self.namespace}", "install", NAME, str(CHART), f"--values={file}")
@@ -162,14 +162,14 @@ def _values(workload: Workload, tag: str) -> dict[str, Any]:
     values: dict[str, Any] = {
         "image": {"tag": tag},
         "supervisor": {"image": {"tag": tag}},
-        "train": {**workload.settings, "model": f"/models/{MODEL.name}"},
+        "train": {**workload.settings, "model": f"/models/{workload.model.name}"},
         "ps": {"replicas": workload.ps},
         "worker": {"replicas": workload.workers},
         "chief": {"replicas": int(workload.chief)},
         "evaluator": {"replicas": int(workload.evaluator)},
         "run": {"backoffLimit": None},
         "common": {
-            "env": [{"name": "STEP_SECONDS", "value": str(workload.step_seconds)}],
+            "env": [{"name": name, "value": value} for name, value in workload.environment.items()],
             "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
             "extraVolumes": [{"name": "model", "configMap": {"name": "timed-model"}}],
             "extraVolumeMounts": [{"name": "model", "mountPath": "/models"}],

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 Mode = Literal["asynchronous", "synchronous", "allreduce"]
 MODES: tuple[Mode, ...] = ("asynchronous", "synchronous", "allreduce")
-MODEL = Path(__file__).with_name("timed_model.py")
+MODEL, LEDGER = (Path(__file__).with_name(name) for name in ("timed_model.py", "ledger_model.py"))
+BATCH = 10
+"""The examples of a batch of the ledger."""
 STEP_SECONDS = 0.025
 """How long each step of the model takes, unless the machine is slower."""
 SAVE_SECONDS = 10
@@ -32,12 +34,30 @@ class Workload:
     train_steps: int | None = None
     """Global steps, if `seconds` does not decide."""
     step_seconds: float = STEP_SECONDS
+    epochs: int | None = None
+    """The passes over the ledger's examples; None trains the other model."""
 
     @property
     def steps(self) -> int:
         """The global steps of the run."""
         replicas = self.workers + self.chief if self.mode == "asynchronous" else 1
         return self.train_steps or int(self.seconds / STEP_SECONDS) * replicas
+
+    @property
+    def model(self) -> Path:
+        """The model's file."""
+        return LEDGER if self.epochs else MODEL
+
+    @property
+    def examples(self) -> int:
+        """Those of the ledger."""
+        per_step = BATCH * (1 if self.mode == "asynchronous" else len(self.replicas))
+        return self.steps * per_step // (self.epochs or 1)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the model reads."""
+        return {"STEP_SECONDS": str(self.step_seconds), "LEDGER": f"{self.examples} {self.epochs or 1}"}
 
     @property
     def leader(self) -> str:
@@ -67,7 +87,10 @@ class Workload:
             "synchronous": {"sync_replicas": True},
             "allreduce": {"strategy": "allreduce"},
         }
-        settings = {"train_steps": self.steps, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
+        length: dict[str, Any] = {"train_steps": self.steps}
+        if self.epochs:
+            length = {"epochs": self.epochs, "batch_size": BATCH, "staleness_aware": False}
+        settings = {**length, "save_seconds": SAVE_SECONDS, "report_steps": 1, **modes[self.mode]}
         if self.backups:
             settings["replicas_to_aggregate"] = len(self.replicas) - self.backups
         return settings
