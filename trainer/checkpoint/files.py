@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from trainer.checkpoint import table_files
 from trainer.checkpoint.table_files import StoredArrays
 from trainer.data.files import write_atomically
@@ -18,7 +20,8 @@ from trainer.shards.course import Course
 from trainer.tensorflow import tf, tf1
 
 GLOBAL_STEP = "global_step"
-COURSE = "trainer/course"
+COURSE, CALLBACKS, TOTALS = (f"trainer/{name}" for name in ("course", "callbacks", "totals"))
+"""Arrays of a checkpoint beside those of the model: `Course.array`, the state of the callbacks and the epoch's sums."""
 STEP = re.compile(r"-([0-9]{1,18})$")
 """The step at the end of a checkpoint's name."""
 
@@ -90,6 +93,15 @@ def newest_course(directory: Path) -> tuple[Course, int]:
         with contextlib.suppress(tf.errors.OpError, ValueError):
             return course_of(StoredArrays(path)), step_of(path)
     return Course(last_step=0), 0
+
+
+def newest_array(directory: Path, name: str) -> npt.NDArray[Any] | None:
+    """An array of the newest checkpoint in a directory that can be read; None if it has none."""
+    for path in reversed(CheckpointList(directory, keep=1).paths):
+        with contextlib.suppress(tf.errors.OpError, ValueError):
+            stored = StoredArrays(path)
+            return stored.whole(name) if name in stored.names else None
+    return None
 
 
 def course_of(stored: StoredArrays) -> Course:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.checkpoint.files import COURSE, GLOBAL_STEP, course_of
+from trainer.checkpoint.files import CALLBACKS, COURSE, GLOBAL_STEP, TOTALS, course_of
 from trainer.checkpoint.table_files import StoredArrays
 from trainer.checkpoint.table_saver import TableSaver, TableSnapshot
 from trainer.shards.course import Course
@@ -77,7 +77,8 @@ class _Values:
     arrays: Sequence[Array]
     """In the order of `_variables`."""
     tables: TableSnapshot
-    course: Course
+    more: Mapping[str, Array]
+    """What is beside the arrays of the model, by name."""
 
 
 class Saver:
@@ -122,8 +123,10 @@ class Saver:
         self._step = tf1.placeholder(tf.int64, [], "step")
         self.course = Course(last_step=0)
         """The course of the checkpoint that was restored."""
-        self.course_at: Callable[[], Callable[[int], Course]] = lambda: lambda _: self.course
-        """Returns what tells the course of a snapshot at a global step. The chief sets it."""
+        self.more_at: Callable[[], Callable[[int], Mapping[str, Array]]] = lambda: lambda _: {COURSE: self.course.array}
+        """Returns what tells the other arrays of a snapshot at a global step. The chief sets it."""
+        self.more: Mapping[str, Array] = {}
+        """Those of the checkpoint that was restored."""
         self._restored: Sequence[Array] = []
         """What is being restored."""
         trainable = layout.of_trainable
@@ -148,17 +151,17 @@ class Saver:
         Values of this process are fetched at once: on a CPU without a copy, from a GPU with one. Those of parameter
         servers, and tables, stay there until `fetch`; until then they keep the event `SAVING`.
         """
-        course_at = self.course_at()  # what is done later is not known to be done
+        more_at = self.more_at()  # what is done later is not known to be done
         if self._stage is None:
             step, *values = session.run(self._read)
-            course = course_at(int(step))
-            return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session), course), self._writer)
+            more = more_at(int(step))
+            return Snapshot(int(step), lambda: _Values(values, self.tables.fetch(session), more), self._writer)
         step = int(session.run(self._stage, self.tables.begin_period()))
-        course = course_at(step)
+        more = more_at(step)
 
         def fetch() -> _Values:
             tables = self.tables.fetch(session)
-            return _Values(list(session.run(self._fetch)), tables, course)
+            return _Values(list(session.run(self._fetch)), tables, more)
 
         return Snapshot(step, fetch, self._writer)
 
@@ -180,12 +183,13 @@ class Saver:
         self.tables.restore(session, stored, lost)
         session.run(self._restore)
         self._restored, self.course = [], course
+        self.more = {name: stored.whole(name) for name in (CALLBACKS, TOTALS) if name in stored.names}
         return [server for server, shard in enumerate(self._shards) if shard.tables and server not in lost]
 
     def differences(self, path: str) -> list[str]:
         """What the arrays of a checkpoint have that those of the model lack, and the reverse, in words."""
         try:
-            stored = StoredArrays(path).names - {GLOBAL_STEP, COURSE}
+            stored = StoredArrays(path).names - {GLOBAL_STEP, COURSE, CALLBACKS, TOTALS}
         except tf.errors.OpError:
             return []
         slots, own = tuple(self._slots), {*self._layout.shapes, *self.tables.shapes}
@@ -379,7 +383,7 @@ class _Writer:
 
     def write(self, path: str, step: int, values: _Values, may_merge: bool) -> None:
         """Write a checkpoint of these values."""
-        arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64), COURSE: values.course.array}
+        arrays: dict[str, Array] = {GLOBAL_STEP: np.array(step, np.int64), **values.more}
         rest = list(values.arrays)
         for suffix, (count, shapes) in self._vectors.items():
             vectors, rest = rest[:count], rest[count:]
@@ -394,7 +398,8 @@ class _Writer:
         graph = tf.Graph()
         with graph.as_default(), tf1.device("/device:CPU:0"):
             self._path = tf1.placeholder(tf.string, [])
-            self._arrays = {name: tf1.placeholder(array.dtype, array.shape) for name, array in arrays.items()}
+            shapes = {name: [None] if name in (CALLBACKS, TOTALS) else each.shape for name, each in arrays.items()}
+            self._arrays = {name: tf1.placeholder(array.dtype, shapes[name]) for name, array in arrays.items()}
             self._save = tf.raw_ops.SaveV2(
                 prefix=self._path,
                 tensor_names=list(self._arrays),

@@ -3,6 +3,7 @@
     model.ckpt-STEP.*, checkpoint   checkpoints
     best/                           the checkpoint with the best score on the held-out split, and its score
     divergences.jsonl               a JSON line for each roll-back after a divergence
+    callbacks.npz                   the state of Keras's callbacks after the last epoch
     .candidate/                     a checkpoint during its evaluation
     .saving/                        a checkpoint that is being written
     .evaluating/                    a checkpoint with tables that the evaluator reads
@@ -72,6 +73,11 @@ class TrainingDirectory:
     def best(self) -> Path:
         """The folder of the best checkpoint."""
         return self.path / "best"
+
+    @property
+    def callbacks(self) -> Path:
+        """The state of Keras's callbacks after the last epoch that they have ended."""
+        return self.path / "callbacks.npz"
 
     @property
     def divergences(self) -> Path:

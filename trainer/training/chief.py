@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.checkpoint import restore
+from trainer.checkpoint.files import CALLBACKS, COURSE, TOTALS, newest_array
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.volume import retry_writing
 from trainer.data.examples import Array
+from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
 from trainer.graph.replication.lease_table import UNLIMITED
 from trainer.graph.totals import Totals
@@ -27,6 +29,7 @@ from trainer.telemetry.summaries import SummaryWriter
 from trainer.tensorflow.errors import brief
 from trainer.tensorflow_types import Session
 from trainer.training.callback import Callback
+from trainer.training.callback_state import CallbackState, read_state
 from trainer.training.fit_callbacks import FitCallbacks
 from trainer.training.outcome import Outcome
 from trainer.training.periodic_evaluation import WAIT_SECONDS
@@ -62,6 +65,8 @@ class Chief(Callback):
         self._course = Course(self._settings.train_steps)
         self._began = 0
         """The global step at which this session has begun."""
+        self._sums: Array | None = None
+        """Those of the epoch that ends, while it is saved."""
         self._has_saved_the_end = False
         """Whether the main thread has saved after its last step; then it closes the session."""
 
@@ -98,8 +103,10 @@ class Chief(Callback):
             self._set_rate()
         if replica.is_over is not None and not self._is_stopped:
             self._session.run(replica.is_over.initializer)
-        if replica.totals and (diverged or not is_continued):
+        if replica.totals and diverged:
             self._session.run(replica.totals.reset)
+        else:
+            self._restore_callbacks(is_continued)
         self._session.run(replica.replication.lead)
         self._session.run(replica.mark_ready)
         step = self._began = int(self._session.run(replica.global_step))
@@ -126,7 +133,7 @@ class Chief(Callback):
             else:
                 leases.reset(self._session, step, limit)
         self._course = course
-        saver.course_at = self._course_at
+        saver.more_at = self._more_at
         shared.write(self._session, course)
         old, new = before.epochs, self._course.epochs
         if old and new and new != old:
@@ -135,6 +142,43 @@ class Chief(Callback):
                 f"an epoch has {new.steps} steps instead of {old.steps}: the run goes on in epoch {at.epoch + 1}, of "
                 f"which {at.taken / new.examples:.0%} was taken, and its last step is {last_step}"
             )
+
+    def _restore_callbacks(self, is_continued: bool) -> None:
+        """Let the callbacks, and the sums of the epoch, go on from what the checkpoint has.
+
+        The parameter servers of a run that `is_continued` have the sums.
+        """
+        fit, totals, more = self._run.fit, self._replica.totals, self._replica.saver.more
+        if not (fit and totals):
+            return
+        after_epoch = read_state(self._run.directory.callbacks)
+        if is_continued:
+            newest = newest_array(self._run.directory.path, CALLBACKS)
+            states = [after_epoch, None if newest is None else CallbackState.unpack(newest)]
+            fit.restore(max((each for each in states if each), key=lambda each: each.step, default=None))
+            return
+        step = int(self._session.run(self._replica.global_step))
+        state = CallbackState.unpack(more[CALLBACKS]) if CALLBACKS in more else None
+        if state and after_epoch and after_epoch.step == step:
+            state = after_epoch
+        fit.restore(state)
+        sums = more.get(TOTALS, totals.begun)
+        if state is after_epoch or sums.shape != totals.begun.shape:
+            sums = totals.begun
+        self._session.run(totals.vector.initializer, {totals.vector.initial_value: sums})
+
+    def _more_at(self) -> Callable[[int], dict[str, Array]]:
+        """What tells the arrays of a checkpoint beside those of the model at a global step."""
+        course_at, fit, totals = self._course_at(), self._run.fit, self._replica.totals
+        sums = self._session.run(totals.value) if totals and self._sums is None else self._sums
+
+        def more_at(step: int) -> dict[str, Array]:
+            more: dict[str, Array] = {COURSE: course_at(step).array}
+            if fit and sums is not None:
+                more |= {CALLBACKS: fit.state(step).pack(), TOTALS: sums}
+            return more
+
+        return more_at
 
     def _course_at(self) -> Callable[[int], Course]:
         """What tells the course of a checkpoint at a global step: the examples that are taken until then."""
@@ -178,6 +222,10 @@ class Chief(Callback):
             assert self._course.epochs  # noqa: S101 - or there would be no callbacks
             step = int(self._session.run(self._replica.global_step))
             self._follow(self._run.fit.begin(step, self._course.last_step, self._course.epochs, self._read_values()))
+            if self._run.fit.owes_end and self._replica.totals:
+                self._is_evaluating_epoch = True
+                self._end_epoch(self._run.fit, self._replica.totals, step)
+                self._is_evaluating_epoch = False
 
     @property
     def is_evaluating_epoch(self) -> bool:
@@ -242,8 +290,10 @@ class Chief(Callback):
 
     def _end_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""
-        vector = self._take_totals(totals)
-        if not self.checkpoints.save_and_wait():  # it has said why
+        vector = self._sums = self._take_totals(totals)
+        is_saved = self.checkpoints.save_and_wait()
+        self._sums = None
+        if not is_saved:  # it has said why
             fit.skip_epoch(step)
             return
         self._watchdog.operation = "evaluating an epoch and its callbacks"
@@ -255,6 +305,7 @@ class Chief(Callback):
         self._follow(changes)
         if changes:  # a parameter server that is lost now would lose them
             self.checkpoints.save_and_wait()
+        write_atomically(self._run.directory.callbacks, fit.state(step).pack().tobytes())
 
     def _end_callbacks(self, fit: FitCallbacks) -> None:
         """End the epoch within which a callback has ended the run, and let the callbacks follow."""

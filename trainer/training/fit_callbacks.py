@@ -20,7 +20,8 @@ from trainer.graph.totals import Totals
 from trainer.models.keras_model import KerasModel
 from trainer.tensorflow.private import eager_mode
 from trainer.text.reasons import reason
-from trainer.training import batch_hooks
+from trainer.training import batch_hooks, callback_state
+from trainer.training.callback_state import CallbackState
 from trainer.training.outcome import Outcome
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,12 @@ class FitCallbacks:
         """The last epoch whose end the callbacks know. After the loss of a parameter server it may be trained again."""
         self._outcomes: list[Outcome] = []
         """The executions of the present epoch."""
+        self._begun: list[dict[str, Any]] = []
+        """The attributes of the callbacks when the run has begun."""
+        self._state: CallbackState | None = None
+        """That of an earlier process, from which the run continues."""
+        self.owes_end = False
+        """Whether an earlier process has saved the end of an epoch, and the callbacks do not know it yet."""
 
     def __enter__(self) -> "FitCallbacks":
         return self
@@ -104,6 +111,20 @@ class FitCallbacks:
         """Whether the callbacks see moving averages of the weights at the end of an epoch."""
         return bool(self._model.optimizer and self._model.optimizer.use_ema)
 
+    def restore(self, state: CallbackState | None) -> None:
+        """Continue from the state of an earlier process, if there is one. Later calls change nothing."""
+        if not self._list:
+            self._state = state
+
+    def state(self, step: int) -> CallbackState:
+        """The state of the callbacks at this global step."""
+        kinds, values = [type(each).__name__ for each in self._callbacks], callback_state.changed(*self._both())
+        arrays = callback_state.arrays_of(self._callbacks)
+        return CallbackState(step, self._ended, self.rate_factor, self.is_over, kinds, values, arrays)
+
+    def _both(self) -> tuple[list[Any], list[dict[str, Any]]]:
+        return self._callbacks, self._begun or callback_state.attributes(self._callbacks)
+
     def begin(self, step: int, last_step: int, epochs: Epochs, values: Mapping[str, Array]) -> dict[str, Array]:
         """Begin or continue the run.
 
@@ -125,16 +146,34 @@ class FitCallbacks:
             return self._model.arrays.outer_changes(values)
         import keras
 
+        state = self._state
         with self._changes(values) as changes:
             with self._errors("on_train_begin"):
+                if state:
+                    callback_state.append_logs(self._callbacks, state)
                 self._list = keras.callbacks.CallbackList(self._callbacks, add_history=False, add_progbar=False)
                 self._list.set_params({"epochs": self._count, "steps": epochs.steps, "verbose": 0})
                 self._model.network.stop_training = False
                 self._list.set_model(self._model.network)
                 self._list.on_train_begin()
-            with self._errors("on_epoch_begin"):
-                self._list.on_epoch_begin(self._epoch)
+            self._begun = callback_state.attributes(self._callbacks)
+            if state:
+                self._continue(state)
+            at = epochs.at(step)
+            if state and at.epoch and not at.taken and self._ended < at.epoch - 1 and not self.is_over:
+                self._epoch, self.owes_end = at.epoch - 1, True
+            else:
+                with self._errors("on_epoch_begin"):
+                    self._list.on_epoch_begin(self._epoch)
         return changes
+
+    def _continue(self, state: CallbackState) -> None:
+        callback_state.restore(self._callbacks, state)
+        self._ended = state.ended
+        self._model.network.stop_training = state.is_over
+        if self._initial_rate and state.rate != self.rate_factor:
+            with eager_mode():
+                self._model.optimizer.learning_rate = self._initial_rate * state.rate
 
     def begin_batches(self, step: int) -> dict[str, Array]:
         """Call the hooks before an execution at this global step; return what they have changed.
@@ -194,7 +233,7 @@ class FitCallbacks:
         logs = self._logs(vector, totals)
         held_out = {"loss": score.loss, **score.metrics}
         epoch = max(self._epoch, self._at(step).epoch - 1)  # a callback may end the run within an epoch
-        self._outcomes, self._epoch = [], epoch + 1
+        self._outcomes, self._epoch, self.owes_end = [], epoch + 1, False
         if epoch <= self._ended:
             return score, {}
         self._ended = epoch
@@ -239,11 +278,12 @@ class FitCallbacks:
         Those that no metric of the model gives, as an own `train_step` may return, are those of the last execution.
         """
         counts, loss, examples = totals.parse(vector)
-        last = self._outcomes[-1]
-        logs = {"loss": last.loss, **last.metrics}
+        logs: dict[str, float] = {}
+        if self._outcomes:
+            logs = {"loss": self._outcomes[-1].loss, **self._outcomes[-1].metrics}
         if examples and not (totals.is_running and self._model.has_own_step):
             logs["loss"] = loss
-        if not totals.is_running and totals.no_counts:
+        if totals.no_counts and not (totals.is_running and self._outcomes):
             logs |= self._open_evaluator().measure(counts)
         return logs
 
