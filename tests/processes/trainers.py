@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,13 @@ class Trainer:
         output, _ = process.communicate(timeout=patience)
         return process.returncode, output
 
-    def launch(self, *words: str | Path, patience: float = PATIENCE) -> dict[str, Any]:
+    def launch(
+        self, *words: str | Path, patience: float = PATIENCE, environment: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Run `trainer launch WORDS… --json` to its successful end; return the result."""
-        code, output = self.run("launch", *words, "--json", patience=patience)
+        process = self.start("launch", *words, "--json", **(environment or {}))
+        output, _ = process.communicate(timeout=patience)
+        code = process.returncode
         assert code == 0, output
         result: dict[str, Any] = json.loads(output.splitlines()[-1])
         return result

@@ -16,13 +16,14 @@ class Executions:
     def __init__(self, replica: Replica, session: Session, leases: OwnLeases | None) -> None:
         """Prepare the session. With `leases`, the replica takes the parts of steps that these give."""
         self._batches, self._leases, self._place = replica.batches, leases, 0
-        mode, shared = replica.mode, replica.leases
-        self._takes_all = mode.has_rounds and mode.contributions == mode.replicas
-        """Whether no step ends without this replica, unless it is passed over."""
+        shared = replica.leases
+        self._is_counted = False
+        """Whether the last execution was counted."""
         reported = [shared.done, shared.step] if shared else []
         self._callables = {}
         for steps, execution in replica.replication.executions.items():
             fetches = [execution.step, execution.loss, execution.metrics]
+            fetches += [] if execution.is_counted is None else [execution.is_counted]
             self._callables[steps] = session.make_callable(fetches, [*replica.batches.feeds(steps), *reported])
 
     def can_take(self, steps: int) -> bool:
@@ -35,11 +36,12 @@ class Executions:
         leases, places = self._leases, range(self._place, self._place + steps)
         feeds = self._batches.take(steps, places.start if leases else step)
         if leases:
-            feeds += [leases.done, step if self._takes_all else UNKNOWN]
-        after, loss, metrics = self._callables[steps](*feeds)
+            feeds += [leases.done, step if self._is_counted else UNKNOWN]
+        after, loss, metrics, *is_counted = self._callables[steps](*feeds)
+        self._is_counted = any(is_counted)
         ended = time.monotonic()
-        if leases:  # if the others went on without this replica, or a new chief has dropped what it gave
-            leases.took(places, is_done=not self._takes_all or after == step + steps)
+        if leases:
+            leases.took(places, is_done=all(is_counted))
             self._place = places.stop
         measured = {name: float(value) for name, value in metrics.items()}
         return Outcome(steps, int(after), float(loss), measured, ended - began, ended)

@@ -61,6 +61,8 @@ class Execution:
     """float32 scalars by name: the metrics of the last step's batch, before its update."""
     totals: Tensor | None = None
     """`StepOutputs.totals` of the last step."""
+    is_counted: Tensor | None = None
+    """bool scalar: whether each step has waited for what this replica contributed; None if none is sure to do so."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,12 @@ class Rounds:
 
     wanted: Tensor
     """int32 scalar placeholder: the contributions that each round needs from now on, at least 1."""
+    counted: Tensor
+    """bool [replicas] placeholder: those whose contributions count. By default all do."""
+    delay: Tensor
+    """int64 scalar placeholder: after how many rounds those count that did not count before. By default 0."""
     want: Operation
-    """Op that sets it. A round that already waits for more goes on waiting."""
+    """Op that sets these. A round that already waits for more goes on waiting."""
     begun: Tensor
     """int64 scalar: the global step of the present round, which all shards have reached."""
     given: Tensor

@@ -26,6 +26,10 @@ Workers may come and go, so N is a variable on the first parameter server, which
 its batch in a full one. The average is the sum of the others divided by the sum of these. So the chief can end a round
 that waits for a lost replica: it adds zeros until N is reached, which do not change the average.
 
+A contribution counts if the round waits for it: otherwise it would take the place of another one. So a replica that
+joins marks its contributions as stale until the chief has seen it. `counted_from`, a variable on the first parameter
+server, has for each replica the first round that waits for it.
+
 Unlike in `tf.compat.v1.train.SyncReplicasOptimizer`, each replica has its own queue. It therefore contributes at most
 once per round, and a replica that rejoins does not process stale tokens. After the last step, no replica waits for a
 token.
@@ -36,6 +40,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from trainer.graph.execution import sizes
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.replication import Execution, Replication, Rounds, StepFunction, StepOutputs
@@ -45,6 +51,8 @@ from trainer.shards.tables import TablePart
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Tensor, Variable
 
+NEVER = 2**62
+"""The first round of a replica whose contributions do not count."""
 TOKEN_QUEUE_CAPACITY = 1000
 """Capacity of a token queue. A replica that is absent for the rest of a long run dequeues no tokens."""
 
@@ -200,6 +208,8 @@ def build(
         # `lead` sets it. Until then it may be that of a run which lost another parameter server.
         begun = tf1.get_variable("round_begun", initializer=tf.zeros([], tf.int64), trainable=False, use_resource=True)
         queues = [_token_queue(index) for index in range(replicas)]
+        none = tf.zeros([replicas], tf.int64)
+        counted_from = tf1.get_variable("counted_from", initializer=none, trainable=False, use_resource=True)
     limit = replicas_to_aggregate if replicas_to_aggregate < replicas else None
     rounds = steps // aggregation.steps
     queue = queues[replica_index]
@@ -212,13 +222,18 @@ def build(
         running = reached() < stop()
         return running if is_over is None else tf.logical_and(running, tf.logical_not(is_over.read_value()))
 
-    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, queue, limit, membership, reached)
+    def counts_from() -> Tensor:
+        """The first round for which this replica counts."""
+        return counted_from.read_value()[replica_index]
+
+    of_replica = queue, limit, membership, counts_from
+    join, executions = _follow(shards, aggregation, rounds, is_running, accumulators, *of_replica, reached)
     if replica_index > 0:
         return Replication(executions, join, lead=tf.no_op(), updates={}, membership=membership)
     with tf1.device(shards[0].device):
         number = tf.constant(replicas_to_aggregate)
         wanted = tf1.get_variable("contributions_wanted", initializer=number, trainable=False, use_resource=True)
-    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, wanted, begun)
+    lead, updates = _lead(shards, aggregation, rounds, accumulators, queues, [wanted, counted_from], begun)
     lead = tf.group(lead, membership.reset)
     return Replication(
         executions,
@@ -226,7 +241,7 @@ def build(
         lead,
         updates,
         membership=membership,
-        rounds=_rounds(shards, accumulators, wanted, begun),
+        rounds=_rounds(shards, accumulators, wanted, counted_from, begun),
         release=lambda: _release(shards, accumulators, queues),
     )
 
@@ -240,11 +255,13 @@ def _follow(
     queue: Any,
     limit: int | None,
     membership: Membership,
+    counts_from: Callable[[], Tensor],
     reached: Callable[[], Tensor],
 ) -> tuple[Operation, dict[int, Execution]]:
     """Add the ops of every replica: join the run and contribute.
 
     `queue` is the token queue of the replica. `limit` is the number of contributions per round; None without backups.
+    `counts_from` adds the first round that waits for it.
     """
     home = shards[0].device
 
@@ -257,12 +274,17 @@ def _follow(
     with tf1.device(home), tf.control_dependencies([old_tokens]):
         join = queue.enqueue(reached())
 
-    executions = {}
+    executions, tokens = {}, []
     contributed: list[Operation] = []
     pushed: list[list[Operation]] = [[] for _ in shards]
     for number in range(rounds):
         with tf.control_dependencies(contributed), tf1.device(home):
-            local_step = tf.reduce_max(dequeue_tokens())  # without tokens, the smallest int64, which is a stale step
+            token = tf.reduce_max(dequeue_tokens())  # without tokens, the smallest int64, which is a stale step
+            local_step = token
+            if limit is None:
+                with tf.control_dependencies([token]):
+                    local_step = tf.where(token >= counts_from(), token, tf.int64.min)
+            tokens.append(token)
         local_steps = []
         for shard, earlier in zip(shards, pushed, strict=True):
             with tf.control_dependencies(earlier), tf1.device(shard.device):
@@ -276,13 +298,18 @@ def _follow(
                 marked = step if limit is None else _stale_if_full(accumulator.dense, limit, arrived, step)
                 pushed.append([accumulator.add(arrived, own, marked)])
         with tf.control_dependencies(pushed[0]):  # of the first shard, which is on the same device
-            contributed = [membership.contributed(local_step)]
+            contributed = [membership.contributed(token)]
         if number + 1 in sizes(rounds):
             with tf.control_dependencies([*contributed, *itertools.chain(*pushed)]), tf1.device(home):
                 next_tokens = dequeue_tokens()
                 with tf.control_dependencies([queue.enqueue_many([next_tokens])]):  # for the next execution
+                    after, is_counted = reached(), None
+                    if limit is None:
+                        expected = tokens[0] + aggregation.steps * np.arange(number + 2, dtype=np.int64)
+                        has_all = tf.reduce_all(tf.equal(tf.stack([*tokens, after]), expected))
+                        is_counted = has_all & (tokens[0] >= counts_from())
                     executions[(number + 1) * aggregation.steps] = Execution(
-                        reached(), outputs.loss, outputs.metrics, outputs.totals
+                        after, outputs.loss, outputs.metrics, outputs.totals, is_counted
                     )
     return join, executions
 
@@ -293,13 +320,14 @@ def _lead(
     rounds: int,
     accumulators: Sequence[Accumulator],
     queues: Sequence[Any],
-    wanted: Variable,
+    waited_for: Sequence[Variable],
     begun: Variable,
 ) -> tuple[Operation, dict[int, Tensor]]:
     """Add the ops of the chief: start the first round, and apply the averages of each round.
 
-    `wanted` is the number of contributions that a round needs.
+    `waited_for` are the number of contributions that a round needs, and from which round on each replica counts.
     """
+    wanted, _ = waited_for
     home, global_step = shards[0].device, shards[0].updates
 
     def tell(step: Tensor) -> list[Tensor]:
@@ -333,10 +361,13 @@ def _lead(
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
             emptied.append(accumulator.empty())
-    emptied.append(wanted.initializer)
+    emptied += [each.initializer for each in waited_for]
     with tf.control_dependencies(emptied), tf1.device(home):
-        first_step = global_step.read_value()
-    lead = hand_out(first_step, mark(tell(first_step)))
+        # It may have applied a round to some shards only. All take that round again.
+        first_step = tf.reduce_min(tf.stack([shard.updates.read_value() for shard in shards]))
+    counted = [shard.updates.assign(first_step, read_value=False) for shard in shards]
+    with tf.control_dependencies(counted):
+        lead = hand_out(first_step, mark(tell(first_step)))
 
     updates = {}
     with tf1.device(home):
@@ -374,7 +405,13 @@ def _release(shards: Sequence[Shard], accumulators: Sequence[Accumulator], queue
         return tf.group(*[_enqueue(queue, step) for queue in queues])
 
 
-def _rounds(shards: Sequence[Shard], accumulators: Sequence[Accumulator], wanted: Variable, begun: Variable) -> Rounds:
+def _rounds(
+    shards: Sequence[Shard],
+    accumulators: Sequence[Accumulator],
+    wanted: Variable,
+    counted_from: Variable,
+    begun: Variable,
+) -> Rounds:
     """Add the ops with which the chief changes the number of contributions per round."""
     with tf1.device(shards[0].device):
         number, step = tf1.placeholder(tf.int32, []), tf1.placeholder(tf.int64, [])
@@ -388,8 +425,12 @@ def _rounds(shards: Sequence[Shard], accumulators: Sequence[Accumulator], wanted
             # When the update has taken the contributions, the accumulator drops those to the same step.
             completed.append(accumulator.fill(tf.where(has_all, step, tf.int64.min)))
     with tf1.device(shards[0].device):
-        want = wanted.assign(number, read_value=False)
-        return Rounds(number, want, begun.read_value(), tf.stack(given), step, tf.group(*completed))
+        counted = tf1.placeholder_with_default(tf.ones(counted_from.shape, tf.bool), counted_from.shape)
+        delay = tf1.placeholder_with_default(tf.zeros([], tf.int64), [])
+        with tf.control_dependencies([wanted.assign(number, read_value=False)]):
+            first = tf.minimum(counted_from.read_value(), begun.read_value() + delay)
+        want = counted_from.assign(tf.where(counted, first, NEVER), read_value=False)
+        return Rounds(number, counted, delay, want, begun.read_value(), tf.stack(given), step, tf.group(*completed))
 
 
 def _token_queue(index: int) -> Any:

@@ -28,6 +28,8 @@ from trainer.training.callback import Callback
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
+ROUNDS_AHEAD = 2
+"""The rounds that may have begun, or are about to, with the contributions that were needed before."""
 QUIET_SECONDS = 1.0
 """The address of a replica that has not contributed for this long is probed, at most this often."""
 MAX_PROBES = 32
@@ -170,6 +172,8 @@ class ReplicaMonitor:
         self._read = session.make_callable(fetches)
         self._roster = Roster(len(addresses))
         self._wanted = self._mode.contributions
+        self._counted: list[bool] | None = None
+        """Whether each replica is among those for which rounds wait."""
         self._join_seconds = settings.wait_seconds
         self._reports = Reports()
         self._reasons: dict[int, str] = {}
@@ -259,11 +263,13 @@ class ReplicaMonitor:
         """Let a round need a contribution of each replica that takes part; with a limit, not more than that."""
         wanted = min(self._mode.contributions, self._roster.expected)
         wanted = min(wanted, at_most or wanted)
-        if wanted != self._wanted:
+        counted = [index in {*self._roster.present, *self._roster.awaited} for index in range(self._roster.replicas)]
+        if wanted != self._wanted or counted != self._counted:
             if wanted < self._mode.batches // self._mode.devices:
                 self._open()
-            self._session.run(rounds.want, {rounds.wanted: wanted})
-            self._wanted = wanted
+            delay = 0 if self._counted is None else ROUNDS_AHEAD
+            self._session.run(rounds.want, {rounds.wanted: wanted, rounds.counted: counted, rounds.delay: delay})
+            self._wanted, self._counted = wanted, counted
 
     def _open(self) -> None:
         """Let a run of epochs go on after its last step until all leases are done, as steps have fewer examples now.
