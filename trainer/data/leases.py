@@ -93,13 +93,17 @@ class LeaseTable:
             for each in deal.ranges(number, slot * learners, learners)
         ]
         at = deal.epochs.at(self.next)
-        epoch, taken, examples = at.epoch, at.taken, deal.examples
-        ranges = merged([*missed, *at.missed])
-        if taken == 0 and ranges and ranges[-1][0] == epoch - 1 and ranges[-1][2] == examples:
-            epoch, taken = epoch - 1, examples
-        if ranges and ranges[-1][0] == epoch and ranges[-1][2] == taken:
+        epoch, taken, ranges = at.epoch, at.taken, merged([*missed, *at.missed])
+        while ranges:
+            if taken == 0:
+                epoch, taken = epoch - 1, deal.examples
+            if ranges[-1][0] != epoch or ranges[-1][2] != taken:
+                break
             _, taken, _ = ranges.pop()
-        return Position(step, epoch, taken, tuple(fewer(ranges, MOST_RANGES)))
+        ranges = fewer(ranges, MOST_RANGES)
+        if len(ranges) > MOST_RANGES:  # of many short epochs
+            (epoch, taken, _), ranges = ranges[0], []
+        return Position(step, epoch, taken, tuple(ranges))
 
 
 def merged(ranges: Sequence[Range]) -> list[Range]:

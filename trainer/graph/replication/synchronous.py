@@ -327,13 +327,14 @@ def _lead(
 
     `waited_for` are the number of contributions that a round needs, and from which round on each replica counts.
     """
-    wanted, _ = waited_for
+    wanted, counted_from = waited_for
     home, global_step = shards[0].device, shards[0].updates
 
     def tell(step: Tensor) -> list[Tensor]:
         """Tell each shard of a round: its global step and the contributions that it needs, on the shard's device."""
         with tf.control_dependencies([step]), tf1.device(home):
-            present = tf.stack([step, tf.cast(wanted.read_value(), tf.int64)])
+            counted = tf.reduce_sum(tf.cast(counted_from.read_value() <= step, tf.int64))
+            present = tf.stack([step, tf.clip_by_value(counted, 1, tf.cast(wanted.read_value(), tf.int64))])
         told = []
         for shard in shards:
             with tf1.device(shard.device):
