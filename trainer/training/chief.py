@@ -146,10 +146,14 @@ class Chief(Callback):
     def _restore_callbacks(self, is_continued: bool) -> None:
         """Let the callbacks, and the sums of the epoch, go on from what the checkpoint has.
 
-        The parameter servers of a run that `is_continued` have the sums.
+        The parameter servers of a run that `is_continued` have the sums. Callbacks of a run that was done before begin
+        anew, as in another `fit`.
         """
         fit, totals, more = self._run.fit, self._replica.totals, self._replica.saver.more
         if not (fit and totals):
+            return
+        if self._run.directory.read_result().get("state") == "done":
+            self._session.run(totals.reset)
             return
         after_epoch = read_state(self._run.directory.callbacks)
         if is_continued:
