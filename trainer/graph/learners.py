@@ -30,6 +30,18 @@ def deal(settings: Settings, mode: Mode, source: Examples | Stream, is_full: boo
     return Deal(examples, settings.batch_size, mode.batches, settings.seed, is_full, has_order=has_order)
 
 
+def order_notes(mode: Mode, deal: Deal | None) -> list[str]:
+    """A sentence on an epoch of this data if it is not each example once."""
+    if not deal:
+        return ["the data has an order of its own: a replica that restarts reads it from the begin"]
+    if mode.has_rounds and mode.contributions < mode.replicas:
+        return [
+            f"each step takes the first {mode.contributions} of {mode.replicas} gradients, as replicas_to_aggregate "
+            "says, so an epoch is without the examples of the others"
+        ]
+    return []
+
+
 def make_batches(
     settings: Settings, mode: Mode, at: Placement, source: Examples | Stream, deal: Deal | None, size: int | None
 ) -> list[Batches]:

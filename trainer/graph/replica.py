@@ -230,7 +230,11 @@ def build(
             epochs=epochs,
             hook_steps=hook_steps,
             end_early=_end_early(is_over, replication),
-            notes=[*tables_note(of_tables, optimizer, with_tables), *dense_notes(settings, mode, model, parameters)],
+            notes=[
+                *learners.order_notes(mode, deal),
+                *tables_note(of_tables, optimizer, with_tables),
+                *dense_notes(settings, mode, model, parameters),
+            ],
         )
     graph.finalize()
     return replica

@@ -281,10 +281,13 @@ class ReplicaMonitor:
             self._shared_course.write(self._session, self._course)
 
     def _give_back(self, now: float) -> None:
-        """Let others have the leases of replicas that do not take part any more."""
+        """Let others have the leases of replicas that do not take part any more, or have stalled."""
         if not self._leases:
             return
         present = set(self._roster.present)
+        if not self._rounds:
+            stall = self._settings.stall_seconds
+            present -= {index for index in present if now - self._roster.contributed[index] > stall}
         self._took_part |= present
         if now - self._begun > REJOIN_SECONDS:  # the chief has restarted, and some replicas never came back
             self._begun = math.inf
