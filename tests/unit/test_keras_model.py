@@ -89,6 +89,15 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
         return {name: variable.numpy() for name, variable in model.arrays.variables.items()}
 
 
+def test_each_step_of_an_execution_is_applied_of_a_loss_that_is_linear(tmp_path: Path) -> None:
+    """The gradient does not depend on the update before."""
+    layers = "layers.Flatten(), layers.Dense(1, kernel_initializer='zeros')"
+    path = write(tmp_path, layers, "optimizer=SGD(0.01, weight_decay=1e-9), loss=lambda _, found: -found")
+    ours = train(path, 10)
+    (bias,) = (values for name, values in ours.items() if name.endswith("bias"))
+    assert bias == pytest.approx(0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["clipnorm=5.0", "clipvalue=5.0", "global_clipnorm=5.0", "clipnorm=0.0"])
 def test_a_large_threshold_of_clipping_binds_as_in_keras(tmp_path: Path, optimizer: str) -> None:

@@ -387,6 +387,51 @@ def test_a_full_token_queue_of_an_absent_replica_does_not_block_the_others(
         assert other_steps.result() == number
 
 
+def test_a_replica_that_joins_does_not_take_the_place_of_another(begin: Any, servers: Servers) -> None:
+    chief, other = begin()
+    rounds = chief.replica.replication.rounds
+    is_counted = other.replica.replication.executions[1].is_counted
+    chief.session.run(rounds.want, {rounds.wanted: 1, rounds.counted: [True, False]})
+    early = other.thread.submit(other.session.run, is_counted, feeds_of(other, 1))
+    with pytest.raises(TimeoutError):
+        early.result(1)  # it waits for the next round
+    wait_for_gradients(servers, 0)
+    mine = chief.thread.submit(
+        chief.session.run, chief.replica.replication.executions[1].is_counted, feeds_of(chief, 0)
+    )
+    assert chief.update() == 1
+    assert (mine.result(60), early.result(60)) == (True, False)
+    chief.session.run(rounds.want, {rounds.wanted: 2, rounds.delay: 2})  # round 3 is the first that waits for both
+    found = []
+    for step in (2, 3, 4):
+        steps = chief.steps(step)
+        counted = other.thread.submit(other.session.run, is_counted, feeds_of(other, step))
+        assert chief.update() == step
+        steps.result(60)
+        found.append(counted.result(60))
+    assert found == [False, False, True]
+
+
+def feeds_of(member: Member, batch: int) -> dict[Any, Any]:
+    return dict(zip(member.replica.batches.feeds(1), [[pick(batch)]], strict=True))
+
+
+def test_a_new_chief_takes_a_round_again_that_some_shards_have_not_applied(begin: Any, servers: Servers) -> None:
+    chief, other = begin()
+    with tf.Graph().as_default() as graph, tf1.device("/job:ps/task:0"):
+        updates = tf1.get_variable("part_0_of_2/updates", [], tf.int64, use_resource=True)
+        applied = updates.assign_add(1)
+    with servers.session(graph) as session:  # as an earlier chief has applied a round to the first shard alone
+        session.run(applied)
+    chief.lead()
+    assert chief.run(chief.replica.global_step) == 0
+    chief.join()
+    other.join()
+    steps = chief.steps(0), other.steps(1)
+    assert chief.update() == 1
+    assert [each.result(60) for each in steps] == [1, 1]
+
+
 def complete(chief: Member, step: int) -> None:
     """End the round of this step, as the chief does when replicas are gone or late."""
     rounds = chief.replica.replication.rounds
