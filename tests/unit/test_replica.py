@@ -12,6 +12,7 @@ import pytest
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.data.leases import MOST_RANGES, Claimed, OwnLeases
 from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.graph import devices, replica
@@ -61,8 +62,7 @@ def ancestors(*tensors: Any) -> set[Any]:
 
 
 @pytest.mark.parametrize("number", [100, 120, 105])
-def test_asynchronous_replicas_have_each_example_once_that_is_read_by_its_index(number: int) -> None:
-    """In the last step of an epoch some replicas may have no example; they go on to the next epoch."""
+def test_examples_that_are_read_by_their_index_are_those_of_the_leases(number: int) -> None:
     every = Examples(np.arange(number, dtype=np.float32)[:, np.newaxis].repeat(784, axis=1), np.zeros(number, np.int32))
     source = Stream(
         signature=every.signature,
@@ -71,17 +71,18 @@ def test_asynchronous_replicas_have_each_example_once_that_is_read_by_its_index(
         size=number,
         read=lambda indices: every.take(indices).arrays,
     )
-    deal, taken = Deal(number, 10, batches=3, seed=0), list[float]()
-    for index in range(3):
-        settings = Settings(sync_replicas=False, batch_size=10, steps_per_execution=1)
-        cluster = Cluster(Task("worker", index), (), ("w:1", "w:2", "w:3"), ("p:1",))
-        made = replica.build(settings, cluster, MLP, PARAMETERS, source, 0, "this run")
-        placeholder, *_ = made.batches.feeds(1)
-        for _ in range(sum(deal.take(step, index)[1] > 0 for step in range(deal.epochs.steps))):
-            images, *_ = made.batches.take(1, 0)
-            assert placeholder.shape.is_compatible_with(images.shape)
-            taken += images[:, 0].tolist()
-    assert sorted(taken) == list(range(number))
+    settings = Settings(sync_replicas=False, batch_size=10, steps_per_execution=1)
+    cluster = Cluster(Task("worker", 1), (), ("w:1", "w:2", "w:3"), ("p:1",))
+    made = replica.build(settings, cluster, MLP, PARAMETERS, source, 0, "this run")
+    claims = iter([Claimed(8, 3, 0, False), Claimed(2, 1, 0, False), Claimed(30, 1000, 0, False)])
+    made.batches.begin(None, leases=OwnLeases(lambda *_: next(claims)))
+    deal = Deal(number, 10, batches=1, seed=0)
+    placeholder, *_ = made.batches.feeds(1)
+    for place, step in enumerate([8, 9, 10, 2, 30, 31]):
+        images, _, share = made.batches.take(1, place)
+        indices, count = deal.take(step, 0)
+        assert placeholder.shape.is_compatible_with(images.shape)
+        assert (images[:, 0].tolist(), share) == (indices.tolist(), count / 10)
 
 
 @both_modes
@@ -168,7 +169,7 @@ def test_a_synchronous_replica_goes_by_the_step_that_all_shards_have_reached() -
     """A shard may be ahead of others. A checkpoint after the last step would then lack their last update."""
     execution = build(CHIEF, sync=True).replication.executions[3].step
     reads = {each.inputs[0].op.name for each in ancestors(execution) if each.type == "ReadVariableOp"}
-    assert {"round_begun", "course"} == {name for name in reads if "part_" not in name}
+    assert {"round_begun", "course", "counted_from"} == {name for name in reads if "part_" not in name}
     assert [name for name in reads if name.endswith("/updates")] == ["part_0_of_2/updates"]
 
 
@@ -295,7 +296,7 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
         **shapes,
         **slots,
         "global_step": (),
-        "trainer/course": (6,),
+        "trainer/course": (7 + 3 * MOST_RANGES,),
     }
     assert before["global_step"] == 1
     assert before["hidden/weights/Adam"].any()
@@ -303,6 +304,8 @@ def test_a_checkpoint_has_full_arrays_by_name_and_fits_any_cluster(
     one_ps, single = build(servers.member(0, ps=1)), build(None)
     with servers.session(one_ps.graph) as session:
         one_ps.saver.restore(session, path)
+        assert one_ps.leases
+        one_ps.leases.reset(session, 1, 100)
         assert session.run(one_ps.is_initialized)
         after_one_ps = values(one_ps, session)
     with tf1.Session(graph=single.graph) as session:

@@ -192,7 +192,8 @@ def test_a_model_with_tables_has_several_shards_on_each_server_and_trains_alike(
                 session.run(built.initialize)
                 started = str(built.saver.save(session, tmp_path / "start"))
             else:
-                session.run(built.course.variable.initializer)
+                assert built.leases
+                session.run([each.initializer for each in (built.course.variable, *built.leases.variables)])
                 built.saver.restore(session, started)
             built.batches.begin(session)
             session.run([built.replication.lead, built.mark_ready])
