@@ -22,6 +22,8 @@ from trainer.data.files import write_atomically
 logger = logging.getLogger(__name__)
 
 FACTS = "facts"
+MOST_BYTES = 1 << 28
+"""The arrays of callbacks in a checkpoint, at most: it has the weights of a larger model once, not twice."""
 IGNORED = ("_model", "_params", "params", "validation_data")
 
 
@@ -102,13 +104,14 @@ def changed(callbacks: Sequence[Any], begun: Sequence[Mapping[str, Any]]) -> lis
 
 
 def arrays_of(callbacks: Sequence[Any]) -> dict[str, list[Array]]:
-    """The attributes that are lists of arrays, by `INDEX/NAME`."""
-    return {
+    """The attributes that are lists of arrays, by `INDEX/NAME`; none if they are too large."""
+    found = {
         f"{index}/{name}": value
         for index, callback in enumerate(callbacks)
         for name, value in vars(callback).items()
         if isinstance(value, list) and value and all(isinstance(each, np.ndarray) for each in value)
     }
+    return found if sum(array.nbytes for each in found.values() for array in each) <= MOST_BYTES else {}
 
 
 def restore(callbacks: Sequence[Any], state: CallbackState) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trainer.checkpoint import restore
 from trainer.checkpoint.files import CALLBACKS, COURSE, TOTALS, newest_array
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.volume import retry_writing
+from trainer.checkpoint.volume import reason, retry_writing
 from trainer.data.examples import Array
 from trainer.data.files import write_atomically
 from trainer.errors import ConfigurationError, DivergedError, RollBackError, SupersededError
@@ -309,7 +309,11 @@ class Chief(Callback):
         self._follow(changes)
         if changes:  # a parameter server that is lost now would lose them
             self.checkpoints.save_and_wait()
-        write_atomically(self._run.directory.callbacks, fit.state(step).pack().tobytes())
+        file = self._run.directory.callbacks
+        try:
+            write_atomically(file, fit.state(step).pack().tobytes())
+        except OSError as error:
+            logger.warning(f"{file} cannot be written ({reason(error)}): a restart calls on_epoch_end() once more")
 
     def _end_callbacks(self, fit: FitCallbacks) -> None:
         """End the epoch within which a callback has ended the run, and let the callbacks follow."""
