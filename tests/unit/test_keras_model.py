@@ -89,10 +89,11 @@ def fit(path: Path, steps: int = STEPS) -> dict[str, npt.NDArray[Any]]:
         return {name: variable.numpy() for name, variable in model.arrays.variables.items()}
 
 
-def test_each_step_of_an_execution_is_applied_of_a_loss_that_is_linear(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decay", ["", ", weight_decay=1e-9"])
+def test_each_step_of_an_execution_is_applied_of_a_loss_that_is_linear(tmp_path: Path, decay: str) -> None:
     """The gradient does not depend on the update before."""
     layers = "layers.Flatten(), layers.Dense(1, kernel_initializer='zeros')"
-    path = write(tmp_path, layers, "optimizer=SGD(0.01, weight_decay=1e-9), loss=lambda _, found: -found")
+    path = write(tmp_path, layers, f"optimizer=SGD(0.01{decay}), loss=lambda _, found: -found")
     ours = train(path, 10)
     (bias,) = (values for name, values in ours.items() if name.endswith("bias"))
     assert bias == pytest.approx(0.1)

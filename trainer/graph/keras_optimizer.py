@@ -95,9 +95,11 @@ class KerasOptimizer(Optimizer):
                     ]
             return tf.group(*done)
 
-        if self._fused(shard) and not shard.tables:
-            return update()
-        return self._alone(shard, update)
+        # The gradient of a loss that is linear in the parameters does not depend on the update before; its count does.
+        with tf.control_dependencies([updates]):
+            if self._fused(shard) and not shard.tables:
+                return update()
+            return self._alone(shard, update)
 
     def _update_vector(
         self, shard: Shard, gradient: Tensor, count: Tensor, factors: Sequence[Tensor], ready: Sequence[Tensor]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainer.data.epochs import START, Epochs, Position
 from trainer.data.leases import MOST_RANGES
-from trainer.tensorflow import tf, tf1
+from trainer.tensorflow import tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
 
 NONE = Epochs(0, 0)
@@ -41,7 +41,7 @@ class Course:
         """int64 [7 + 3 * MOST_RANGES]."""
         epochs = self.epochs or NONE
         begun, found = epochs.begun, np.zeros(7 + 3 * MOST_RANGES, np.int64)
-        facts = [self.last_step, epochs.examples, epochs.per_step, begun.step, begun.epoch, begun.taken, self.is_open]
+        facts = [self.last_step, epochs.examples, epochs.per_step, begun.step, begun.epoch, begun.taken, self.stop]
         numbers = [*facts, *(number for each in begun.missed for number in each)]
         found[: len(numbers)] = numbers
         return found
@@ -53,7 +53,7 @@ class Course:
         ranges = zip(more[1::3], more[2::3], more[3::3], strict=True)
         missed = tuple(each for each in ranges if each[1] < each[2])
         epochs = Epochs(examples, per_step, Position(step, epoch, taken, missed)) if examples else None
-        return cls(last_step, epochs, bool(more and more[0]))
+        return cls(last_step, epochs, bool(more) and more[0] != last_step)
 
 
 class SharedCourse:
@@ -72,7 +72,7 @@ class SharedCourse:
 
     def stop(self) -> Tensor:
         """Add the global step at which replicas stop to wait for each other, at the latest: an int64 scalar."""
-        return tf.where(self.variable.read_value()[6] > 0, tf.int64.max, self.last_step())
+        return self.variable.read_value()[6]
 
     def read(self, session: Session) -> Course:
         """Read the course."""

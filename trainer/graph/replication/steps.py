@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from trainer.graph.optimizer import Optimizer
 from trainer.graph.replication import StepFunction, StepOutputs
 from trainer.shards.parameters import Shard
-from trainer.tensorflow import tf, tf1
+from trainer.tensorflow import tf
 from trainer.tensorflow_types import Operation
 
 
@@ -39,12 +39,7 @@ def unroll(
             updates.append(count)
         outputs = step.compute(values)
         clipped = optimizer.clip(shards, outputs.gradients, step.rows)
-        arrived = []
-        for shard, gradient, dependencies in zip(shards, clipped, before, strict=True):
-            received = shard.receive(shard.send(gradient))
-            # The gradient of a loss that is linear in the parameters does not depend on the previous update.
-            with tf.control_dependencies(dependencies), tf1.device(shard.device):
-                arrived.append(tf.identity(received))
-        applied = optimizer.apply(shards, updates, arrived, step.rows)
+        sent = [shard.receive(shard.send(gradient)) for shard, gradient in zip(shards, clipped, strict=True)]
+        applied = optimizer.apply(shards, updates, sent, step.rows)
         before = [[op] for op in applied]
         yield applied, outputs
