@@ -98,12 +98,16 @@ def examples(ranges: list[Range]) -> list[tuple[int, int]]:
     return [(epoch, place) for epoch, first, end in ranges for place in range(first, end)]
 
 
+def drawn_deal(table: Table, data: st.DataObject) -> Deal:
+    count, size = data.draw(st.integers(1, 60), "examples"), data.draw(st.integers(1, 5), "size")
+    return Deal(count, size, slots_of(table), seed=0)
+
+
 @hypothesis_settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_example_is_taken_whoever_comes_and_goes(table: Table, data: st.DataObject) -> None:
-    slots = slots_of(table)
-    count, size = data.draw(st.integers(1, 60), "examples"), data.draw(st.integers(1, 5), "size")
-    deal = Deal(count, size, slots, seed=0)
+    deal = drawn_deal(table, data)
+    count, size = deal.examples, deal.size
     table.reset(0, deal.epochs.last_step(2))
     run, lost = Run(table, deal), 0
     for event in data.draw(st.lists(st.tuples(st.sampled_from(["take", "join", "lose"]), st.integers(0, 2))), "events"):
@@ -126,9 +130,8 @@ def test_each_example_is_taken_whoever_comes_and_goes(table: Table, data: st.Dat
 @hypothesis_settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_checkpoint_has_what_is_left_for_any_number_of_learners(table: Table, data: st.DataObject) -> None:
-    slots = slots_of(table)
-    count, size = data.draw(st.integers(1, 60), "examples"), data.draw(st.integers(1, 5), "size")
-    deal = Deal(count, size, slots, seed=0)
+    deal = drawn_deal(table, data)
+    count, size = deal.examples, deal.size
     table.reset(0, data.draw(st.sampled_from([deal.epochs.last_step(2), UNLIMITED]), "limit"))
     run = Run(table, deal, {index: Replica(table.own(index)) for index in range(REPLICAS)})
     for index in data.draw(st.lists(st.integers(0, 2), max_size=40), "takes"):

@@ -7,9 +7,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -19,6 +19,7 @@ from trainer.data.files import write_atomically
 from trainer.shards.course import Course
 from trainer.tensorflow import tf, tf1
 
+Found = TypeVar("Found")
 GLOBAL_STEP = "global_step"
 COURSE, CALLBACKS, TOTALS = (f"trainer/{name}" for name in ("course", "callbacks", "totals"))
 """Arrays of a checkpoint beside those of the model: `Course.array`, the state of the callbacks and the epoch's sums."""
@@ -89,18 +90,19 @@ def step_of(path: str) -> int:
 
 def newest_course(directory: Path) -> tuple[Course, int]:
     """The course and the global step of the newest checkpoint in a directory that can be read; step 0 without one."""
-    for path in reversed(CheckpointList(directory, keep=1).paths):
-        with contextlib.suppress(tf.errors.OpError, ValueError):
-            return course_of(StoredArrays(path)), step_of(path)
-    return Course(last_step=0), 0
+    return _of_newest(directory, lambda path, stored: (course_of(stored), step_of(path))) or (Course(last_step=0), 0)
 
 
 def newest_array(directory: Path, name: str) -> npt.NDArray[Any] | None:
     """An array of the newest checkpoint in a directory that can be read; None if it has none."""
+    return _of_newest(directory, lambda _, stored: stored.whole(name) if name in stored.names else None)
+
+
+def _of_newest(directory: Path, read: Callable[[str, StoredArrays], Found]) -> Found | None:
+    """What a function returns for the newest checkpoint that can be read; None without one."""
     for path in reversed(CheckpointList(directory, keep=1).paths):
         with contextlib.suppress(tf.errors.OpError, ValueError):
-            stored = StoredArrays(path)
-            return stored.whole(name) if name in stored.names else None
+            return read(path, StoredArrays(path))
     return None
 
 

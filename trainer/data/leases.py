@@ -26,6 +26,10 @@ STEP, STEPS, SLOT, BEGIN, OWNER = range(5)
 """The columns of a table: the first step of a lease, their number (0 for an empty row), the slot, the number of parts
 that its replica takes before it, and the replica."""
 NOBODY = -1
+UNKNOWN = -1
+"""The global step of a report, if the parts that a replica takes after it may be fewer than the steps that follow."""
+ASK_SECONDS = 0.05
+"""Between two questions for a lease, where there is none."""
 MOST_RANGES = 64
 """The ranges of missed examples in a checkpoint, at most. Where there are more, some examples are taken twice."""
 
@@ -57,7 +61,7 @@ class LeaseTable:
     rows: npt.NDArray[np.int64]
     """[leases, 5]."""
     reports: npt.NDArray[np.int64]
-    """[replicas, 2]: of each, how many parts it has taken, and at which global step that was, or -1."""
+    """[replicas, 2]: of each, how many parts it has taken, and at which global step that was, or UNKNOWN."""
 
     def left(self, step: int, certain: int = 0) -> list[tuple[int, int, int]]:
         """What is not done of each lease at a global step: its first step, their number and the slot.

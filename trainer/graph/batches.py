@@ -17,14 +17,11 @@ import numpy as np
 
 from trainer.data.epochs import START, Position
 from trainer.data.examples import Array, Examples, Signature
-from trainer.data.leases import OwnLeases, Part
+from trainer.data.leases import ASK_SECONDS, OwnLeases, Part
 from trainer.data.orders import Deal, Indices
 from trainer.data.stream import prefetch
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Session, Tensor, Variable
-
-WAIT_SECONDS = 0.05
-"""Between two questions for a lease, where there is none."""
 
 
 class Feeding(Protocol):
@@ -106,7 +103,7 @@ class Share:
     def wait(self, place: int) -> tuple[Indices, int]:
         """The same, when there is a part."""
         while (taken := self.take(place)) is None:
-            time.sleep(WAIT_SECONDS)
+            time.sleep(ASK_SECONDS)
         return taken
 
 

@@ -227,9 +227,7 @@ class Chief(Callback):
             step = int(self._session.run(self._replica.global_step))
             self._follow(self._run.fit.begin(step, self._course.last_step, self._course.epochs, self._read_values()))
             if self._run.fit.owes_end and self._replica.totals:
-                self._is_evaluating_epoch = True
-                self._end_epoch(self._run.fit, self._replica.totals, step)
-                self._is_evaluating_epoch = False
+                self._wait_for_epoch(self._run.fit, self._replica.totals, step)
 
     @property
     def is_evaluating_epoch(self) -> bool:
@@ -285,12 +283,16 @@ class Chief(Callback):
             values = self._read_values() if fit.hooks_need_values else {}
             self._follow(fit.end_batches(step, values, vector, totals))
         if fit and totals and ends_epoch:
-            self._is_evaluating_epoch = True
-            self._end_epoch(fit, totals, step)
-            self._is_evaluating_epoch = False
+            self._wait_for_epoch(fit, totals, step)
         else:
             self.checkpoints.save_if_due(step)
             self._evaluate_if_due(step)
+
+    def _wait_for_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
+        """End an epoch while the rounds wait for it."""
+        self._is_evaluating_epoch = True
+        self._end_epoch(fit, totals, step)
+        self._is_evaluating_epoch = False
 
     def _end_epoch(self, fit: FitCallbacks, totals: Totals, step: int) -> None:
         """Save a checkpoint, evaluate it, and let the callbacks follow."""

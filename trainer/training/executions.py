@@ -2,12 +2,10 @@
 
 import time
 
-from trainer.data.leases import OwnLeases
+from trainer.data.leases import UNKNOWN, OwnLeases
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
 from trainer.training.outcome import Outcome
-
-UNKNOWN = -1
 
 
 class Executions:

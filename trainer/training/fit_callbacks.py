@@ -118,12 +118,10 @@ class FitCallbacks:
 
     def state(self, step: int) -> CallbackState:
         """The state of the callbacks at this global step."""
-        kinds, values = [type(each).__name__ for each in self._callbacks], callback_state.changed(*self._both())
+        kinds = [type(each).__name__ for each in self._callbacks]
+        values = callback_state.changed(self._callbacks, self._begun or callback_state.attributes(self._callbacks))
         arrays = callback_state.arrays_of(self._callbacks)
         return CallbackState(step, self._ended, self.rate_factor, self.is_over, kinds, values, arrays)
-
-    def _both(self) -> tuple[list[Any], list[dict[str, Any]]]:
-        return self._callbacks, self._begun or callback_state.attributes(self._callbacks)
 
     def begin(self, step: int, last_step: int, epochs: Epochs, values: Mapping[str, Array]) -> dict[str, Array]:
         """Begin or continue the run.

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from trainer.data.leases import OwnLeases
+from trainer.data.leases import ASK_SECONDS, OwnLeases
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 0.01
 """After a pause of this length, such as a save, read the global step again: other replicas may have advanced it."""
-IDLE_SECONDS = 0.05
-"""Between two questions for a lease, where there is none."""
 COUNT_SECONDS = 0.5
 """Seconds after which the replicas that take part are counted again, and whether the run is over is read again."""
 
@@ -114,4 +112,4 @@ def pause(replica: Replica, session: Session) -> None:
     membership = replica.replication.membership
     if membership and replica.mode.has_rounds:
         session.run(membership.leave)
-    time.sleep(IDLE_SECONDS)
+    time.sleep(ASK_SECONDS)

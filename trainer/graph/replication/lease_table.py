@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.leases import BEGIN, NOBODY, OWNER, SLOT, STEP, STEPS, Claimed, LeaseTable
+from trainer.data.leases import BEGIN, NOBODY, OWNER, SLOT, STEP, STEPS, UNKNOWN, Claimed, LeaseTable
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor, Variable
 
@@ -24,14 +24,11 @@ UNLIMITED = 2**62
 class SharedLeases:
     """The ops of one replica."""
 
-    index: int
-    is_shared: bool
-    """Whether the replicas wait for each other, and take a step of each block together."""
     variables: list[Variable]
     done: Tensor
     """int64 scalar placeholder: how many parts this replica has taken, of those that it has claimed."""
     step: Tensor
-    """int64 scalar placeholder: the global step at which that was, or -1."""
+    """int64 scalar placeholder: the global step at which that was, or UNKNOWN."""
     report: Operation
     """Reports these."""
     join: Operation
@@ -63,12 +60,12 @@ class SharedLeases:
         with tf1.device(device):
             empty = np.zeros([LEASES * replicas + slots, 5], np.int64)
             empty[:, OWNER] = NOBODY
-            no_reports = np.tile(np.array([0, -1], np.int64), [replicas, 1])
+            no_reports = np.tile(np.array([0, UNKNOWN], np.int64), [replicas, 1])
             rows = _variable(f"leases_of_{replicas}", empty)
             reports = _variable(f"lease_reports_of_{replicas}", no_reports)
             dealt = _variable("leases_next", np.zeros(2, np.int64))  # the first step that was not dealt, and the limit
             done = tf1.placeholder_with_default(tf.constant(0, tf.int64), [], "done")
-            step = tf1.placeholder_with_default(tf.constant(-1, tf.int64), [], "since")
+            step = tf1.placeholder_with_default(tf.constant(UNKNOWN, tf.int64), [], "since")
             begin = tf1.placeholder(tf.int64, [], "begin")
             other = tf1.placeholder(tf.int64, [], "other")
             first, limit = tf1.placeholder(tf.int64, [], "first"), tf1.placeholder(tf.int64, [], "limit")
@@ -76,8 +73,8 @@ class SharedLeases:
             def alone(function: Callable[[], Tensor]) -> Tensor:
                 return tf.CriticalSection(shared_name="leases").execute(function)
 
-            def give_back(replica: Tensor | int, taken: Tensor | None = None) -> Tensor:
-                """Let another replica have what this one has not taken, so far as is known."""
+            def give_back(replica: Tensor | int, taken: Tensor | None = None, is_new: bool = False) -> Tensor:
+                """Let another replica have what this one has not taken, so far as is known. A new one has none."""
                 found, reported = rows.read_value(), reports.read_value()
                 taken = reported[replica, 0] if taken is None else taken
                 own = tf.equal(found[:, OWNER], replica)
@@ -85,16 +82,10 @@ class SharedLeases:
                 owner = tf.where(own, tf.constant(NOBODY, tf.int64), found[:, OWNER])
                 columns = [found[:, STEP] + count, found[:, STEPS] - count, found[:, SLOT], found[:, BEGIN], owner]
                 with tf.control_dependencies([rows.assign(tf.stack(columns, axis=1), read_value=False)]):
-                    row = tf.stack([taken, tf.constant(-1, tf.int64)])
+                    row = tf.constant(no_reports[0]) if is_new else tf.stack([taken, tf.constant(UNKNOWN, tf.int64)])
                     is_it = tf.equal(tf.range(replicas, dtype=tf.int64), replica)[:, None]
                     with tf.control_dependencies([reports.assign(tf.where(is_it, row, reported), read_value=False)]):
                         return tf.constant(0)
-
-            def join() -> Tensor:
-                with tf.control_dependencies([give_back(index)]):
-                    return tf.group(
-                        reports.assign(tf.where(_is(index, replicas), no_reports, reports.read_value()), False)
-                    )
 
             def claim() -> Tensor:
                 return _claim(rows, dealt, index, (done, begin), slots, steps, 0 if is_shared else replicas)
@@ -108,13 +99,11 @@ class SharedLeases:
                 dealt.assign(tf.stack([first, limit]), read_value=False),
             ]
             return cls(
-                index,
-                is_shared,
                 [rows, reports, dealt],
                 done,
                 step,
                 report,
-                tf.group(alone(join)),
+                tf.group(alone(lambda: give_back(index, is_new=True))),
                 tf.group(alone(lambda: give_back(index, done))),
                 begin,
                 alone(claim),
@@ -157,10 +146,6 @@ class SharedLeases:
 
 def _variable(name: str, initial: object) -> Variable:
     return tf1.get_variable(name, initializer=initial, dtype=tf.int64, trainable=False, use_resource=True)
-
-
-def _is(index: int, replicas: int) -> Tensor:
-    return tf.constant((np.arange(replicas) == index)[:, None])
 
 
 def _claim(
