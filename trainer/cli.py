@@ -368,15 +368,19 @@ def _run_task(context: TaskContext) -> int:
 
             parameter_server.serve(context, cluster)
         elif cluster and cluster.task.role == "evaluator":
+            from trainer.training import server
             from trainer.training.evaluator import evaluate
             from trainer.training.session_errors import model_errors
 
+            server.create_pools(context.threads)
             with model_errors():
                 evaluate(context)
         else:
+            from trainer.training import server
             from trainer.training.session_errors import model_errors
             from trainer.training.train import train
 
+            server.create_pools(context.threads)
             with model_errors():
                 done = train(context)
             if done:

@@ -62,6 +62,17 @@ class TaskServer:
                 session.close()
 
 
+def create_pools(threads: Threads) -> None:
+    """Create the thread pools of this process, before a model file or a data set uses TensorFlow.
+
+    TensorFlow creates most of them once, for the first session or the first eager op, and later ones share them
+    whatever they ask for: as many threads as the machine has CPUs, which spin, after an eager op.
+    """
+    config = _pools(threads)
+    config.device_count.update({"CPU": 1, "GPU": 0})
+    tf1.Session(graph=tf.Graph(), config=config).close()
+
+
 def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
     """Start this task's server with these thread pools. Without a cluster there is nothing to start.
 
@@ -90,12 +101,9 @@ def start(cluster: Cluster | None, threads: Threads) -> TaskServer:
 
 def _session_config(threads: Threads, device_filters: list[str], has_gpus: bool = True) -> Any:
     gpus = devices.configured("GPU") if has_gpus else []
-    config = tf1.ConfigProto(
-        allow_soft_placement=True,
-        device_filters=device_filters,
-        intra_op_parallelism_threads=threads.intra_op,
-        inter_op_parallelism_threads=threads.inter_op,
-    )
+    config = _pools(threads)
+    config.allow_soft_placement = True
+    config.device_filters.extend(device_filters)
     config.device_count.update({"CPU": devices.count_cpus(), "GPU": len(gpus)})
     if any(part.memory_limit for parts in gpus for part in parts):  # TensorFlow knows these in eager mode only
         for parts in gpus:
@@ -106,5 +114,12 @@ def _session_config(threads: Threads, device_filters: list[str], has_gpus: bool 
     config.graph_options.rewrite_options.disable_meta_optimizer = not gpus
     config.gpu_options.allow_growth = True
     config.gpu_options.visible_device_list = devices.visible_gpus()
+    return config
+
+
+def _pools(threads: Threads) -> Any:
+    config = tf1.ConfigProto(
+        intra_op_parallelism_threads=threads.intra_op, inter_op_parallelism_threads=threads.inter_op
+    )
     config.experimental.disable_thread_spinning = True  # a spinning thread takes CPU time from another task's gRPC
     return config
