@@ -34,7 +34,7 @@ from benchmarks.faults.plan import PLACES, Place
 from benchmarks.faults.run import HUNG_SECONDS, disturb, keep_logs, last_lines, start, wait_for_end, wait_for_training
 from benchmarks.faults.workload import BATCH, MODES, Workload
 from benchmarks.report import row
-from trainer.graph.replication.lease_table import LEAST_STEPS
+from trainer.data.leases import MOST_STEPS
 
 STOP = Fault("stopped (SIGSTOP)", faults.STOP.inject, 10)
 CUT_OFF = Fault("cut off from the network", faults.CUT_OFF.inject, 10)
@@ -172,7 +172,7 @@ def _ledger(result: Mapping[str, Any], workload: Workload) -> tuple[int, int]:
 def _may_repeat(found: Soak, seen: Observation, workload: Workload) -> int:
     """The examples of a lease for each replica that was lost, and of all replicas for each restored checkpoint."""
     lost = sum(task in workload.replicas for _, targets, _ in found.costs for task in targets)
-    return LEAST_STEPS * BATCH * (lost + len(seen.restored) * len(workload.replicas))
+    return MOST_STEPS * BATCH * (lost + len(seen.restored) * len(workload.replicas))
 
 
 def _begin_and_end(found: Soak) -> dict[str, tuple[float, float]]:

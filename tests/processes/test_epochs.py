@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.faults import ledger_model
 from tests.processes.trainers import PATIENCE, Trainer, step_in, wait_until
-from trainer.graph.replication.lease_table import LEAST_STEPS
+from trainer.data.leases import MOST_STEPS
 
 LEDGER = Path(ledger_model.__file__)
 EXAMPLES, EPOCHS, BATCH = 3000, 3, 5
@@ -84,7 +84,7 @@ def test_each_example_is_taken_once_an_epoch_although_a_worker_is_lost(trainer: 
     assert launch.returncode == 0, output
     found = trainer.launch(*words, "--ps=1", "--workers=2", f"--epochs={EPOCHS}", environment=environment)
     assert found["test_skipped"] == 0
-    assert found["test_repeated"] * EXAMPLES <= LEAST_STEPS * BATCH
+    assert found["test_repeated"] * EXAMPLES <= MOST_STEPS * BATCH
 
 
 def test_a_run_that_is_interrupted_ends_like_one_that_is_not(trainer: Trainer) -> None:

@@ -21,7 +21,6 @@ from tests.unit.conftest import EXAMPLES, MLP, PARAMETERS, SIZE, THREADS, Values
 from trainer.cluster.spec import Cluster, Task
 from trainer.config import Settings
 from trainer.data.examples import Examples
-from trainer.data.leases import OwnLeases
 from trainer.graph import devices, replica
 from trainer.graph.replication.lease_table import UNLIMITED
 from trainer.models.keras_model import KerasModel
@@ -98,8 +97,7 @@ class Trained:
                     session.run(made.initialize)
                 if index == 0 and made.leases:
                     made.leases.reset(session, 0, UNLIMITED)
-                claimed = made.leases.claimer(session) if made.leases else None
-                made.batches.begin(session, leases=claimed and OwnLeases(claimed))
+                made.batches.begin(session, leases=made.leases.own(session) if made.leases else None)
             sessions[0].run(chief.replication.lead)
             joined = [pool.submit(each.run, made.replication.join) for made, each in zip(found, sessions, strict=True)]
             _ = [each.result(60) for each in joined]

@@ -1,5 +1,6 @@
 """Leases: each example of an epoch is dealt, whichever replicas come and go, and a checkpoint has what is left."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from trainer.data import leases
 from trainer.data.epochs import Epochs, Position, Range
 from trainer.data.leases import MOST_RANGES, Claimed, OwnLeases, fewer, merged
 from trainer.data.orders import Deal, order
@@ -18,7 +20,7 @@ from trainer.tensorflow import tf, tf1
 
 REPLICAS = 3
 STEPS = 4
-"""Those of a lease here."""
+"""Those of the first lease of a replica here."""
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Table:
     def own(self, index: int) -> OwnLeases:
         """The leases of a replica that joins."""
         self.session.run(self.ops[index].join)
-        return OwnLeases(self.ops[index].claimer(self.session))
+        return self.ops[index].own(self.session)
 
     def report(self, index: int, done: int, step: int = -1) -> None:
         self.session.run(self.ops[index].report, {self.ops[index].done: done, self.ops[index].step: step})
@@ -185,7 +187,7 @@ def test_a_checkpoint_between_two_steps_of_all_has_no_holes(table: Table) -> Non
 
 def test_parts_that_a_step_did_not_take_are_taken_again() -> None:
     claims = iter([Claimed(0, 4, 0, False), Claimed(4, 4, 0, False)])
-    own = OwnLeases(lambda *_: next(claims))
+    own = OwnLeases(lambda *_: next(claims), STEPS)
     assert own.has(range(4))
     own.took(range(2), is_done=False)
     own.took(range(2, 4), is_done=True)
@@ -198,3 +200,17 @@ def test_parts_that_a_step_did_not_take_are_taken_again() -> None:
 def test_ranges_are_joined_where_there_are_too_many() -> None:
     assert merged([(1, 5, 7), (0, 0, 3), (1, 2, 5)]) == [(0, 0, 3), (1, 2, 7)]
     assert fewer([(0, 0, 1), (0, 5, 6), (0, 7, 8), (1, 0, 1)], 3) == [(0, 0, 1), (0, 5, 8), (1, 0, 1)]
+
+
+def test_a_replica_that_needs_a_lease_soon_claims_a_larger_one_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LEASE_SECONDS", math.inf)
+    wanted: list[int] = []
+
+    def claim(done: int, number: int, steps: int) -> Claimed:
+        wanted.append(steps)
+        return Claimed(number, steps, 0, False)
+
+    own = OwnLeases(claim, 64)
+    own.at(0)
+    own.at(1000)
+    assert wanted == [64, 128, 256, 256, 256, 256]

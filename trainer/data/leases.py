@@ -10,7 +10,9 @@ that of the dynamic shards of DLRover (Wang et al., "DLRover-RM", 2024).
 """
 
 import itertools
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,11 @@ UNKNOWN = -1
 """The global step of a report, if the parts that a replica takes after it may be fewer than the steps that follow."""
 ASK_SECONDS = 0.05
 """Between two questions for a lease, where there is none."""
-MOST_RANGES = 64
+LEAST_STEPS, MOST_STEPS = 64, 256
+"""The steps of a lease, unless few are left, or an execution has more."""
+LEASE_SECONDS = 0.5
+"""A lease for which a replica needs less time is followed by a larger one, as each costs a message and its answer."""
+MOST_RANGES = MOST_STEPS
 """The ranges of missed examples in a checkpoint, at most. Where there are more, some examples are taken twice."""
 
 
@@ -140,9 +146,16 @@ def fewer(ranges: list[Range], most: int) -> list[Range]:
 class OwnLeases:
     """The parts that this replica takes one after the other, in one session. Several threads may ask for them."""
 
-    def __init__(self, claim: Callable[[int, int], Claimed]) -> None:
-        """`claim` returns the next lease, given how many parts are done, and how many have been claimed."""
-        self._claim = claim
+    def __init__(self, claim: Callable[[int, int, int], Claimed], steps: int) -> None:
+        """Take leases.
+
+        Args:
+            claim: Returns the next lease, given how many parts are done, how many have been claimed, and how many steps
+                the lease should have.
+            steps: Those of the first one.
+        """
+        self._claim, self._steps = claim, steps
+        self._claimed_at = -math.inf
         self._lock = threading.Lock()
         self._claimed: deque[Part] = deque()
         """Parts of leases that are not among the places yet."""
@@ -185,7 +198,7 @@ class OwnLeases:
             number = self._again.popleft()
         else:
             if not self._claimed:
-                found = self._claim(self.done, self._number)
+                found = self._claim(self.done, self._number, self._wanted())
                 self.is_over = found.is_over
                 self._claimed.extend(Part(found.step + number, found.slot) for number in range(found.steps))
             if not self._claimed:
@@ -195,6 +208,13 @@ class OwnLeases:
         self._places[self._end] = number
         self._end += 1
         return True
+
+    def _wanted(self) -> int:
+        """The steps that the next lease should have."""
+        last, self._claimed_at = self._claimed_at, time.monotonic()
+        if self._claimed_at - last < LEASE_SECONDS and 2 * self._steps <= MOST_STEPS:
+            self._steps *= 2
+        return self._steps
 
     def took(self, places: range, is_done: bool) -> None:
         """Take note of an execution at these places: its parts are done, or are to be taken again."""

@@ -13,6 +13,7 @@ from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
+from trainer.data.leases import LEAST_STEPS
 from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.graph import devices, execution, keras_optimizer, learners, step_graph
@@ -187,7 +188,7 @@ def build(
             replication = _add_totals(replication, totals)
         leases = None
         if deal and mode.has_servers:
-            least = -(-max(lease_table.LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
+            least = -(-max(LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
             slots = deal.batches // mode.devices
             of_replica = mode.replicas, mode.index, slots, least, at.homes[0], mode.has_rounds
             leases = lease_table.SharedLeases.create(*of_replica)

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from trainer.data.leases import ASK_SECONDS, OwnLeases
+from trainer.data.leases import ASK_SECONDS
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
@@ -41,7 +41,7 @@ def take_steps(
     watchdog.operation = "reading the global step"
     session.run([replication.join, *([replica.leases.join] if replica.leases else [])])
     course, step = replica.course.read(session), int(session.run(replica.global_step))
-    leases = OwnLeases(replica.leases.claimer(session)) if replica.leases else None
+    leases = replica.leases.own(session) if replica.leases else None
     replica.batches.begin(session, course.begun, leases)
     last_step = course.last_step
     check_rounds(replica.mode.local_steps, step, last_step)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.leases import BEGIN, NOBODY, OWNER, SLOT, STEP, STEPS, UNKNOWN, Claimed, LeaseTable
+from trainer.data.leases import BEGIN, NOBODY, OWNER, SLOT, STEP, STEPS, UNKNOWN, Claimed, LeaseTable, OwnLeases
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow_types import Operation, Session, Tensor, Variable
 
-LEAST_STEPS = 64
-"""The steps of a lease, unless an execution has more, or few are left."""
 LEASES = 4
 """Those that a replica may hold, at most."""
 UNLIMITED = 2**62
@@ -35,7 +33,9 @@ class SharedLeases:
     """Gives the leases back that an earlier process of this replica had."""
     leave: Operation
     """Gives the leases of this replica back, with `done`."""
+    _steps: int
     _begin: Tensor
+    _wanted: Tensor
     _claimed: Tensor
     _other: Tensor
     _give_back: Operation
@@ -53,7 +53,7 @@ class SharedLeases:
             replicas: Those that the cluster lists.
             index: That of this one.
             slots: The parts of a step.
-            steps: The steps of a lease.
+            steps: Those of the first lease of a replica.
             device: The first parameter server.
             is_shared: Whether the replicas wait for each other.
         """
@@ -67,6 +67,7 @@ class SharedLeases:
             done = tf1.placeholder_with_default(tf.constant(0, tf.int64), [], "done")
             step = tf1.placeholder_with_default(tf.constant(UNKNOWN, tf.int64), [], "since")
             begin = tf1.placeholder(tf.int64, [], "begin")
+            wanted = tf1.placeholder(tf.int64, [], "steps")
             other = tf1.placeholder(tf.int64, [], "other")
             first, limit = tf1.placeholder(tf.int64, [], "first"), tf1.placeholder(tf.int64, [], "limit")
 
@@ -88,7 +89,7 @@ class SharedLeases:
                         return tf.constant(0)
 
             def claim() -> Tensor:
-                return _claim(rows, dealt, index, (done, begin), slots, steps, 0 if is_shared else replicas)
+                return _claim(rows, dealt, index, (done, begin), slots, wanted, 0 if is_shared else replicas)
 
             report = tf.raw_ops.ResourceScatterUpdate(
                 resource=reports.handle, indices=tf.constant(index), updates=tf.stack([done, step])
@@ -105,7 +106,9 @@ class SharedLeases:
                 report,
                 tf.group(alone(lambda: give_back(index, is_new=True))),
                 tf.group(alone(lambda: give_back(index, done))),
+                steps,
                 begin,
+                wanted,
                 alone(claim),
                 other,
                 tf.group(alone(lambda: give_back(other))),
@@ -116,15 +119,15 @@ class SharedLeases:
                 alone(lambda: [dealt.read_value(), rows.read_value(), reports.read_value()]),
             )
 
-    def claimer(self, session: Session) -> Callable[[int, int], Claimed]:
-        """A function that claims a lease, from how many parts this replica has taken, and how many it has claimed."""
-        claim = session.make_callable(self._claimed, [self.done, self._begin])
+    def own(self, session: Session) -> OwnLeases:
+        """The leases that this replica takes in a session."""
+        claim = session.make_callable(self._claimed, [self.done, self._begin, self._wanted])
 
-        def claim_one(done: int, begin: int) -> Claimed:
-            step, steps, slot, is_over = claim(done, begin).tolist()
+        def claim_one(done: int, begin: int, wanted: int) -> Claimed:
+            step, steps, slot, is_over = claim(done, begin, wanted).tolist()
             return Claimed(step, steps, slot, bool(is_over))
 
-        return claim_one
+        return OwnLeases(claim_one, self._steps)
 
     def give_back(self, session: Session, replica: int) -> None:
         """Let others have the leases of a replica that is lost. The chief does this."""
@@ -149,7 +152,7 @@ def _variable(name: str, initial: object) -> Variable:
 
 
 def _claim(
-    table: Variable, dealt: Variable, index: int, taken: tuple[Tensor, Tensor], slots: int, most: int, sharers: int
+    table: Variable, dealt: Variable, index: int, taken: tuple[Tensor, Tensor], slots: int, most: Tensor, sharers: int
 ) -> Tensor:
     """Free the leases that are done, and claim one: int64 [4], the fields of `Claimed`.
 
@@ -164,7 +167,7 @@ def _claim(
     own, (done, begins) = tf.equal(owner, index), taken
     steps = tf.where(own & (begin + steps <= done), tf.zeros_like(steps), steps)
     owner = tf.where(steps > 0, owner, nobody)
-    size = tf.minimum(tf.constant(most, tf.int64), limit - following)
+    size = tf.minimum(most, limit - following)
     if sharers:
         size = tf.minimum(size, tf.maximum(tf.constant(1, tf.int64), (limit - following) // (2 * sharers)))
     may_claim = tf.reduce_sum(tf.cast(own & (steps > 0), tf.int64)) < LEASES
