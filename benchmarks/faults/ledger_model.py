@@ -5,7 +5,7 @@ it. The result has the shares of the epochs' examples that were skipped, and tha
 
     trainer launch --model benchmarks/faults/ledger_model.py --epochs 3 --ps 1 --workers 4 --staleness_aware=false
 
-Each step lasts at least STEP_SECONDS. One that has an example twice counts it once.
+Each step lasts at least STEP_SECONDS.
 """
 
 import os
@@ -21,12 +21,13 @@ STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.025"))
 
 
 class Count(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Adds the learning rate to each value that has a gradient."""
+    """Adds the learning rate to each value, times the examples of it: the smallest gradient is that of one."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a variable."""
-        rate = keras.ops.cast(learning_rate, variable.dtype)
-        self.assign_sub(variable, keras.ops.sign(gradient) * rate)
+        rate, size = keras.ops.cast(learning_rate, variable.dtype), keras.ops.abs(gradient)
+        of_one = keras.ops.min(keras.ops.where(size > 0, size, float("inf")))
+        self.assign_sub(variable, keras.ops.round(gradient / of_one) * rate)
 
 
 class Ledger(keras.layers.Layer):  # type: ignore[misc]

@@ -11,6 +11,22 @@ from trainer.data.leases import MOST_STEPS
 
 LEDGER = Path(ledger_model.__file__)
 EXAMPLES, EPOCHS, BATCH = 3000, 3, 5
+PER_FILE = 50
+FILES = f"""
+import tensorflow as tf
+
+from benchmarks.faults.ledger_model import model, test_data
+
+
+def train_files(context):
+    return [f"part-{{first}}" for first in range(0, {EXAMPLES}, {PER_FILE})]
+
+
+def train_data(context, files):
+    numbers = tf.data.TextLineDataset(files).map(lambda line: tf.strings.to_number(line, tf.int32))
+    numbers = numbers.apply(tf.data.experimental.assert_cardinality({PER_FILE} * len(files)))
+    return numbers.map(lambda number: (number[None], tf.fill([1], {EPOCHS}.0)))
+"""
 INTERRUPTED = """
 import os
 import pathlib
@@ -71,10 +87,25 @@ def fit_arguments():
 """
 
 
-@pytest.mark.parametrize("is_synchronous", [False, True], ids=["asynchronous", "synchronous"])
-def test_each_example_is_taken_once_an_epoch_although_a_worker_is_lost(trainer: Trainer, is_synchronous: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_synchronous", "has_files"),
+    [(False, False), (True, False), (True, True)],
+    ids=["asynchronous", "synchronous", "synchronous_with_files"],
+)
+def test_each_example_is_taken_once_an_epoch_although_a_worker_is_lost(
+    trainer: Trainer, is_synchronous: bool, has_files: bool
+) -> None:
     """Then the run goes on with another number of workers."""
-    words = [f"--model={LEDGER}", "--train_dir=run", f"--batch_size={BATCH}", "--staleness_aware=false"]
+    if has_files:
+        (trainer.folder / "mine.py").write_text(FILES)
+        for first in range(0, EXAMPLES, PER_FILE):
+            (trainer.folder / f"part-{first}").write_text("\n".join(map(str, range(first, first + PER_FILE))))
+    words = [
+        f"--model={'mine.py' if has_files else LEDGER}",
+        "--train_dir=run",
+        f"--batch_size={BATCH}",
+        "--staleness_aware=false",
+    ]
     words += [f"--sync_replicas={is_synchronous}", "--export=last"]
     environment = {"LEDGER": f"{EXAMPLES} {EPOCHS}", "STEP_SECONDS": "0.01"}
     launch = trainer.start("launch", *words, "--ps=1", "--workers=3", f"--epochs={EPOCHS - 1}", **environment)

@@ -48,7 +48,9 @@ def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     with tf.Graph().as_default():
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
             ops = [
-                SharedLeases.create(REPLICAS, index, request.param, STEPS, "/cpu:0", is_shared=request.param > 1)
+                SharedLeases.create(
+                    REPLICAS, index, request.param, (STEPS, MOST_RANGES), "/cpu:0", is_shared=request.param > 1
+                )
                 for index in range(REPLICAS)
             ]
         with tf1.Session() as session:
@@ -187,7 +189,7 @@ def test_a_checkpoint_between_two_steps_of_all_has_no_holes(table: Table) -> Non
 
 def test_parts_that_a_step_did_not_take_are_taken_again() -> None:
     claims = iter([Claimed(0, 4, 0, False), Claimed(4, 4, 0, False)])
-    own = OwnLeases(lambda *_: next(claims), STEPS)
+    own = OwnLeases(lambda *_: next(claims), (STEPS, STEPS))
     assert own.has(range(4))
     own.took(range(2), is_done=False)
     own.took(range(2, 4), is_done=True)
@@ -210,7 +212,7 @@ def test_a_replica_that_needs_a_lease_soon_claims_a_larger_one_next(monkeypatch:
         wanted.append(steps)
         return Claimed(number, steps, 0, False)
 
-    own = OwnLeases(claim, 64)
+    own = OwnLeases(claim, (64, 256))
     own.at(0)
     own.at(1000)
     assert wanted == [64, 128, 256, 256, 256, 256]

@@ -49,6 +49,10 @@ LOOKUP = """
         network.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
         return network
     """
+BY_FILES = """
+    def train_files(context):
+        return {}
+"""
 PADDED = """
     import keras
     import tensorflow as tf
@@ -268,6 +272,23 @@ def test_replicas_share_what_a_generator_gives(tmp_path: Path) -> None:
             MODEL + RETURNED.replace("test_data =", "other ="),
             "it has no function test_data(context), but train_data() gives a tf.data.Dataset or a generator; let "
             "test_data() give the examples to evaluate on.",
+        ),
+        (
+            returning("np.ones((9, 2)), [1] * 9") + BY_FILES.format("[]"),
+            "train_files() returned '[]'; return a list of the names of one or more files.",
+        ),
+        (
+            returning("np.ones((9, 2)), [1] * 9") + BY_FILES.format("['a', 'b', 'a']"),
+            "train_files() returned a twice; return each name once.",
+        ),
+        (
+            returning("1") + BY_FILES.format("['a', 'b']") + "    def train_data(context, files):\n        return 1\n",
+            "train_data(context, files) returned '1'; with train_files(), return a tf.data.Dataset of the examples in "
+            "these files.",
+        ),
+        (
+            returning("1") + BY_FILES.format("['a', 'b']"),
+            "train_data() failed: TypeError: train_data() takes 1 positional argument but 2 were given.",
         ),
     ],
 )

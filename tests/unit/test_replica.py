@@ -75,7 +75,7 @@ def test_examples_that_are_read_by_their_index_are_those_of_the_leases(number: i
     cluster = Cluster(Task("worker", 1), (), ("w:1", "w:2", "w:3"), ("p:1",))
     made = replica.build(settings, cluster, MLP, PARAMETERS, source, 0, "this run")
     claims = iter([Claimed(8, 3, 0, False), Claimed(2, 1, 0, False), Claimed(30, 1000, 0, False)])
-    made.batches.begin(None, leases=OwnLeases(lambda *_: next(claims), 64))
+    made.batches.begin(None, leases=OwnLeases(lambda *_: next(claims), (64, 256)))
     deal = Deal(number, 10, batches=1, seed=0)
     placeholder, *_ = made.batches.feeds(1)
     for place, step in enumerate([8, 9, 10, 2, 30, 31]):

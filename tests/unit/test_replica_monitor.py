@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from trainer.graph.replication.membership import ABSENT
+from trainer.graph.replication.membership import ABSENT, PAUSED
 from trainer.training.watch.replica_monitor import QUIET_SECONDS, ReplicaMonitor, Reports, Roster
 
 
@@ -60,6 +60,13 @@ def test_replicas_that_have_not_contributed_for_a_while_are_quiet_the_longest_fi
     roster.observe(6, [6, 5, 6, ABSENT], 0.5)
     assert roster.quiet(QUIET_SECONDS - 0.1) == []
     assert roster.quiet(QUIET_SECONDS + 0.6) == [1, 2], "neither the chief itself, nor one that does not take part"
+
+
+def test_a_replica_that_waits_for_a_lease_does_not_take_part_and_is_not_lost() -> None:
+    roster = a_roster(5, 5, 5, PAUSED)
+    assert (roster.present, roster.paused, roster.late) == ([0, 1], [2], [])
+    roster.observe(6, [6, 6, 6], 1.0)
+    assert (roster.present, roster.paused) == ([0, 1, 2], [])
 
 
 def test_a_replica_that_comes_and_goes_is_reported_at_growing_intervals() -> None:

@@ -432,17 +432,34 @@ def test_a_new_chief_takes_a_round_again_that_some_shards_have_not_applied(begin
     assert [each.result(60) for each in steps] == [1, 1]
 
 
-def complete(chief: Member, step: int) -> None:
+def complete(chief: Member, step: int, needed: int | None = None) -> None:
     """End the round of this step, as the chief does when replicas are gone or late."""
     rounds = chief.replica.replication.rounds
     assert rounds
-    chief.session.run(rounds.complete, {rounds.step: step})
+    chief.session.run(rounds.complete, {rounds.step: step, **({} if needed is None else {rounds.needed: needed})})
 
 
 def want(chief: Member, contributions: int) -> None:
     rounds = chief.replica.replication.rounds
     assert rounds
     chief.session.run(rounds.want, {rounds.wanted: contributions})
+
+
+def test_a_round_to_which_nobody_can_contribute_is_ended_without_an_update(begin: Any, values: ValuesOf) -> None:
+    """Both replicas have paused, and have contributed again to a round that did not wait for them."""
+    chief, _ = begin()
+    start = values(chief.replica, chief.session)
+    want(chief, 1)
+    with ThreadPoolExecutor(max_workers=1) as updating:
+        updated = updating.submit(chief.update)
+        complete(chief, 0)
+        complete(chief, 0)
+        assert are_blocked(updated), "they have no contribution, but need one"
+        complete(chief, 0, needed=0)
+        complete(chief, 0, needed=0)
+        assert updated.result(60) == 1
+    after = values(chief.replica, chief.session)
+    assert_close({**after, "global_step": start["global_step"]}, start)
 
 
 def test_a_round_that_is_ended_early_averages_the_gradients_that_were_given(

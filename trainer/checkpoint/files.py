@@ -21,8 +21,10 @@ from trainer.tensorflow import tf, tf1
 
 Found = TypeVar("Found")
 GLOBAL_STEP = "global_step"
-COURSE, CALLBACKS, TOTALS = (f"trainer/{name}" for name in ("course", "callbacks", "totals"))
-"""Arrays of a checkpoint beside those of the model: `Course.array`, the state of the callbacks and the epoch's sums."""
+COURSE, CALLBACKS, TOTALS, FILES = (f"trainer/{name}" for name in ("course", "callbacks", "totals", "files"))
+"""Arrays of a checkpoint beside those of the model: `Course.array`, the state of the callbacks, the epoch's sums, and
+which of the dealt files are not done."""
+OF_ANY_SIZE = (CALLBACKS, TOTALS, FILES)
 STEP = re.compile(r"-([0-9]{1,18})$")
 """The step at the end of a checkpoint's name."""
 

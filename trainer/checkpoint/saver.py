@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.checkpoint.files import CALLBACKS, COURSE, GLOBAL_STEP, TOTALS, course_of
+from trainer.checkpoint.files import COURSE, GLOBAL_STEP, OF_ANY_SIZE, course_of
 from trainer.checkpoint.table_files import StoredArrays
 from trainer.checkpoint.table_saver import TableSaver, TableSnapshot
 from trainer.shards.course import Course
@@ -183,13 +183,13 @@ class Saver:
         self.tables.restore(session, stored, lost)
         session.run(self._restore)
         self._restored, self.course = [], course
-        self.more = {name: stored.whole(name) for name in (CALLBACKS, TOTALS) if name in stored.names}
+        self.more = {name: stored.whole(name) for name in OF_ANY_SIZE if name in stored.names}
         return [server for server, shard in enumerate(self._shards) if shard.tables and server not in lost]
 
     def differences(self, path: str) -> list[str]:
         """What the arrays of a checkpoint have that those of the model lack, and the reverse, in words."""
         try:
-            stored = StoredArrays(path).names - {GLOBAL_STEP, COURSE, CALLBACKS, TOTALS}
+            stored = StoredArrays(path).names - {GLOBAL_STEP, COURSE, *OF_ANY_SIZE}
         except tf.errors.OpError:
             return []
         slots, own = tuple(self._slots), {*self._layout.shapes, *self.tables.shapes}
@@ -398,7 +398,7 @@ class _Writer:
         graph = tf.Graph()
         with graph.as_default(), tf1.device("/device:CPU:0"):
             self._path = tf1.placeholder(tf.string, [])
-            shapes = {name: [None] if name in (CALLBACKS, TOTALS) else each.shape for name, each in arrays.items()}
+            shapes = {name: [None] if name in OF_ANY_SIZE else each.shape for name, each in arrays.items()}
             self._arrays = {name: tf1.placeholder(array.dtype, shapes[name]) for name, array in arrays.items()}
             self._save = tf.raw_ops.SaveV2(
                 prefix=self._path,

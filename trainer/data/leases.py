@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,14 @@ class LeaseTable:
                 found.append((first + done, steps - done, slot))
         return found
 
+    @property
+    def of_files(self) -> list[int]:
+        """What is not done where each step is a file.
+
+        That is the first one that was not dealt and then, for each lease, its first one and their number.
+        """
+        return [self.next, *(number for first, steps, _ in self.left(0) for number in (first, steps))]
+
     def position(self, deal: Deal, learners: int, step: int, certain: int = 0) -> Position:
         """The position in the data at a global step.
 
@@ -143,18 +151,47 @@ def fewer(ranges: list[Range], most: int) -> list[Range]:
     return ranges
 
 
+class Leases(Protocol):
+    """What a replica takes one after the other, in one session."""
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether `done` counts parts of steps."""
+        ...
+
+    @property
+    def done(self) -> int:
+        """How much is done, before the first that is not."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all leases are done."""
+        ...
+
+    def has(self, places: range) -> bool:
+        """Whether there are parts for all of these places of the replica's steps now."""
+        ...
+
+    def took(self, places: range, is_done: bool) -> None:
+        """Take note of an execution at these places: its parts are done, or are to be taken again."""
+        ...
+
+
 class OwnLeases:
     """The parts that this replica takes one after the other, in one session. Several threads may ask for them."""
 
-    def __init__(self, claim: Callable[[int, int, int], Claimed], steps: int) -> None:
+    follows_steps = True
+
+    def __init__(self, claim: Callable[[int, int, int], Claimed], steps: tuple[int, int]) -> None:
         """Take leases.
 
         Args:
             claim: Returns the next lease, given how many parts are done, how many have been claimed, and how many steps
                 the lease should have.
-            steps: Those of the first one.
+            steps: Those of the first one, and those of the largest.
         """
-        self._claim, self._steps = claim, steps
+        self._claim, (self._steps, self._most) = claim, steps
         self._claimed_at = -math.inf
         self._lock = threading.Lock()
         self._claimed: deque[Part] = deque()
@@ -212,7 +249,7 @@ class OwnLeases:
     def _wanted(self) -> int:
         """The steps that the next lease should have."""
         last, self._claimed_at = self._claimed_at, time.monotonic()
-        if self._claimed_at - last < LEASE_SECONDS and 2 * self._steps <= MOST_STEPS:
+        if self._claimed_at - last < LEASE_SECONDS and 2 * self._steps <= self._most:
             self._steps *= 2
         return self._steps
 

@@ -1,11 +1,13 @@
 """The data of a model file: its functions `train_data` and `test_data`."""
 
+import functools
 import inspect
 import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +29,7 @@ from trainer.tensorflow.private import eager_mode
 from trainer.text import truncate
 from trainer.text.reasons import reason
 
-TRAIN, TEST = "train_data", "test_data"
+TRAIN, TEST, FILES = "train_data", "test_data", "train_files"
 
 
 logger = logging.getLogger(__name__)
@@ -56,10 +58,10 @@ def load(
     steps = fit.validation_steps
     most = (steps, steps * (fit.batch_size or data.batch_size)) if steps else None
 
-    def call(function: str) -> Any:
+    def call(function: str, *more: Any) -> Any:
         with eager_mode():
             try:
-                return getattr(module, function)(data)
+                return getattr(module, function)(data, *more)
             except (Exception, SystemExit) as error:
                 raise ConfigurationError(f"model={name}: {function}() failed: {reason(error, name)}.") from error
 
@@ -69,7 +71,10 @@ def load(
             found = generators.dataset(make, origin, name)
         return _read(found, origin, part, accepted, None if part else most)
 
-    train = read(call(TRAIN), lambda: call(TRAIN), f"{TRAIN}()", data)
+    if callable(getattr(module, FILES, None)):
+        train: Examples | Stream = _of_files(call, data, f"model={name}", accepted)
+    else:
+        train = read(call(TRAIN), lambda: call(TRAIN), f"{TRAIN}()", data)
     if callable(getattr(module, TEST, None)):
         test = read(call(TEST), lambda: call(TEST), f"{TEST}()")
     elif fit.validation_data is not None:
@@ -99,6 +104,31 @@ def load(
             "them be alike."
         )
     return Dataset(TRAIN, train, test, classes=classes)
+
+
+def _of_files(call: Callable[..., Any], data: DataContext, origin: str, accepted: Accepted | None) -> Stream:
+    """The examples in the files that `train_files` returns, of which `train_data` makes a dataset."""
+    found = call(FILES)
+    if (
+        not isinstance(found, (list, tuple))
+        or not found
+        or not all(isinstance(each, (str, PurePath)) for each in found)
+    ):
+        raise ConfigurationError(
+            f"{origin}: {FILES}() returned {_shorten(found)}; return a list of the names of one or more files."
+        )
+    names = [str(each) for each in found]
+    if len({*names}) < len(names):
+        twice = next(each for each in names if names.count(each) > 1)
+        raise ConfigurationError(f"{origin}: {FILES}() returned {twice} twice; return each name once.")
+    dataset = call(TRAIN, names)
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ConfigurationError(
+            f"{origin}: {TRAIN}(context, files) returned {_shorten(dataset)}; with {FILES}(), return a tf.data.Dataset "
+            "of the examples in these files."
+        )
+    alone = {each: functools.partial(call, TRAIN, [each]) for each in names}
+    return pipeline.stream(dataset, data, f"{origin}: {TRAIN}()", accepted, files=alone)
 
 
 def _kept(generator: Any) -> Callable[[], Iterator[Any]]:

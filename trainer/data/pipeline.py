@@ -1,9 +1,10 @@
 """`tf.data` pipelines as examples. They run in eager mode; the trainer itself uses graphs."""
 
 import contextlib
+import functools
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ def stream(
     origin: str,
     accepted: Accepted | None = None,
     most: tuple[int, int] | None = None,
+    files: Mapping[str, Callable[[], Any]] | None = None,
 ) -> Stream:
     """The elements of a dataset.
 
@@ -47,6 +49,7 @@ def stream(
         origin: The dataset's name in errors.
         accepted: Returns the shapes of batches that the model accepts, if it says them.
         most: The batches, or the examples, that are read; None reads all of them.
+        files: For each file that the dataset reads, what makes a dataset of it alone.
 
     Raises:
         ConfigurationError: the elements are no examples, or there are none.
@@ -69,13 +72,15 @@ def stream(
                 "fit_arguments() give validation_steps."
             )
     if has_batches:
-        return _of_batches(dataset, part, first, data, origin)
+        return _of_batches(dataset, part, first, data, origin, files or {})
     if not part.first:
         raise ConfigurationError(f"{origin} gives this replica no examples.")
-    return _of_examples(dataset, part, data, origin)
+    return _of_examples(dataset, part, data, origin, files or {})
 
 
-def _of_examples(dataset: Any, part: "_Part", data: DataContext | None, origin: str) -> Stream:
+def _of_examples(
+    dataset: Any, part: "_Part", data: DataContext | None, origin: str, files: Mapping[str, Callable[[], Any]]
+) -> Stream:
     """The stream of a dataset of single examples."""
     found = [*part.first]
     with contextlib.suppress(ModelError):  # the training meets it, too
@@ -94,6 +99,10 @@ def _of_examples(dataset: Any, part: "_Part", data: DataContext | None, origin: 
     if part.what:
         logger.info(f"{origin}: this replica reads {part.what}")
     batches = _Batches(examples, data, varies, origin)
+
+    def read_file(name: str, size: int) -> Iterator[Sequence[Array]]:
+        return _Batches(_dense(files[name]()), None, varies, f"{origin} of {name}").once(size)
+
     return _stream(
         dataset,
         element,
@@ -102,10 +111,18 @@ def _of_examples(dataset: Any, part: "_Part", data: DataContext | None, origin: 
         once=batches.once,
         endless=batches.endless,
         size=_cardinality(dataset),
+        files=[functools.partial(read_file, name) for name in files],
     )
 
 
-def _of_batches(dataset: Any, part: "_Part", first: Sequence[Any], data: DataContext | None, origin: str) -> Stream:
+def _of_batches(
+    dataset: Any,
+    part: "_Part",
+    first: Sequence[Any],
+    data: DataContext | None,
+    origin: str,
+    files: Mapping[str, Callable[[], Any]],
+) -> Stream:
     """The stream of a dataset of batches. They stay as they are, unless batches of another size are wanted."""
     with eager_mode():
         element = complete(_dense(part.dataset).element_spec)
@@ -126,12 +143,7 @@ def _of_batches(dataset: Any, part: "_Part", first: Sequence[Any], data: DataCon
 
     def examples() -> _Batches:
         """The examples of the batches."""
-        if varies:
-            raise ConfigurationError(
-                f"{origin}: its batches of {batch_size} have examples of different sizes, or padding of their own, so "
-                f"that no batches of another size are made of them; set batch_size={batch_size}, or end the dataset "
-                "with batches of the size that you want."
-            )
+        check_size()
         with eager_mode():
             apart = dataset.unbatch()
         found = _part(apart, data, origin)
@@ -140,6 +152,14 @@ def _of_batches(dataset: Any, part: "_Part", first: Sequence[Any], data: DataCon
         if found.what:
             logger.info(f"{origin}: this replica reads {found.what}")
         return _Batches(_dense(found.dataset), data, False, origin)
+
+    def check_size() -> None:
+        if varies:
+            raise ConfigurationError(
+                f"{origin}: its batches of {batch_size} have examples of different sizes, or padding of their own, so "
+                f"that no batches of another size are made of them; set batch_size={batch_size}, or end the dataset "
+                "with batches of the size that you want."
+            )
 
     def once(size: int) -> Iterator[Sequence[Array]]:
         if own is None or not varies:
@@ -152,6 +172,14 @@ def _of_batches(dataset: Any, part: "_Part", first: Sequence[Any], data: DataCon
         batches = _read(_endless(own, data), origin)
         return _only_full(batches, size, origin) if is_full else batches
 
+    def read_file(name: str, size: int) -> Iterator[Sequence[Array]]:
+        batches, what = files[name](), f"{origin} of {name}"
+        if size == batch_size:
+            return _read(_dense(batches), what)
+        check_size()
+        with eager_mode():
+            return _Batches(_dense(batches.unbatch()), None, False, what).once(size)
+
     return _stream(
         dataset,
         element,
@@ -161,6 +189,7 @@ def _of_batches(dataset: Any, part: "_Part", first: Sequence[Any], data: DataCon
         endless=endless,
         size=count * batch_size if count else None,
         batch_size=batch_size,
+        files=[functools.partial(read_file, name) for name in files],
     )
 
 

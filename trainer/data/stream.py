@@ -34,6 +34,8 @@ class Stream:
     """Returns the leaves of the examples with these indices, below `size`; None if `endless` reads the examples."""
     has_order: bool = False
     """Whether `read` determines the order of each epoch: index `epoch * size + n` is the example n of its order."""
+    files: Sequence[Callable[[int], Iterator[Sequence[Array]]]] = ()
+    """For each file of the data, the leaves of its batches of at most this size; none if it is not read by files."""
     batch_size: int | None = None
     """The examples of a full batch of the data; None if it has single examples."""
     first: Sequence[Array] = ()

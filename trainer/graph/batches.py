@@ -17,6 +17,7 @@ import numpy as np
 
 from trainer.data.epochs import START, Position
 from trainer.data.examples import Array, Examples, Signature
+from trainer.data.file_leases import FileLeases
 from trainer.data.leases import ASK_SECONDS, OwnLeases, Part
 from trainer.data.orders import Deal, Indices
 from trainer.data.stream import prefetch
@@ -212,6 +213,15 @@ def stream_batches(signature: Signature, size: int | None, full: int, batches: I
     """The batches of a stream, in its own order, each of `size` examples; None if they have up to `full`."""
     shared = ((leaves, len(leaves[0]) / full) for leaves in batches)
     return FedBatches(signature, size, lambda *_: shared)
+
+
+def file_batches(signature: Signature, full: int, files: FileLeases) -> Batches:
+    """The batches of files, each of up to `full` examples."""
+
+    def batches(*_: object) -> Iterator[Weighed]:
+        return ((leaves, count / full) for leaves, count in files.batches())
+
+    return FedBatches(signature, None, batches)
 
 
 def dealt_batches(signature: Signature, read: Callable[[Any], Sequence[Array]], share: Share) -> Batches:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from trainer.config import Settings
 from trainer.data.examples import Examples
+from trainer.data.file_leases import FileLeases
 from trainer.data.orders import Deal
 from trainer.data.stream import IN_MEMORY_BYTES, Stream
 from trainer.graph import device_average
-from trainer.graph.batches import Batches, InMemoryBatches, Share, dealt_batches, stream_batches
+from trainer.graph.batches import Batches, InMemoryBatches, Share, dealt_batches, file_batches, stream_batches
 from trainer.graph.placement import Placement
 from trainer.graph.replication import Compute, Step, StepFunction, StepOutputs
 from trainer.graph.step_graph import StepTemplate
@@ -30,8 +31,21 @@ def deal(settings: Settings, mode: Mode, source: Examples | Stream, is_full: boo
     return Deal(examples, settings.batch_size, mode.batches, settings.seed, is_full, has_order=has_order)
 
 
-def order_notes(mode: Mode, deal: Deal | None) -> list[str]:
+def files(settings: Settings, mode: Mode, source: Examples | Stream, is_full: bool) -> FileLeases | None:
+    """The files of the data if they are dealt to the replicas; None if each replica reads a part of the data."""
+    if not isinstance(source, Stream) or not source.files or not mode.has_servers or is_full:
+        return None
+    readers = [functools.partial(each, settings.batch_size) for each in source.files]
+    return FileLeases(Deal(len(readers), 1, 1, settings.seed), lambda index: readers[index](), mode.devices)
+
+
+def order_notes(mode: Mode, deal: Deal | None, source: Examples | Stream, deals_files: bool) -> list[str]:
     """A sentence on an epoch of this data if it is not each example once."""
+    if isinstance(source, Stream) and deals_files:
+        return [
+            f"the {len(source.files)} files of train_files() are dealt to the replicas: a file that a lost replica had "
+            "begun is read once more"
+        ]
     if not deal:
         return ["the data has an order of its own: a replica that restarts reads it from the begin"]
     if mode.has_rounds and mode.contributions < mode.replicas:
@@ -43,16 +57,24 @@ def order_notes(mode: Mode, deal: Deal | None) -> list[str]:
 
 
 def make_batches(
-    settings: Settings, mode: Mode, at: Placement, source: Examples | Stream, deal: Deal | None, size: int | None
+    settings: Settings,
+    mode: Mode,
+    at: Placement,
+    source: Examples | Stream,
+    dealt: Deal | FileLeases | None,
+    size: int | None,
 ) -> list[Batches]:
     """Add the batches of each device, of this size, or of none that is known."""
-    if isinstance(source, Stream) and source.endless:  # one for all devices, so that each batch goes to one of them
+    if isinstance(source, Stream) and source.endless and not dealt:
+        # one for all devices, so that each batch goes to one of them
         stream = source.endless(settings.batch_size, size is not None)
 
     def make(number: int) -> Batches:
-        if not deal:
+        if not dealt:
             return stream_batches(source.signature, size, settings.batch_size, stream)
-        share = Share(deal, mode.index, number, mode.devices)
+        if isinstance(dealt, FileLeases):
+            return file_batches(source.signature, settings.batch_size, dealt)
+        share = Share(dealt, mode.index, number, mode.devices)
         if isinstance(source, Examples) and source.nbytes <= IN_MEMORY_BYTES:
             return InMemoryBatches(source, share)
         read = source.read if isinstance(source, Stream) else lambda indices: source.take(indices).arrays

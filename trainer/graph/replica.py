@@ -13,7 +13,8 @@ from trainer.cluster.spec import Cluster
 from trainer.config import Settings
 from trainer.data.epochs import Epochs
 from trainer.data.examples import Examples
-from trainer.data.leases import LEAST_STEPS
+from trainer.data.file_leases import FileLeases
+from trainer.data.leases import LEAST_STEPS, MOST_STEPS
 from trainer.data.orders import Deal
 from trainer.data.stream import Stream
 from trainer.graph import devices, execution, keras_optimizer, learners, step_graph
@@ -58,8 +59,10 @@ class Replica:
     replication: Replication
     deal: Deal | None
     """How the examples are dealt; None if they come in an order of their own."""
+    files: FileLeases | None
+    """The files that are dealt in place of examples."""
     leases: SharedLeases | None
-    """Which replica takes what of that; None if each one takes its part of all steps."""
+    """Which replica takes what of these; None if each one takes its part of all steps."""
     totals: Totals | None
     """The sums of the present epoch, if they are wanted."""
     examples_of_epoch: int | None
@@ -96,6 +99,11 @@ class Replica:
     """The `Saver` of the chief, with its ops on the chief; None on other tasks."""
     notes: Sequence[str]
     """Sentences on large parameters: the tables, and those that are none."""
+
+
+MOST_FILES = 1024
+"""The files that were begun when a checkpoint was saved and that a run deals again, at most. It deals more where there
+are more."""
 
 
 def build(
@@ -178,7 +186,8 @@ def build(
         initial = {slot: optimizer.slot_values.get(slot, 0.0) for slot in optimizer.slots}
         parts = tables.create(of_tables, [shard.device for shard in shards[:with_tables]], initial, run)
         shards[:with_tables] = [replace(shard, tables=own) for shard, own in zip(shards, parts, strict=False)]
-        batches = learners.make_batches(settings, mode, at, source, deal, batch)
+        files = learners.files(settings, mode, source, model.fixed_batch is not None)
+        batches = learners.make_batches(settings, mode, at, source, files or deal, batch)
         home = at.homes[0] if mode.has_servers else at.compute[0]
         totals = Totals.create(model.no_counts, home, mode.replicas * mode.devices == 1) if epochs else None
         is_normalized = is_weighted and not mode.divides_by_weights
@@ -186,11 +195,14 @@ def build(
         replication = _replicate(settings, mode, at, shards, optimizer, make_step, steps, is_weighted, course, is_over)
         if totals:
             replication = _add_totals(replication, totals)
-        leases = None
-        if deal and mode.has_servers:
+        leases, of_replica = None, None
+        if files:
+            of_replica = mode.replicas, mode.index, 1, (1, MOST_STEPS), at.homes[0], False, MOST_FILES
+        elif deal and mode.has_servers:
             least = -(-max(LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
             slots = deal.batches // mode.devices
-            of_replica = mode.replicas, mode.index, slots, least, at.homes[0], mode.has_rounds
+            of_replica = mode.replicas, mode.index, slots, (least, MOST_STEPS), at.homes[0], mode.has_rounds, 0
+        if of_replica:
             leases = lease_table.SharedLeases.create(*of_replica)
             replication = _add_reports(replication, leases)
         with tf1.device(at.host):
@@ -213,6 +225,7 @@ def build(
             batches=MultiDeviceBatches(batches),
             replication=replication,
             deal=deal,
+            files=files,
             leases=leases,
             totals=totals,
             examples_of_epoch=deal.examples if deal and brings_all and deal.epochs == epochs else None,
@@ -232,7 +245,7 @@ def build(
             hook_steps=hook_steps,
             end_early=_end_early(is_over, replication),
             notes=[
-                *learners.order_notes(mode, deal),
+                *learners.order_notes(mode, deal, source, files is not None),
                 *tables_note(of_tables, optimizer, with_tables),
                 *dense_notes(settings, mode, model, parameters),
             ],

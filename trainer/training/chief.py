@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.checkpoint import restore
-from trainer.checkpoint.files import CALLBACKS, COURSE, TOTALS, newest_array
+from trainer.checkpoint.files import CALLBACKS, COURSE, FILES, TOTALS, newest_array
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.volume import reason, retry_writing
 from trainer.data.examples import Array
@@ -125,11 +125,14 @@ class Chief(Callback):
         before = shared.read(self._session) if is_continued else saver.course
         course, leases = self._run.course(before, step), self._replica.leases
         if leases:
-            limit = course.last_step if self._settings.epochs else UNLIMITED
-            course = replace(course, is_open=limit < UNLIMITED and self._replica.mode.is_independent)
-            if is_continued and course.epochs == before.epochs:
+            limit, files = self._limit(course), self._replica.files
+            is_open = limit < UNLIMITED and (files is not None or self._replica.mode.is_independent)
+            course = replace(course, is_open=is_open)
+            if is_continued and (files or course.epochs == before.epochs):
                 course = replace(course, is_open=course.is_open or before.is_open)
                 leases.set_limit(self._session, limit)
+            elif files:
+                leases.reset_files(self._session, self._files_not_done(files.deal.examples), limit)
             else:
                 leases.reset(self._session, step, limit)
         self._course = course
@@ -142,6 +145,21 @@ class Chief(Callback):
                 f"an epoch has {new.steps} steps instead of {old.steps}: the run goes on in epoch {at.epoch + 1}, of "
                 f"which {at.taken / new.examples:.0%} was taken, and its last step is {last_step}"
             )
+
+    def _files_not_done(self, files: int) -> npt.NDArray[np.int64]:
+        """What the restored checkpoint has of that. An epoch that had another number of files begins anew."""
+        before, *not_done = self._replica.saver.more.get(FILES, np.array([files, 0])).tolist()
+        if before != files:
+            epoch = not_done[0] // before
+            logger.info(f"train_files() returns {files} files instead of {before}: epoch {epoch + 1} begins anew")
+            not_done = [epoch * files]
+        return np.array(not_done, np.int64)
+
+    def _limit(self, course: Course) -> int:
+        """The step at which no more leases are dealt, or the number of the file."""
+        if not self._settings.epochs or (self._replica.files and not self._run.ends_with_data):
+            return UNLIMITED
+        return self._settings.epochs * self._replica.files.deal.examples if self._replica.files else course.last_step
 
     def _restore_callbacks(self, is_continued: bool) -> None:
         """Let the callbacks, and the sums of the epoch, go on from what the checkpoint has.
@@ -174,10 +192,14 @@ class Chief(Callback):
     def _more_at(self) -> Callable[[int], dict[str, Array]]:
         """What tells the arrays of a checkpoint beside those of the model at a global step."""
         course_at, fit, totals = self._course_at(), self._run.fit, self._replica.totals
+        files, leases = self._replica.files, self._replica.leases
+        not_done = leases.read(self._session).of_files if files and leases else []
         sums = self._session.run(totals.value) if totals and self._sums is None else self._sums
 
         def more_at(step: int) -> dict[str, Array]:
             more: dict[str, Array] = {COURSE: course_at(step).array}
+            if files:
+                more[FILES] = np.array([files.deal.examples, *not_done], np.int64)
             if fit and sums is not None:
                 more |= {CALLBACKS: fit.state(step).pack(), TOTALS: sums}
             return more

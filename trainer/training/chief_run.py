@@ -138,6 +138,7 @@ class ChiefRun:
             self._evaluation,
             Background("checkpoint"),
             problem.model.untrained_loss,
+            not problem.fit.steps_per_epoch,
             self.was_done and not has_all_steps,
             self._fit,
             problem.model.optimizer,

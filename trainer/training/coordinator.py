@@ -14,11 +14,11 @@ from trainer.cluster import peers
 from trainer.cluster.poll import poll_until
 from trainer.cluster.spec import Cluster, Task
 from trainer.data.epochs import Epochs
-from trainer.data.leases import OwnLeases
+from trainer.data.leases import Leases
 from trainer.errors import CollectiveLostError, ConfigurationError, LostPeersError
 from trainer.graph.replica import Replica
 from trainer.graph.replication import CollectiveGroup
-from trainer.graph.replication.membership import ABSENT
+from trainer.graph.replication.membership import PAUSED
 from trainer.telemetry import report
 from trainer.tensorflow import tf, tf1
 from trainer.tensorflow.errors import brief
@@ -100,7 +100,7 @@ class Coordinator:
         """Return how many replicas advance the global step without waiting for each other."""
         return 1
 
-    def withdraw(self, session: Session, leases: OwnLeases | None) -> None:
+    def withdraw(self, session: Session, leases: Leases | None) -> None:
         """Called after the last step of a session, also if this task is told to end before the run is done."""
 
     def rolled_back(self) -> None:
@@ -226,9 +226,9 @@ class ParameterServerCoordinator(ClusterCoordinator):
 
     def count_replicas(self, session: Session) -> int:
         membership = self._replica.replication.membership
-        return max(1, int((session.run(membership.last_steps) != ABSENT).sum())) if membership else 1
+        return max(1, int((session.run(membership.last_steps) > PAUSED).sum())) if membership else 1
 
-    def withdraw(self, session: Session, leases: OwnLeases | None) -> None:
+    def withdraw(self, session: Session, leases: Leases | None) -> None:
         """Let the others go on at once without this replica, which is told to end."""
         membership, shared = self._replica.replication.membership, self._replica.leases
         if membership and self._context.is_stopping():

@@ -2,7 +2,7 @@
 
 import time
 
-from trainer.data.leases import UNKNOWN, OwnLeases
+from trainer.data.leases import UNKNOWN, Leases
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
 from trainer.training.outcome import Outcome
@@ -11,7 +11,7 @@ from trainer.training.outcome import Outcome
 class Executions:
     """Runs the executions of a replica."""
 
-    def __init__(self, replica: Replica, session: Session, leases: OwnLeases | None) -> None:
+    def __init__(self, replica: Replica, session: Session, leases: Leases | None) -> None:
         """Prepare the session. With `leases`, the replica takes the parts of steps that these give."""
         self._batches, self._leases, self._place = replica.batches, leases, 0
         shared = replica.leases
@@ -34,7 +34,7 @@ class Executions:
         leases, places = self._leases, range(self._place, self._place + steps)
         feeds = self._batches.take(steps, places.start if leases else step)
         if leases:
-            feeds += [leases.done, step if self._is_counted else UNKNOWN]
+            feeds += [leases.done, step if self._is_counted and leases.follows_steps else UNKNOWN]
         after, loss, metrics, *is_counted = self._callables[steps](*feeds)
         self._is_counted = any(is_counted)
         ended = time.monotonic()

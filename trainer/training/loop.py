@@ -3,7 +3,7 @@
 import logging
 import time
 
-from trainer.data.leases import ASK_SECONDS
+from trainer.data.leases import ASK_SECONDS, Leases
 from trainer.graph.execution import ExecutionPlanner, check_rounds
 from trainer.graph.replica import Replica
 from trainer.tensorflow_types import Session
@@ -41,8 +41,9 @@ def take_steps(
     watchdog.operation = "reading the global step"
     session.run([replication.join, *([replica.leases.join] if replica.leases else [])])
     course, step = replica.course.read(session), int(session.run(replica.global_step))
-    leases = replica.leases.own(session) if replica.leases else None
-    replica.batches.begin(session, course.begun, leases)
+    own = replica.leases.own(session) if replica.leases else None
+    replica.batches.begin(session, course.begun, own)
+    leases = replica.files.begin(own) if replica.files and own else own
     last_step = course.last_step
     check_rounds(replica.mode.local_steps, step, last_step)
     logger.info(f"at step {min(step, last_step)} of {last_step}")
@@ -88,7 +89,7 @@ def take_steps(
                 if not executions.can_take(steps):
                     if leases.is_over:
                         break
-                    pause(replica, session)
+                    pause(replica, session, leases)
                     continue
             callback.on_execution_begin(step, steps * planner.replicas)
             outcome = executions.run(steps, step)
@@ -107,9 +108,11 @@ def take_steps(
     coordinator.withdraw(session, leases)
 
 
-def pause(replica: Replica, session: Session) -> None:
+def pause(replica: Replica, session: Session, leases: Leases) -> None:
     """Wait for a lease: the others have all that are left. The rounds go on without this replica."""
-    membership = replica.replication.membership
+    membership, shared = replica.replication.membership, replica.leases
+    if shared:
+        session.run(shared.report, {shared.done: leases.done})
     if membership and replica.mode.has_rounds:
-        session.run(membership.leave)
+        session.run(membership.pause)
     time.sleep(ASK_SECONDS)

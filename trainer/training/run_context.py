@@ -35,6 +35,8 @@ class RunContext:
     """The thread that writes checkpoints."""
     untrained_loss: float | None
     """The approximate loss of an untrained model, if it is known."""
+    ends_with_data: bool = True
+    """Whether an epoch is a pass over the data, not steps_per_epoch."""
     was_stopped: bool = False
     """Whether a callback had ended the run before this process."""
     fit: FitCallbacks | None = None

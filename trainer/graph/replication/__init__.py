@@ -95,6 +95,8 @@ class Rounds:
     """int32 [shards]: the contributions to the present round."""
     step: Tensor
     """int64 scalar placeholder: the global step of the round that `complete` is for."""
+    needed: Tensor
+    """int32 scalar placeholder: the contributions that a round has to have for `complete`; by default `wanted`."""
     complete: Operation
     """Op that brings a round which waits for more than `wanted` contributions, and has these, one nearer to its end. It
     does not change the average, and has no effect on a later round."""

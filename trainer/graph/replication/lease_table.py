@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from trainer.data.leases import BEGIN, NOBODY, OWNER, SLOT, STEP, STEPS, UNKNOWN, Claimed, LeaseTable, OwnLeases
 from trainer.tensorflow import tf, tf1
@@ -33,7 +34,7 @@ class SharedLeases:
     """Gives the leases back that an earlier process of this replica had."""
     leave: Operation
     """Gives the leases of this replica back, with `done`."""
-    _steps: int
+    _steps: tuple[int, int]
     _begin: Tensor
     _wanted: Tensor
     _claimed: Tensor
@@ -41,24 +42,28 @@ class SharedLeases:
     _give_back: Operation
     _next: Tensor
     _limit: Tensor
+    _initial: Tensor
     _reset: Operation
     _set_limit: Operation
     _read: list[Tensor]
 
     @classmethod
-    def create(cls, replicas: int, index: int, slots: int, steps: int, device: str, is_shared: bool) -> "SharedLeases":
+    def create(
+        cls, replicas: int, index: int, slots: int, steps: tuple[int, int], device: str, is_shared: bool, spare: int = 0
+    ) -> "SharedLeases":
         """Add the ops to the default graph.
 
         Args:
             replicas: Those that the cluster lists.
             index: That of this one.
             slots: The parts of a step.
-            steps: Those of the first lease of a replica.
+            steps: Those of the first lease of a replica, and of its largest.
             device: The first parameter server.
             is_shared: Whether the replicas wait for each other.
+            spare: The leases that a run may begin with.
         """
         with tf1.device(device):
-            empty = np.zeros([LEASES * replicas + slots, 5], np.int64)
+            empty = np.zeros([LEASES * replicas + slots + spare, 5], np.int64)
             empty[:, OWNER] = NOBODY
             no_reports = np.tile(np.array([0, UNKNOWN], np.int64), [replicas, 1])
             rows = _variable(f"leases_of_{replicas}", empty)
@@ -70,6 +75,7 @@ class SharedLeases:
             wanted = tf1.placeholder(tf.int64, [], "steps")
             other = tf1.placeholder(tf.int64, [], "other")
             first, limit = tf1.placeholder(tf.int64, [], "first"), tf1.placeholder(tf.int64, [], "limit")
+            initial = tf1.placeholder_with_default(empty, empty.shape, "leases")
 
             def alone(function: Callable[[], Tensor]) -> Tensor:
                 return tf.CriticalSection(shared_name="leases").execute(function)
@@ -95,7 +101,7 @@ class SharedLeases:
                 resource=reports.handle, indices=tf.constant(index), updates=tf.stack([done, step])
             )
             set_all = [
-                rows.assign(empty, read_value=False),
+                rows.assign(initial, read_value=False),
                 reports.assign(no_reports, read_value=False),
                 dealt.assign(tf.stack([first, limit]), read_value=False),
             ]
@@ -114,6 +120,7 @@ class SharedLeases:
                 tf.group(alone(lambda: give_back(other))),
                 first,
                 limit,
+                initial,
                 tf.group(*set_all),
                 tf.group(dealt.assign(tf.stack([dealt.read_value()[0], limit]), read_value=False)),
                 alone(lambda: [dealt.read_value(), rows.read_value(), reports.read_value()]),
@@ -136,6 +143,16 @@ class SharedLeases:
     def reset(self, session: Session, step: int, limit: int) -> None:
         """Deal the steps from this one on, below the limit. The chief does this before the others begin."""
         session.run(self._reset, {self._next: step, self._limit: limit})
+
+    def reset_files(self, session: Session, not_done: npt.NDArray[np.int64], limit: int) -> None:
+        """Deal the files that are not done, of `LeaseTable.of_files`, and those after them, below the limit."""
+        following, leases = int(not_done[0]), not_done[1:].reshape(-1, 2)
+        rows = np.zeros(self._initial.shape, np.int64)
+        rows[:, OWNER] = NOBODY
+        if len(leases) > len(rows) // 2:  # of many more replicas than there are now
+            following, leases = int(leases[:, 0].min()), leases[:0]
+        rows[: len(leases), [STEP, STEPS]] = leases
+        session.run(self._reset, {self._initial: rows, self._next: following, self._limit: limit})
 
     def set_limit(self, session: Session, limit: int) -> None:
         """Set the limit."""

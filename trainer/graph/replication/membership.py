@@ -1,7 +1,7 @@
 """Which replicas take part in a run with parameter servers, as the first parameter server knows it.
 
 Workers may come and go during a run. A vector has a number for each listed replica: the global step of its last
-contribution, or ABSENT. A replica writes its own number when it contributes and when it leaves; the chief reads them
+contribution, or ABSENT. A replica writes its own number when it contributes, pauses or leaves; the chief reads them
 all (`trainer.training.watch.replica_monitor`).
 """
 
@@ -12,6 +12,8 @@ from trainer.tensorflow_types import Operation, Tensor, Variable
 
 ABSENT = -(2**63)
 """The number of a replica that has not contributed yet, or has left."""
+PAUSED = ABSENT + 1
+"""That of a replica which waits for a lease."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Membership:
     """Makes every replica absent. The chief runs it before the others start; those that train contribute again."""
     leave: Operation
     """Makes this replica absent."""
+    pause: Operation
+    """Lets the others go on without this replica until its next contribution."""
     _variable: Variable
     _device: str
     _index: int
@@ -35,9 +39,8 @@ class Membership:
             nobody = tf.fill([replicas], tf.constant(ABSENT, tf.int64))
             name = f"last_steps_of_{replicas}"
             variable = tf1.get_variable(name, initializer=nobody, trainable=False, use_resource=True)
-            return cls(
-                variable.read_value(), variable.initializer, _set(variable, index, ABSENT), variable, device, index
-            )
+            leave, pause = _set(variable, index, ABSENT), _set(variable, index, PAUSED)
+            return cls(variable.read_value(), variable.initializer, leave, pause, variable, device, index)
 
     def contributed(self, step: Tensor) -> Operation:
         """Add an op after the current control dependencies: this replica has contributed to this global step."""

@@ -416,7 +416,7 @@ def _rounds(
     """Add the ops with which the chief changes the number of contributions per round."""
     with tf1.device(shards[0].device):
         number, step = tf1.placeholder(tf.int32, []), tf1.placeholder(tf.int64, [])
-        needed = wanted.read_value()
+        needed = tf1.placeholder_with_default(wanted.read_value(), [])
     given, completed = [], []
     for shard, accumulator in zip(shards, accumulators, strict=True):
         with tf1.device(shard.device):
@@ -431,7 +431,9 @@ def _rounds(
         with tf.control_dependencies([wanted.assign(number, read_value=False)]):
             first = tf.minimum(counted_from.read_value(), begun.read_value() + delay)
         want = counted_from.assign(tf.where(counted, first, NEVER), read_value=False)
-        return Rounds(number, counted, delay, want, begun.read_value(), tf.stack(given), step, tf.group(*completed))
+        return Rounds(
+            number, counted, delay, want, begun.read_value(), tf.stack(given), step, needed, tf.group(*completed)
+        )
 
 
 def _token_queue(index: int) -> Any:

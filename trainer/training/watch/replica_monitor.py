@@ -19,7 +19,7 @@ from trainer.cluster import peers
 from trainer.config import Settings
 from trainer.graph.replica import Replica
 from trainer.graph.replication import Rounds
-from trainer.graph.replication.membership import ABSENT, Membership
+from trainer.graph.replication.membership import ABSENT, PAUSED, Membership
 from trainer.telemetry import report
 from trainer.tensorflow import tf
 from trainer.tensorflow_types import Session
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 ROUNDS_AHEAD = 2
 """The rounds that may have begun, or are about to, with the contributions that were needed before."""
+STUCK_SECONDS = 2.0
+"""So long after the last contribution, a round to which all have contributed that take part is ended, although it waits
+for more."""
 QUIET_SECONDS = 1.0
 """The address of a replica that has not contributed for this long is probed, at most this often."""
 MAX_PROBES = 32
@@ -82,7 +85,12 @@ class Roster:
     @property
     def present(self) -> list[int]:
         """The replicas that take part."""
-        return [index for index, last in enumerate(self.last_steps) if last != ABSENT and index not in self.passed_over]
+        return [index for index, last in enumerate(self.last_steps) if last > PAUSED and index not in self.passed_over]
+
+    @property
+    def paused(self) -> list[int]:
+        """Those that wait for a lease."""
+        return [index for index, last in enumerate(self.last_steps) if last == PAUSED]
 
     @property
     def expected(self) -> int:
@@ -160,7 +168,7 @@ class ReplicaMonitor:
         """
         self._session, self._rounds, self._settings = session, replica.replication.rounds, settings
         self._shared_course, self._course = replica.course, replica.course.read(session)
-        self._leases = replica.leases
+        self._leases, self._deals_steps = replica.leases, bool(replica.leases and replica.deal)
         self._took_part: set[int] = set()
         """The replicas that have taken part, and whose leases are not given back."""
         self._begun = time.monotonic()
@@ -174,6 +182,8 @@ class ReplicaMonitor:
         self._wanted = self._mode.contributions
         self._counted: list[bool] | None = None
         """Whether each replica is among those for which rounds wait."""
+        self._joined = -ROUNDS_AHEAD - 1
+        """The global step at which one was last added to those."""
         self._join_seconds = settings.wait_seconds
         self._reports = Reports()
         self._reasons: dict[int, str] = {}
@@ -255,9 +265,13 @@ class ReplicaMonitor:
             logger.info(f"step {roster.step} has waited {stalled:.0f} s for {self._list(roster.late)}")
         # If nobody is late, a gradient has reached some of the shards only: the round of the others needs one less.
         self._want(rounds, max(given) if has_waited and not roster.late else 0)
-        if is_waiting and max(given) >= self._wanted:
+        # A replica that takes part again may have contributed before this round waits for it, or to none that does.
+        quiet = roster.stepped + stalled - max(roster.contributed)
+        is_stuck = roster.step <= self._joined + ROUNDS_AHEAD and not roster.late and quiet >= STUCK_SECONDS
+        needed = min(self._wanted, max(given)) if is_stuck else self._wanted
+        if is_waiting and max(given) >= needed:
             for _ in range(roster.replicas - min(given)):
-                self._session.run(rounds.complete, {rounds.step: roster.step})
+                self._session.run(rounds.complete, {rounds.step: roster.step, rounds.needed: needed})
 
     def _want(self, rounds: Rounds, at_most: int = 0) -> None:
         """Let a round need a contribution of each replica that takes part; with a limit, not more than that."""
@@ -267,7 +281,10 @@ class ReplicaMonitor:
         if wanted != self._wanted or counted != self._counted:
             if wanted < self._mode.batches // self._mode.devices:
                 self._open()
-            delay = 0 if self._counted is None else ROUNDS_AHEAD
+            before = self._counted or []
+            if any(now and not was for now, was in zip(counted, before, strict=False)):
+                self._joined = self._roster.step
+            delay = ROUNDS_AHEAD if any(before) else 0
             self._session.run(rounds.want, {rounds.wanted: wanted, rounds.counted: counted, rounds.delay: delay})
             self._wanted, self._counted = wanted, counted
 
@@ -276,7 +293,7 @@ class ReplicaMonitor:
 
         No step ends before that without a replica that is lost.
         """
-        if self._leases and self._settings.epochs and not self._course.is_open:
+        if self._deals_steps and self._settings.epochs and not self._course.is_open:
             self._course = replace(self._course, is_open=True)
             self._shared_course.write(self._session, self._course)
 
@@ -284,7 +301,8 @@ class ReplicaMonitor:
         """Let others have the leases of replicas that do not take part any more, or have stalled."""
         if not self._leases:
             return
-        present = set(self._roster.present)
+        waited = {each for each in self._roster.paused if now - self._roster.contributed[each] <= REJOIN_SECONDS}
+        present = {*self._roster.present, *waited}
         if not self._rounds:
             stall = self._settings.stall_seconds
             present -= {index for index in present if now - self._roster.contributed[index] > stall}
