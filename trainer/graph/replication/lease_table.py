@@ -173,10 +173,10 @@ def _claim(
 ) -> Tensor:
     """Free the leases that are done, and claim one: int64 [4], the fields of `Claimed`.
 
-    The first one that nobody has is claimed, for the replica with this index. `taken` is how many parts this has done,
-    and how many it has claimed. If there is none, a block of `most` steps begins, or of the steps that are
-    left. With `sharers`, these are dealt in ever smaller blocks, so that all end at the same time (Polychronopoulos and
-    Kuck, "Guided Self-Scheduling", 1987).
+    The first one that nobody has is claimed, for the replica with this index: of a block, that of its own slot if it
+    can. `taken` is how many parts this has done, and how many it has claimed. If there is none, a block of `most` steps
+    begins, or of the steps that are left. With `sharers`, these are dealt in ever smaller blocks, so that all end at
+    the same time (Polychronopoulos and Kuck, "Guided Self-Scheduling", 1987).
     """
     found, (following, limit) = table.read_value(), tf.unstack(dealt.read_value())
     nobody = tf.constant(NOBODY, tf.int64)
@@ -196,7 +196,8 @@ def _claim(
     slot = tf.where(opened, place, slot)
 
     offered = (owner < 0) & (steps > 0) & may_claim
-    chosen = tf.argmin(tf.where(offered, first * slots + slot, tf.int64.max))
+    rank = slot + tf.where(tf.equal(slot, index), tf.constant(0, tf.int64), tf.constant(slots, tf.int64))
+    chosen = tf.argmin(tf.where(offered, first * 2 * slots + rank, tf.int64.max))
     is_chosen = tf.equal(tf.range(found.shape[0], dtype=tf.int64), chosen) & offered
     owner, begin = tf.where(is_chosen, tf.constant(index, tf.int64), owner), tf.where(is_chosen, begins, begin)
     rows = tf.stack([first, steps, slot, begin, owner], axis=1)
