@@ -353,6 +353,18 @@ def _read(path: Path) -> spec.ClusterFile:
         ) from None
 
 
+def _train_or_evaluate(context: TaskContext) -> bool:
+    """Run a replica or the evaluator; return whether the run is done, so far as a replica knows."""
+    if context.cluster and context.cluster.task.role == "evaluator":
+        from trainer.training.evaluator import evaluate
+
+        evaluate(context)
+        return False
+    from trainer.training.train import train
+
+    return train(context)
+
+
 def _run_task(context: TaskContext) -> int:
     """Run the task of this role; return its exit code.
 
@@ -367,22 +379,13 @@ def _run_task(context: TaskContext) -> int:
             from trainer.training import parameter_server
 
             parameter_server.serve(context, cluster)
-        elif cluster and cluster.task.role == "evaluator":
-            from trainer.training import server
-            from trainer.training.evaluator import evaluate
-            from trainer.training.session_errors import model_errors
-
-            server.create_pools(context.threads)
-            with model_errors():
-                evaluate(context)
         else:
             from trainer.training import server
             from trainer.training.session_errors import model_errors
-            from trainer.training.train import train
 
             server.create_pools(context.threads)
             with model_errors():
-                done = train(context)
+                done = _train_or_evaluate(context)
             if done:
                 return 0
     except ConfigurationError as error:

@@ -1,5 +1,6 @@
 """Leases of files: which batches a replica takes, and which files it knows to be done."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -8,14 +9,13 @@ import pytest
 from trainer.data.examples import Array
 from trainer.data.file_leases import FileLeases
 from trainer.data.leases import Claimed, OwnLeases
-from trainer.data.orders import Deal
 
 FILES = [[[1, 2], [3]], [], [[4, 5]]]
 """The batches of each file."""
 
 
-def read(index: int) -> Iterator[Sequence[Array]]:
-    return iter([[np.array(batch)] for batch in FILES[index]])
+def read(file: list[list[int]]) -> Iterator[Sequence[Array]]:
+    return iter([[np.array(batch)] for batch in file])
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def begin() -> Callable[[int], FileLeases]:
     def begun(devices: int) -> FileLeases:
         claims = iter([Claimed(number, 1, 0, False) for number in range(3)])
         own = OwnLeases(lambda done, *_: next(claims, Claimed(0, 0, 0, done == 3)), (1, 1))
-        return FileLeases(Deal(3, 1, 1, seed=0), read, devices).begin(own)
+        return FileLeases([functools.partial(read, each) for each in FILES], 0, devices).begin(own)
 
     return begun
 

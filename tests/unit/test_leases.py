@@ -48,9 +48,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     with tf.Graph().as_default():
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
             ops = [
-                SharedLeases.create(
-                    REPLICAS, index, request.param, (STEPS, MOST_RANGES), "/cpu:0", is_shared=request.param > 1
-                )
+                SharedLeases.create(REPLICAS, index, "/cpu:0", request.param, (STEPS, MOST_RANGES), request.param > 1)
                 for index in range(REPLICAS)
             ]
         with tf1.Session() as session:

@@ -36,16 +36,17 @@ class FileLeases:
 
     follows_steps = False
 
-    def __init__(self, deal: Deal, read: Callable[[int], Iterator[Sequence[Array]]], devices: int) -> None:
+    def __init__(self, files: Sequence[Callable[[], Iterator[Sequence[Array]]]], seed: int, devices: int) -> None:
         """Read no file yet.
 
         Args:
-            deal: Deals the files. What it calls a step is one file.
-            read: Returns the leaves of the batches of the file with this index.
+            files: For each file, what returns the leaves of its batches.
+            seed: Determines their order in each epoch.
             devices: Those of the replica, with a batch in each step.
         """
-        self.deal = deal
-        self._read_file, self._devices = read, devices
+        self.deal = Deal(len(files), 1, 1, seed)
+        """Deals the files. What it calls a step is one file."""
+        self._files, self._devices = files, devices
 
     def begin(self, own: OwnLeases) -> "FileLeases":
         """Begin a session. `own` gives the files, as if each were a step."""
@@ -102,7 +103,7 @@ class FileLeases:
                 time.sleep(ASK_SECONDS)
             [index], _ = self.deal.take(part.step, 0)
             last = None
-            for arrays in self._read_file(int(index)):
+            for arrays in self._files[index]():
                 if last:
                     yield last
                 last = _Batch(arrays, len(arrays[0]), file)

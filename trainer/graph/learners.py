@@ -36,15 +36,15 @@ def files(settings: Settings, mode: Mode, source: Examples | Stream, is_full: bo
     if not isinstance(source, Stream) or not source.files or not mode.has_servers or is_full:
         return None
     readers = [functools.partial(each, settings.batch_size) for each in source.files]
-    return FileLeases(Deal(len(readers), 1, 1, settings.seed), lambda index: readers[index](), mode.devices)
+    return FileLeases(readers, settings.seed, mode.devices)
 
 
-def order_notes(mode: Mode, deal: Deal | None, source: Examples | Stream, deals_files: bool) -> list[str]:
+def order_notes(mode: Mode, deal: Deal | None, files: FileLeases | None) -> list[str]:
     """A sentence on an epoch of this data if it is not each example once."""
-    if isinstance(source, Stream) and deals_files:
+    if files:
         return [
-            f"the {len(source.files)} files of train_files() are dealt to the replicas: a file that a lost replica had "
-            "begun is read once more"
+            f"the {files.deal.examples} files of train_files() are dealt to the replicas: a file that a lost replica "
+            "had begun is read once more"
         ]
     if not deal:
         return ["the data has an order of its own: a replica that restarts reads it from the begin"]

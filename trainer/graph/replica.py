@@ -29,7 +29,6 @@ from trainer.graph.replication import (
     StepFunction,
     allreduce,
     asynchronous,
-    lease_table,
     local_sgd,
     synchronous,
 )
@@ -195,15 +194,14 @@ def build(
         replication = _replicate(settings, mode, at, shards, optimizer, make_step, steps, is_weighted, course, is_over)
         if totals:
             replication = _add_totals(replication, totals)
-        leases, of_replica = None, None
+        leases, own = None, (mode.replicas, mode.index, at.homes[0])
         if files:
-            of_replica = mode.replicas, mode.index, 1, (1, MOST_STEPS), at.homes[0], False, MOST_FILES
+            leases = SharedLeases.create(*own, slots=1, steps=(1, MOST_STEPS), spare=MOST_FILES)
         elif deal and mode.has_servers:
             least = -(-max(LEAST_STEPS, steps) // mode.local_steps) * mode.local_steps
             slots = deal.batches // mode.devices
-            of_replica = mode.replicas, mode.index, slots, (least, MOST_STEPS), at.homes[0], mode.has_rounds, 0
-        if of_replica:
-            leases = lease_table.SharedLeases.create(*of_replica)
+            leases = SharedLeases.create(*own, slots, (least, MOST_STEPS), is_shared=mode.has_rounds)
+        if leases:
             replication = _add_reports(replication, leases)
         with tf1.device(at.host):
             values = [variable for shard in shards for variable in shard.variables] + optimizer.variables
@@ -245,7 +243,7 @@ def build(
             hook_steps=hook_steps,
             end_early=_end_early(is_over, replication),
             notes=[
-                *learners.order_notes(mode, deal, source, files is not None),
+                *learners.order_notes(mode, deal, files),
                 *tables_note(of_tables, optimizer, with_tables),
                 *dense_notes(settings, mode, model, parameters),
             ],

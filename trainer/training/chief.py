@@ -157,9 +157,10 @@ class Chief(Callback):
 
     def _limit(self, course: Course) -> int:
         """The step at which no more leases are dealt, or the number of the file."""
-        if not self._settings.epochs or (self._replica.files and not self._run.ends_with_data):
+        epochs, files = self._settings.epochs, self._replica.files
+        if not epochs or (files and not self._run.ends_with_data):
             return UNLIMITED
-        return self._settings.epochs * self._replica.files.deal.examples if self._replica.files else course.last_step
+        return epochs * files.deal.examples if files else course.last_step
 
     def _restore_callbacks(self, is_continued: bool) -> None:
         """Let the callbacks, and the sums of the epoch, go on from what the checkpoint has.

@@ -49,16 +49,23 @@ class SharedLeases:
 
     @classmethod
     def create(
-        cls, replicas: int, index: int, slots: int, steps: tuple[int, int], device: str, is_shared: bool, spare: int = 0
+        cls,
+        replicas: int,
+        index: int,
+        device: str,
+        slots: int,
+        steps: tuple[int, int],
+        is_shared: bool = False,
+        spare: int = 0,
     ) -> "SharedLeases":
         """Add the ops to the default graph.
 
         Args:
             replicas: Those that the cluster lists.
             index: That of this one.
+            device: The first parameter server.
             slots: The parts of a step.
             steps: Those of the first lease of a replica, and of its largest.
-            device: The first parameter server.
             is_shared: Whether the replicas wait for each other.
             spare: The leases that a run may begin with.
         """
